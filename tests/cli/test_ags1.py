@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ import modcrypt
 from modcrypt.cli import app
 from tests.support.ags1.standard_streams import FRAME, MIB, opened, taken_apart
 from tests.support.cases import each_case
+from tests.support.cli.forked import as_process
+from tests.support.cli.program import import_modules
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 
@@ -75,16 +77,22 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(
-    folder: Path, *arguments: str | Path, env: dict[str, str] | None = None, **more: Any
+    folder: Path,
+    *arguments: str | Path,
+    env: dict[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    fork: bool = True,
+    **more: Any,
 ) -> Answer:
+    """Run the program in a process of its own, in a fork unless `fork` is false."""
     if "input" not in more and "stdin" not in more:
         more["stdin"] = subprocess.DEVNULL
     if "stdout" not in more:
         more["stdout"] = subprocess.PIPE
+    command = [PROGRAM, "ags1", *arguments]
     return subprocess.run(
-        [PROGRAM, "ags1", *arguments],
+        **as_process(command, environment(**(env or {})), pass_fds, fork=fork),
         cwd=folder,
-        env=environment(**(env or {})),
         stderr=subprocess.PIPE,
         check=False,
         **more,
@@ -105,9 +113,8 @@ def run_here(folder: Path, *arguments: str | Path) -> Answer:
 
 def start(folder: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [PROGRAM, "ags1", *arguments],
+        **as_process([PROGRAM, "ags1", *arguments], environment()),
         cwd=folder,
-        env=environment(),
         stderr=subprocess.PIPE,
         **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **more},
     )
@@ -434,20 +441,22 @@ def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
 
 
 def test_a_pipe_through_both_gives_the_same_again(folder: Path) -> None:
-    sent = run(folder, "encrypt", "--new-key-metadata", "notes.key", "-", "-", input=NOTES)
+    run_real = partial(run, folder, fork=False)
+    sent = run_real("encrypt", "--new-key-metadata", "notes.key", "-", "-", input=NOTES)
     assert (sent.returncode, sent.stderr) == (
         0,
         f"modcrypt: encrypted length: {NOTES_LENGTH}\n".encode(),
     )
     (folder / "notes.ags1").write_bytes(sent.stdout)
     assert open_by_metadata(folder) == NOTES
-    assert check_ok(run(folder, "decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
-    assert check_ok(run(folder, "cat", *METADATA, "-", input=sent.stdout)) == NOTES
+    assert check_ok(run_real("decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
+    assert check_ok(run_real("cat", *METADATA, "-", input=sent.stdout)) == NOTES
 
 
 def test_bytes_of_the_standard_input_are_taken_as_they_are(folder: Path) -> None:
     data = bytes(range(256)) + b"\r\n\x1a\0\xff\xfe"
-    sent = run(folder, "encrypt", *KEY, "-", "-", input=data, env={"PYTHONIOENCODING": "ascii"})
+    ascii_io = {"PYTHONIOENCODING": "ascii"}
+    sent = run(folder, "encrypt", *KEY, "-", "-", input=data, env=ascii_io, fork=False)
     assert opened(sent.stdout, FOOTER_KEY) == data
 
 
@@ -531,7 +540,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
 def test_inspect_ends_quietly_too(sealed_folder: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    answer = run(sealed_folder, "inspect", "notes.ags1", stdout=write)
+    answer = run(sealed_folder, "inspect", "notes.ags1", stdout=write, fork=False)
     os.close(write)
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
 
@@ -789,10 +798,9 @@ run()
 
 
 def kill_before(folder: Path, change: int, *arguments: str) -> int:
-    return subprocess.run(
-        [sys.executable, "-c", KILLED, str(change), "ags1", *arguments],
-        cwd=folder, env=environment(), capture_output=True, check=False,
-    ).returncode  # fmt: skip
+    command = [sys.executable, "-c", KILLED, str(change), "ags1", *arguments]
+    process = as_process(command, environment())
+    return subprocess.run(**process, cwd=folder, capture_output=True, check=False).returncode
 
 
 def test_kill_9_never_leaves_a_new_stream_without_its_key(folder: Path) -> None:
@@ -885,15 +893,13 @@ def test_a_full_disk_is_74_and_leaves_nothing(folder: Path, size: int, force: bo
         key = (folder / "notes.key").read_bytes()
     (folder / "notes.txt").write_bytes(bytes(size))
     limit = (
-        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99))\n"
-        "os.execv(sys.argv[1], sys.argv[1:])"
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99))\n"
+        "from modcrypt.cli import run; run()"
     )
     before = names(folder)
     options = (*files, "--force") if force else files
-    answer = subprocess.run(
-        [sys.executable, "-c", limit, PROGRAM, "ags1", "encrypt", *options],
-        cwd=folder, env=environment(), capture_output=True, check=False,
-    )  # fmt: skip
+    process = as_process([sys.executable, "-c", limit, "ags1", "encrypt", *options], environment())
+    answer = subprocess.run(**process, cwd=folder, capture_output=True, check=False)
     check_failure(answer, 74, "file")
     assert names(folder) == before
     if force:
@@ -927,21 +933,10 @@ def test_key_metadata_is_kept_where_the_stream_may_have_been_read(folder: Path, 
 HEAVY = ("pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "modcrypt.ags1")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--help",), (), ("encrypt", "--help"), ("cat", "x"), ("encrypt", "x", "y")]
-)
-def test_help_and_usage_errors_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    script = (
-        "import sys, atexit; from modcrypt.cli import run\n"
-        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
-        "run()"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, "ags1", *arguments],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert answer.returncode == (0 if "--help" in arguments else 2)
-    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+def test_help_and_usage_errors_import_nothing_heavy() -> None:
+    arguments = [("--help",), (), ("encrypt", "--help"), ("cat", "x"), ("encrypt", "x", "y")]
+    codes, loaded = import_modules(*(("ags1", *command) for command in arguments))
+    assert codes == [0, 2, 0, 2, 2]
     assert "modcrypt.cli.ags1" in loaded
     assert loaded.isdisjoint(HEAVY)
 

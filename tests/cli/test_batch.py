@@ -25,6 +25,7 @@ from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
+from tests.support.cli.forked import as_process
 from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
@@ -485,9 +486,9 @@ def test_what_a_killed_run_may_have_replaced_in_place_is_left_alone(folder: Path
 
 def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
     options = ("encrypt", *KEY, *RECORD, "--jobs", "1", "lake", "out")
+    command = [sys.executable, "-c", SLOW, "0.05", "3600", *options]
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW, "0.05", "3600", *options],
-        cwd=large, env=environment(), text=True, stdout=subprocess.PIPE,
+        **as_process(command, environment()), cwd=large, text=True, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         while not (large / "out" / "0.parquet").exists():
@@ -559,8 +560,8 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
 ) -> None:
     options = ("encrypt", *KEY, "--json", "--jobs", jobs, "lake", "out")
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW, "0.2", "3600", *options],
-        cwd=large, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        **as_process([sys.executable, "-c", SLOW, "0.2", "3600", *options], environment()),
+        cwd=large, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
@@ -586,8 +587,9 @@ def test_progress_shows_files_bytes_and_the_time_that_is_left(large: Path) -> No
     controller, terminal = pty.openpty()
     fcntl.ioctl(controller, termios.TIOCSWINSZ, b"\x18\0\xc8\0\0\0\0\0")  # 24 lines of 200
     command = [sys.executable, "-c", script, "encrypt", *KEY, "--jobs", "2", "lake", "out"]
+    process = as_process(command, environment())
     answer = subprocess.run(
-        command, cwd=large, env=environment(), stdout=subprocess.PIPE, stderr=terminal, check=True
+        **process, cwd=large, stdout=subprocess.PIPE, stderr=terminal, check=True
     )
     os.close(terminal)
     shown = b""

@@ -26,7 +26,8 @@ import modcrypt
 from modcrypt import checkup, event_log, machine_checks
 from modcrypt.event_log import search_event_log
 from tests.support.cases import each_case
-from tests.support.cli.program import KEY, environment, invoke, private, run_program
+from tests.support.cli.forked import as_process
+from tests.support.cli.program import KEY, environment, import_modules, invoke, private, run_program
 from tests.support.forging import flip
 from tests.support.java.jvm import why_unavailable
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -89,7 +90,7 @@ def states_of(found: Checks) -> list[tuple[str, str]]:
 
 
 def test_a_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:
-    answer = run_program(tmp_path, "doctor", "--json")
+    answer = run_program(tmp_path, "doctor", "--json", fork=False)
     found = {check["check"]: check for check in json.loads(answer.stdout)["checks"]}
     assert (answer.returncode, answer.stderr, list(found)) == (0, "", OF_THE_MACHINE)
     assert ".".join(map(str, sys.version_info[:3])) in found["python"]["message"]
@@ -156,10 +157,8 @@ def test_core_dumps_are_a_hint(tmp_path: Path) -> None:
         f"resource.setrlimit(resource.RLIMIT_CORE, (4096, {hard}))\n"
         "from modcrypt.cli import run; run()"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, "doctor"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    process = as_process([sys.executable, "-c", script, "doctor"], environment())
+    answer = subprocess.run(**process, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "hint  core dumps: on: a crash" in answer.stdout
 
 
@@ -690,17 +689,8 @@ def test_nothing_is_found_in_a_log_of_spark_without_leaks(spark_logs: Path) -> N
 
 
 def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys, atexit; from modcrypt.cli import run\n"
-        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
-        "run()"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, "doctor", "--help"],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (answer.returncode, answer.stderr) == (0, "")
-    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+    codes, loaded = import_modules(("doctor", "--help"))
+    assert codes == [0]
     assert "modcrypt.cli.doctor" in loaded
     assert loaded.isdisjoint({"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"})
 

@@ -32,7 +32,8 @@ from modcrypt.cli import app
 from tests.support.ags1.standard_streams import opened, taken_apart
 from tests.support.cases import each_case
 from tests.support.cli import program
-from tests.support.cli.program import Answer, check_failure, private
+from tests.support.cli.forked import as_process
+from tests.support.cli.program import Answer, check_failure, import_modules, private
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -63,15 +64,21 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
-def run(folder: Path, *arguments: str, passphrase: str | None = PASSPHRASE, **more: Any) -> Answer:
-    """Run the program where no terminal is."""
+def run(
+    folder: Path,
+    *arguments: str,
+    passphrase: str | None = PASSPHRASE,
+    fork: bool = True,
+    **more: Any,
+) -> Answer:
+    """Run the program without a terminal, in a fork unless `fork` is false."""
     env = {} if passphrase is None else {"MODCRYPT_PASSPHRASE": passphrase}
     if "input" not in more:
         more["stdin"] = subprocess.DEVNULL
+    env |= more.pop("env", {})
     return subprocess.run(
-        [PROGRAM, *arguments],
+        **as_process([PROGRAM, *arguments], environment(**env), fork=fork),
         cwd=folder,
-        env=environment(**env, **more.pop("env", {})),
         capture_output=True,
         text=True,
         check=False,
@@ -165,7 +172,9 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
         modcrypt.encrypt_parquet(folder / "plain.parquet", path, tools.encryption(how))
 
     # Without keys: which master key opens what.
-    scanned = check_ok(run(folder, "keys", "scan", "lake/part-00.parquet", passphrase=None))
+    scanned = check_ok(
+        run(folder, "keys", "scan", "lake/part-00.parquet", passphrase=None, fork=False)
+    )
     storage = "internal" if internal else "external"
     rows = [line.split() for line in scanned.splitlines()[1:]]
     kek = rows[0][4]
@@ -306,7 +315,7 @@ def test_a_stream_gets_no_file_if_the_key_service_refuses(clear: Path) -> None:
 def test_a_passphrase_comes_from_file_variable_and_descriptor(folder: Path) -> None:
     private(folder / "phrase", f"{PASSPHRASE}\r\nsecond line\n".encode())
     listed = ("keys", "list", *RING)
-    expected = check_ok(run(folder, *listed))
+    expected = check_ok(run(folder, *listed, fork=False))
     ways: list[tuple[str, ...]] = [
         ("--passphrase-file", "phrase"),
         ("--passphrase-env", "PHRASE"),
@@ -332,7 +341,8 @@ def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> 
     ]
     for uri, way in ways:
         create = ("keys", "create", "--kms", uri, *way, "kf")
-        check_ok(run(tmp_path, *create, input=PASSPHRASE, passphrase=None))
+        real = uri == "file:a"
+        check_ok(run(tmp_path, *create, input=PASSPHRASE, passphrase=None, fork=not real))
         path = tmp_path / uri[5]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         (master,) = modcrypt.Keyring(path, passphrase=PASSPHRASE).list_keys()
@@ -414,20 +424,22 @@ def test_plaintext_does_not_go_with_a_sealed_keyring_or_a_passphrase(folder: Pat
 # --- on a terminal -------------------------------------------------------------------------------
 
 # A terminal of its own, as a login has one.
-ON_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); " + (
-    "os.execv(sys.argv[1], sys.argv[1:])"
+ON_TERMINAL = "import fcntl, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); " + (
+    "from modcrypt.cli import run; run()"
 )
 
 
 class Terminal:
     """The program on a terminal, and what is shown there."""
 
-    def __init__(self, folder: Path, *arguments: str, stdin: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, stdin: int | None = None, fork: bool = True
+    ) -> None:
         self.controller, terminal = pty.openpty()
         self.shown = b""
+        command = [sys.executable, "-c", ON_TERMINAL, *arguments]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_TERMINAL, PROGRAM, *arguments],
-            cwd=folder, env=environment(), start_new_session=True,
+            **as_process(command, environment(), fork=fork), cwd=folder, start_new_session=True,
             stdin=terminal if stdin is None else stdin, stdout=subprocess.PIPE, stderr=terminal,
         )  # fmt: skip
         os.close(terminal)
@@ -455,7 +467,7 @@ class Terminal:
 
 
 def test_on_a_terminal_the_passphrase_is_asked_for_without_echo(folder: Path) -> None:
-    terminal = Terminal(folder, "keys", "list", *RING, "--json")
+    terminal = Terminal(folder, "keys", "list", *RING, "--json", fork=False)
     terminal.answer("Passphrase of file:lake.keyring: ", PASSPHRASE)
     code, out, shown = terminal.end()
     assert (code, shown.strip()) == (0, "")
@@ -518,8 +530,9 @@ def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
     controller, terminal = pty.openpty()
     fcntl.ioctl(controller, termios.TIOCSWINSZ, b"\x18\0\xc8\0\0\0\0\0")  # 24 lines of 200
     command = [sys.executable, "-c", script, "keys", "rotate", *RING, "--what", "kek", "lake"]
+    process = as_process(command, environment())
     answer = subprocess.run(
-        command, cwd=clear, env=environment(), stdout=subprocess.PIPE, stderr=terminal, check=True
+        **process, cwd=clear, stdout=subprocess.PIPE, stderr=terminal, check=True
     )
     os.close(terminal)
     shown = b""
@@ -919,9 +932,11 @@ def test_no_secret_shows_in_any_output(folder: Path) -> None:
         run(folder, "keys", "list", *RING, "--json"),
         run(folder, "encrypt", *FOOTER, "--json", "--audit", "audit", "plain.parquet", "sealed"),
         run(folder, "keys", "scan", *RING, "--json", "sealed"),
-        run(folder, "keys", "rotate", *RING, *path, "--what", "kek", "--json", "sealed"),
+        run(
+            folder, "keys", "rotate", *RING, *path, "--what", "kek", "--json", "sealed", fork=False
+        ),
         run(folder, *DECRYPT, "sealed", "out.parquet", passphrase="wrong"),
-        run(folder, "keys", "disable", *RING, "footer", "--json"),
+        run(folder, "keys", "disable", *RING, "footer", "--json", fork=False),
         run(folder, *DECRYPT, "sealed", "out.parquet", "--json"),
     ]
     assert [answer.returncode for answer in answers] == [0, 2, 0, 0, 0, 0, 3, 0, 3]
@@ -1047,22 +1062,17 @@ HEAVY = {"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "imp
 SERVICES = {"boto3", "hvac", "pkcs11", "google.cloud.kms", "azure", "modcrypt.kms.keyring.keyring"}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--help",), (), ("create", "--help"), ("rotate", "--help"), ("scan",), ("list", "x")],
-)
-def test_help_and_usage_errors_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    script = (
-        "import sys, atexit; from modcrypt.cli import run\n"
-        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
-        "run()"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, "keys", *arguments],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert answer.returncode == (0 if "--help" in arguments else 2)
-    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+def test_help_and_usage_errors_import_nothing_heavy() -> None:
+    arguments = [
+        ("--help",),
+        (),
+        ("create", "--help"),
+        ("rotate", "--help"),
+        ("scan",),
+        ("list", "x"),
+    ]
+    codes, loaded = import_modules(*(("keys", *command) for command in arguments))
+    assert codes == [0, 2, 0, 0, 2, 2]
     assert "modcrypt.cli.keys" in loaded
     assert loaded.isdisjoint(HEAVY | SERVICES)
 

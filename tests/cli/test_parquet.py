@@ -24,6 +24,7 @@ from modcrypt import errors
 from modcrypt.cli import key_refs
 from modcrypt.cli.output import failures
 from tests.support.cases import each_case
+from tests.support.cli.forked import as_process
 from tests.support.cli.program import (
     KEY,
     NAME_KEY,
@@ -31,6 +32,7 @@ from tests.support.cli.program import (
     SLOW,
     check_failure,
     environment,
+    import_modules,
     invoke,
     private,
     run,
@@ -43,6 +45,7 @@ from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
 
 PLAIN_TO_OUT = ("plain.parquet", "out.parquet")
+PLAIN_TO_SEALED = ("plain.parquet", "sealed.parquet")
 
 
 @pytest.fixture
@@ -70,16 +73,15 @@ def sealed_folder(folder: Path) -> Path:
 def test_pyarrow_reads_what_the_program_encrypts(folder: Path, size: int) -> None:
     key = bytes(range(size))
     private(folder / "footer.key", key)
-    assert run_program(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet").returncode == 0
+    assert run_program(folder, "encrypt", *KEY, *PLAIN_TO_SEALED, fork=size != 16).returncode == 0
     assert read_with_pyarrow(folder / "sealed.parquet", key).equals(small_table())
 
 
 def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
     properties = pe.create_encryption_properties(footer_key=FOOTER_KEY, aad_prefix=b"part-0")
     pq.write_table(small_table(), folder / "sealed.parquet", encryption_properties=properties)
-    answer = run_program(
-        folder, "decrypt", *KEY, "--aad-prefix", "part-0", "sealed.parquet", "out.parquet"
-    )
+    options = ("--aad-prefix", "part-0", "sealed.parquet", "out.parquet")
+    answer = run_program(folder, "decrypt", *KEY, *options, fork=False)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
     assert pq.read_table(folder / "out.parquet").equals(small_table())
 
@@ -321,14 +323,13 @@ def test_encrypting_twice_is_5(sealed_folder: Path) -> None:
 def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
     """A file size limit stands for the disk: it fails in write(2) too."""
     limit = (
-        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "os.execv(sys.argv[1], sys.argv[1:])"
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "from modcrypt.cli import run; run()"
     )
     before = names(folder)
-    answer = subprocess.run(
-        [sys.executable, "-c", limit, PROGRAM, "encrypt", *KEY, *PLAIN_TO_OUT],
-        cwd=folder, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", limit, "encrypt", *KEY, *PLAIN_TO_OUT]
+    process = as_process(command, environment())
+    answer = subprocess.run(**process, cwd=folder, capture_output=True, text=True, check=False)
     check_failure(answer, 74, "file")
     assert names(folder) == before
 
@@ -718,21 +719,10 @@ def test_hostile_column_names_cannot_forge_lines_or_colours(folder: Path) -> Non
 HEAVY = ("pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "importlib.metadata")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), (), ("encrypt", "--help"), ("encrypt", "x")]
-)
-def test_help_and_usage_errors_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    script = (
-        "import sys, atexit; from modcrypt.cli import run\n"
-        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
-        "run()"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert answer.returncode == (0 if arguments and arguments[-1].startswith("--") else 2)
-    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+def test_help_and_usage_errors_import_nothing_heavy() -> None:
+    commands = [("--help",), ("--version",), (), ("encrypt", "--help"), ("encrypt", "x")]
+    codes, loaded = import_modules(*commands)
+    assert codes == [0, 0, 2, 0, 2]
     assert "click" in loaded
     assert loaded.isdisjoint(HEAVY)
 
@@ -815,8 +805,8 @@ def test_a_signal_half_way_leaves_nothing(
     before = names(large)
     options = (command, *KEY, "--json", "--threads", threads, source, "out.parquet")
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW, "0.2", "3600", *options],
-        cwd=large, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        **as_process([sys.executable, "-c", SLOW, "0.2", "3600", *options], environment()),
+        cwd=large, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
@@ -840,9 +830,11 @@ def unlink_late(path):
 os.unlink = unlink_late
 """
     before = names(large)
+    options = ("encrypt", *KEY, *PLAIN_TO_OUT)
+    command = [sys.executable, "-c", again + SLOW, "0.2", "3600", *options]
     with subprocess.Popen(
-        [sys.executable, "-c", again + SLOW, "0.2", "3600", "encrypt", *KEY, *PLAIN_TO_OUT],
-        cwd=large, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        **as_process(command, environment()),
+        cwd=large, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
@@ -868,10 +860,13 @@ def on_terminal(folder: Path, show_after: str, *options: str, **env: str) -> tup
     """Encrypt with stderr on a terminal; return what it shows, and stdout."""
     controller, terminal = pty.openpty()
     arguments = ("encrypt", *KEY, "--force", "--threads", "1", *options)
+    arguments = (*arguments, "plain.parquet", "new.parquet")
+    process = as_process(
+        [sys.executable, "-c", SLOW, "0", show_after, *arguments], environment(**env)
+    )
     answer = subprocess.run(
-        [sys.executable, "-c", SLOW, "0", show_after, *arguments, "plain.parquet", "new.parquet"],
-        cwd=folder, env=environment(**env), stdout=subprocess.PIPE, stderr=terminal, check=True,
-    )  # fmt: skip
+        **process, cwd=folder, stdout=subprocess.PIPE, stderr=terminal, check=True
+    )
     os.close(terminal)
     shown = b""
     try:
@@ -904,10 +899,9 @@ def test_no_color_turns_progress_off(large: Path) -> None:
 
 
 def test_without_a_terminal_there_is_no_progress(large: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", SLOW, "0", "0", "encrypt", *KEY, "--force", "plain.parquet", "new"],
-        cwd=large, env=environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    options = ("encrypt", *KEY, "--force", "plain.parquet", "new")
+    process = as_process([sys.executable, "-c", SLOW, "0", "0", *options], environment())
+    answer = subprocess.run(**process, cwd=large, capture_output=True, text=True, check=True)
     assert answer.stderr == ""
 
 

@@ -14,7 +14,6 @@ import shlex
 import signal
 import struct
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,17 @@ import pytest
 import modcrypt
 from modcrypt.cli.output.rows import align_cells, format_cell
 from tests.support.cases import each_case
-from tests.support.cli.program import KEY, PROGRAM, check_failure, environment, invoke, private, run
+from tests.support.cli.forked import as_process
+from tests.support.cli.program import (
+    KEY,
+    PROGRAM,
+    check_failure,
+    environment,
+    import_modules,
+    invoke,
+    private,
+    run,
+)
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -301,10 +310,10 @@ def on_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str, 
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {name: value for name, value in environment().items() if name != "COLUMNS"}
+    process = as_process([PROGRAM, *arguments], env)
     answer = subprocess.run(
-        [PROGRAM, *arguments],
-        cwd=folder, env=env, stdout=terminal, stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
+        **process, cwd=folder, stdout=terminal, stderr=subprocess.PIPE, check=False
+    )
     os.close(terminal)
     shown = b""
     try:
@@ -544,23 +553,22 @@ def damaged_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", ["csv", "arrow"])
-def test_an_output_that_breaks_off_says_so(damaged_folder: Path, form: str) -> None:
-    options = ("cat", "--format", form, *KEY, "own.parquet")
-    answer = subprocess.run(
-        [PROGRAM, *options], cwd=damaged_folder, env=environment(), capture_output=True, check=False
-    )
-    said = answer.stderr.decode().splitlines()
-    assert (answer.returncode, len(said)) == (1, 2)
-    found = re.fullmatch(r"modcrypt: the output is incomplete: .* after (\d+) rows", said[0])
-    assert found is not None
-    assert said[1].startswith("modcrypt: error: tag: data page, row group 1")
-    rows = answer.stdout.count(b"\n") - 1 if form == "csv" else _rows(answer.stdout)
-    assert rows == int(found[1]) == 4_500_000  # the row group that authenticates, and no more
-    if form == "csv":
-        before = names(damaged_folder)
-        check_failure(run(damaged_folder, *options, "-o", "out.csv"), 1, "tag")
-        assert names(damaged_folder) == before
+def test_an_output_that_breaks_off_says_so(damaged_folder: Path) -> None:
+    for form in ("csv", "arrow"):
+        options = ("cat", "--format", form, *KEY, "own.parquet")
+        process = as_process([PROGRAM, *options], environment())
+        answer = subprocess.run(**process, cwd=damaged_folder, capture_output=True, check=False)
+        said = answer.stderr.decode().splitlines()
+        assert (answer.returncode, len(said)) == (1, 2)
+        found = re.fullmatch(r"modcrypt: the output is incomplete: .* after (\d+) rows", said[0])
+        assert found is not None
+        assert said[1].startswith("modcrypt: error: tag: data page, row group 1")
+        rows = answer.stdout.count(b"\n") - 1 if form == "csv" else _rows(answer.stdout)
+        assert rows == int(found[1]) == 4_500_000  # the row group that authenticates, and no more
+    before = names(damaged_folder)
+    output = ("cat", "--format", "csv", *KEY, "own.parquet", "-o", "out.csv")
+    check_failure(run(damaged_folder, *output), 1, "tag")
+    assert names(damaged_folder) == before
 
 
 def _rows(stream: bytes) -> int:
@@ -685,19 +693,9 @@ def test_json_does_not_stand_among_the_rows(folder: Path) -> None:
     assert "-o FILE" in answer.stderr
 
 
-@pytest.mark.parametrize("command", ["schema", "head", "cat"])
-def test_help_imports_nothing_heavy(command: str) -> None:
-    script = (
-        "import sys, atexit; from modcrypt.cli import run\n"
-        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
-        "run()"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, command, "--help"],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (answer.returncode, answer.stderr) == (0, "")
-    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+def test_help_imports_nothing_heavy() -> None:
+    codes, loaded = import_modules(*((command, "--help") for command in ("schema", "head", "cat")))
+    assert codes == [0, 0, 0]
     assert "modcrypt.cli.tables" in loaded
     assert loaded.isdisjoint({"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"})
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from modcrypt.cli import app
+from tests.support.cli.forked import as_process
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
 KEY = ("--key-file", "footer.key")
@@ -39,17 +42,45 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Ans
 
 
 def run_program(
-    folder: Path, *arguments: str, env: dict[str, str] | None = None, **more: Any
+    folder: Path,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    fork: bool = True,
+    **more: Any,
 ) -> Answer:
+    """Run the program in a process of its own, in a fork unless `fork` is false."""
     return subprocess.run(
-        [PROGRAM, *arguments],
+        **as_process([PROGRAM, *arguments], environment(**(env or {})), pass_fds, fork=fork),
         cwd=folder,
-        env=environment(**(env or {})),
         capture_output=True,
         text=True,
         check=False,
         **more,
     )
+
+
+def import_modules(*commands: Sequence[str]) -> tuple[list[int], set[str]]:
+    """Run commands in one new interpreter; return their exit codes and all modules it loads."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _RUN_ALL, json.dumps(commands)],
+        env=environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    codes, modules = json.loads(answer.stdout.splitlines()[-1])
+    return codes, set(modules)
+
+
+_RUN_ALL = """
+import json, sys
+from modcrypt.cli import run
+codes = []
+for sys.argv[1:] in json.loads(sys.argv[1]):
+    try:
+        run()
+    except SystemExit as end:
+        codes.append(end.code)
+print(json.dumps([codes, list(sys.modules)]))
+"""
 
 
 def check_failure(answer: Answer, code: int, word: str) -> str:
