@@ -1019,7 +1019,7 @@ def test_executors_of_a_cluster_get_the_jar_at_run_time(
 def test_spark_submit_takes_the_jar_and_the_configuration(
     jar: Path, ring: Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Executors of a cluster get both at its start; at run time, no second jar is added."""
+    """An executor of a cluster gets both at its start; at run time, no second jar is added."""
     monkeypatch.setenv("LAKE_PASS", PASSPHRASE)
     uri = f"file:{ring.path}?passphrase=env:LAKE_PASS"
     options = native_options(mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, kms=uri))
@@ -1028,7 +1028,7 @@ def test_spark_submit_takes_the_jar_and_the_configuration(
     script = tmp_path / "job.py"
     script.write_text(_SUBMITTED)
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
-    command += ["--master", "local-cluster[2,1,1024]", "--jars", str(jar)]
+    command += ["--master", "local-cluster[1,2,1024]", "--jars", str(jar)]
     command += [part for n, v in settings.items() for part in ("--conf", f"{n}={v}")]
     lakes = (tmp_path / "at start", tmp_path / "at run time")
     done = subprocess.run(
