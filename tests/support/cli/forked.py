@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +53,9 @@ def _run(command: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]
         code = _exit_code(error)
     except BaseException:
         traceback.print_exc()
-    finally:
-        os._exit(code if _flush() else 120)  # as the interpreter ends
+    finally:  # as the interpreter ends
+        vars(threading)["_shutdown"]()  # waits for threads
+        os._exit(code if _flush() else 120)
 
 
 def _start(env: Mapping[str, str], pass_fds: Sequence[int]) -> None:
