@@ -39,15 +39,15 @@ GROUPS = {  # modules: their tests
     "parquet/crypto/footer parquet/crypto/footer_opening parquet/crypto/ciphers "
     "parquet/crypto/key_lookup parquet/crypto/column_kinds parquet/crypto/file_plan "
     "parquet/crypto/bloom_filters parquet/format/modules": (
-        "parquet/crypto parquet/test_foreign_writers.py parquet/test_hostile.py "
-        "parquet/arrow/test_reader.py parquet/arrow/test_writer.py"
+        "parquet/crypto parquet/format/test_modules.py parquet/test_foreign_writers.py "
+        "parquet/test_hostile.py parquet/arrow/test_reader.py parquet/arrow/test_writer.py"
     ),
 }
 SLOW = "memory or every_flipped_bit"
 """Names of tests that take long for what they notice."""
 
 GROUP_SECONDS, SPARE_SECONDS = 7200, 20
-"""Limits on a group of modules, and on a mutant beyond five times what its tests usually take."""
+"""Limits on a group of modules, and on a mutant beyond three times what its tests usually take."""
 
 MAX_MEMORY = 6 << 30
 """Bytes that a mutant may allocate."""
@@ -95,7 +95,7 @@ class Trial:
         reach: list[Reach] = in_fork(lambda: find_reach(session, mutations), GROUP_SECONDS)
         for number, mutation in enumerate(mutations):
             tests = sorted(test for test in reach if number in test.mutations)
-            seconds = SPARE_SECONDS + int(5 * sum(test.seconds for test in tests))
+            seconds = SPARE_SECONDS + int(3 * sum(test.seconds for test in tests))
             survives = in_fork(partial(survive, session, mutation, tests), seconds)
             where = mutation.module.name, mutation.line
             self.results.append(Result(*where, mutation.change, not survives))
