@@ -108,7 +108,7 @@ def test_no_two_of_many_neighbouring_addresses_share_an_aad() -> None:
         for kind in ModuleType
         for ordinals in itertools.product(near, repeat=3)
     }
-    assert len({module_aad(b"file", one) for one in addresses}) == len(addresses)
+    assert len({module_aad(b"file", address) for address in addresses}) == len(addresses)
 
 
 @given(ADDRESSES)
@@ -137,12 +137,12 @@ def test_the_aads_open_what_pyarrow_sealed() -> None:
     crypto, end = decode("FileCryptoMetaData", tail)
     file_aad = b"tester" + crypto.encryption_algorithm.AES_GCM_V1.aad_file_unique
 
-    def opened(buffer: bytes, at: int, module: ModuleId) -> tuple[bytes, int]:
+    def open_at(buffer: bytes, at: int, module: ModuleId) -> tuple[bytes, int]:
         stop = at + 4 + int.from_bytes(buffer[at : at + 4], "little")
         nonce, sealed = buffer[at + 4 : at + 16], buffer[at + 16 : stop]
         return AESGCM(FOOTER_KEY).decrypt(nonce, sealed, module_aad(file_aad, module)), stop
 
-    footer, stop = opened(tail, end, ModuleId(ModuleType.FOOTER))
+    footer, stop = open_at(tail, end, ModuleId(ModuleType.FOOTER))
     assert stop == len(tail)
     assert decode("FileMetaData", footer)[0].num_rows == 3
     at = 4
@@ -152,7 +152,7 @@ def test_the_aads_open_what_pyarrow_sealed() -> None:
         ModuleId(ModuleType.DATA_PAGE_HEADER, 0, 0, 0),
         ModuleId(ModuleType.DATA_PAGE, 0, 0, 0),
     ):
-        _, at = opened(data, at, module)
+        _, at = open_at(data, at, module)
 
 
 # --- blocks of an AGS1 stream --------------------------------------------------------------------

@@ -70,7 +70,7 @@ def open_both_ways(key: bytes, module: bytes, aad: bytes) -> bytes:
 
 @pytest.fixture
 def nonces(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Give a list whose items `aead` takes for fresh random bytes."""
+    """Return a list whose items `aead` takes for fresh random bytes."""
     queue: list[bytes] = []
 
     def next_nonce(size: int) -> bytes:

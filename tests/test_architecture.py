@@ -234,13 +234,13 @@ def test_every_lock_is_reset_in_a_forked_child() -> None:
         }, room
         assert room == "modcrypt.fork_safety" or not any(
             isinstance(node, ast.ImportFrom | ast.Attribute)
-            and "cached_property" in (getattr(node, "attr", ""), *_imported(node))
+            and "cached_property" in (getattr(node, "attr", ""), *_imported_names(node))
             and getattr(node, "module", "functools") == "functools"
             for node in nodes(tree)
         ), f"{room} has a cached_property whose lock, in Python 3.11, a child may find taken"
 
 
-def _imported(node: ast.AST) -> list[str]:
+def _imported_names(node: ast.AST) -> list[str]:
     return [alias.name for alias in getattr(node, "names", [])]
 
 
@@ -274,7 +274,7 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
 
 
 def test_every_key_service_keeps_raw_keys_out_of_tracebacks() -> None:
-    """What takes or gives raw keys by `KmsClient`'s methods has its frames hidden."""
+    """Methods of `KmsClient` that take or return raw keys hide their frames."""
     methods = {"wrap", "unwrap", "rewrap", "wrap_many", "wrap_key", "unwrap_key"}
     found = 0
     for room, tree in trees().items():
@@ -286,13 +286,13 @@ def test_every_key_service_keeps_raw_keys_out_of_tracebacks() -> None:
             for method in kind.body:
                 if isinstance(method, ast.FunctionDef) and method.name in methods:
                     found += 1
-                    names = {getattr(one, "id", "") for one in method.decorator_list}
+                    names = {getattr(decorator, "id", "") for decorator in method.decorator_list}
                     assert "hide_frames" in names, f"{room}.{kind.name}.{method.name}"
     assert found > 15
 
 
 def test_no_room_logs_or_warns() -> None:
-    """What is never written can't leak: results are values, failures are errors."""
+    """Nothing is printed: results are values, failures are errors."""
     may = {"modcrypt.kms.audit"}  # whose events hold names alone
     may |= {"modcrypt.kms.services.gcp"}  # mutes the service's library
     for room in set(trees()) - may:

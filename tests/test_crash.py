@@ -60,7 +60,7 @@ def decrypt(source: Any, destination: Any, **options: Any) -> None:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Give a plaintext file of 12 MB, several writes long, and its encrypted twin."""
+    """Return a plaintext file of 12 MB, several writes long, and its encrypted twin."""
     folder = tmp_path_factory.mktemp("sources")
     numbers = np.random.default_rng(1).integers(0, 2**60, (3, 500_000))
     table = pa.table({name: pa.array(row) for name, row in zip("abc", numbers, strict=True)})
@@ -81,7 +81,7 @@ both_jobs = pytest.mark.parametrize("job", JOBS)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give the destination's folder, apart from everything else."""
+    """Return the destination's folder, apart from everything else."""
     path = tmp_path / "destination"
     path.mkdir()
     return path
@@ -95,7 +95,7 @@ def left_in(folder: Path) -> list[str]:
 def failing_after(
     monkeypatch: pytest.MonkeyPatch, count: int, fail: Callable[[], object]
 ) -> Iterator[list[int]]:
-    """Let `count` writes to a path succeed and the next one fail; give the sizes written."""
+    """Let `count` writes to a path succeed and the next one fail; return the sizes written."""
     written: list[int] = []
     append = FdSink.append
 
@@ -264,7 +264,7 @@ def test_a_limit_of_the_operating_system_on_file_size_gives_oserror_and_leaves_n
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a file system of 4 MB, where this process may make one."""
+    """Yield a file system of 4 MB, where this process may make one."""
     mount = shutil.which("mount")
     if mount is None or os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root; the file size limit is tried instead")
@@ -398,7 +398,7 @@ def test_a_missing_source_leaves_nothing(job: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def keyed() -> bytes:
+def encrypted_file() -> bytes:
     source = forging.plain_file(pa.table({"a": [1, 2], "b": [3, 4]}))
     return forging.encrypted(
         source,
@@ -428,7 +428,7 @@ def test_a_key_retriever_that_fails_leaves_nothing_and_its_message_is_not_repeat
     raised: BaseException,
     error: type[BaseException],
     metadata: bytes,
-    keyed: bytes,
+    encrypted_file: bytes,
     folder: Path,
 ) -> None:
     def retriever(asked: bytes) -> bytes:
@@ -438,7 +438,9 @@ def test_a_key_retriever_that_fails_leaves_nothing_and_its_message_is_not_repeat
 
     with pytest.raises(error) as caught:
         decrypt_parquet(
-            keyed, folder / "out.parquet", FileDecryptionProperties(key_retriever=retriever)
+            encrypted_file,
+            folder / "out.parquet",
+            FileDecryptionProperties(key_retriever=retriever),
         )
     assert left_in(folder) == []
     assert "secret" not in str(caught.value)
@@ -457,10 +459,10 @@ def test_a_key_retriever_that_fails_leaves_nothing_and_its_message_is_not_repeat
     ids=["none", "footer-only", "column-only", "retriever-without-column-key"],
 )
 def test_a_missing_key_leaves_nothing(
-    reader: FileDecryptionProperties, keyed: bytes, folder: Path
+    reader: FileDecryptionProperties, encrypted_file: bytes, folder: Path
 ) -> None:
     with pytest.raises(KeyNotFoundError):
-        decrypt_parquet(keyed, folder / "out.parquet", reader)
+        decrypt_parquet(encrypted_file, folder / "out.parquet", reader)
     assert left_in(folder) == []
 
 
@@ -474,10 +476,10 @@ def test_a_missing_key_leaves_nothing(
     ids=["footer", "column", "length"],
 )
 def test_a_wrong_key_leaves_nothing(
-    reader: FileDecryptionProperties, keyed: bytes, folder: Path
+    reader: FileDecryptionProperties, encrypted_file: bytes, folder: Path
 ) -> None:
     with pytest.raises(TagMismatchError):
-        decrypt_parquet(keyed, folder / "out.parquet", reader)
+        decrypt_parquet(encrypted_file, folder / "out.parquet", reader)
     assert left_in(folder) == []
 
 
@@ -485,7 +487,7 @@ def test_a_wrong_key_leaves_nothing(
 
 
 def in_parallel(*calls: Callable[[], None]) -> list[BaseException | None]:
-    """Run the calls at once; give what each raised."""
+    """Run the calls at once; return what each raised."""
     outcomes: list[BaseException | None] = [None] * len(calls)
 
     def run(index: int) -> None:

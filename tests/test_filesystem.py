@@ -44,7 +44,7 @@ def seal(path: Path, key: bytes = FOOTER_KEY, **how: Any) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder of encrypted files, and others."""
+    """Return a folder of encrypted files, and others."""
     seal(tmp_path / "data" / "c=A" / "1.parquet")
     seal(tmp_path / "data" / "c=B" / "2.parquet")
     (tmp_path / "data" / "_SUCCESS").touch()
@@ -53,19 +53,19 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(folder: Path) -> Any:
-    """Give the memory of fsspec with a copy of the folder, which goes away again."""
+    """Yield the memory of fsspec with a copy of the folder, which goes away again."""
     filesystem = fsspec.filesystem("memory")
     filesystem.put(str(folder), "/data", recursive=True)
     yield filesystem
     filesystem.rm("/data", recursive=True)
 
 
-def over(keys: Any = KEYS, **options: Any) -> Any:
+def make_filesystem(keys: Any = KEYS, **options: Any) -> Any:
     return fsspec.filesystem("modcrypt", decryption=keys, **options)
 
 
 def give_keys(path: str) -> mc.FileDecryptionProperties:
-    """Give the keys of every path: a function that can be imported, and so pickled."""
+    """Return the keys of every path: a function that can be imported, and so pickled."""
     return KEYS
 
 
@@ -153,7 +153,7 @@ def test_listing_is_as_behind_but_for_sizes_and_opens_nothing(memory: Any) -> No
         asked.append(path)
         return KEYS
 
-    filesystem = over(keys, fs=memory)
+    filesystem = make_filesystem(keys, fs=memory)
     assert filesystem.ls("modcrypt:///data", detail=False) == memory.ls("/data", detail=False)
     assert filesystem.find("data") == memory.find("/data")
     assert filesystem.glob("/data/*/*.parquet") == memory.glob("/data/*/*.parquet")
@@ -179,7 +179,7 @@ def test_listing_is_as_behind_but_for_sizes_and_opens_nothing(memory: Any) -> No
 
 def test_size_is_that_of_the_plaintext_file_also_after_it_was_replaced(folder: Path) -> None:
     path = folder / "c=A" / "1.parquet"
-    filesystem = over()
+    filesystem = make_filesystem()
     for rows in (400, 60):
         encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
         mc.write_table(TABLE.slice(0, rows), path, encryption)
@@ -193,7 +193,7 @@ def test_size_is_that_of_the_plaintext_file_also_after_it_was_replaced(folder: P
 
 def test_what_tells_versions_apart_changes_with_the_file(folder: Path) -> None:
     path = folder / "c=A" / "1.parquet"
-    filesystem = over()
+    filesystem = make_filesystem()
     before = filesystem.checksum(path), filesystem.ukey(path)
     assert before == (filesystem.checksum(path), filesystem.ukey(path))
     seal(path, OTHER_KEY)
@@ -203,7 +203,7 @@ def test_what_tells_versions_apart_changes_with_the_file(folder: Path) -> None:
 
 def test_other_files_are_listed_and_refused_when_opened(folder: Path) -> None:
     write_plain(folder / "plain.parquet")
-    filesystem = over()
+    filesystem = make_filesystem()
     assert f"{folder}/_SUCCESS" in filesystem.ls(folder, detail=False)
     for read in (filesystem.open, filesystem.info, filesystem.cat_file):
         with pytest.raises(mc.FormatError, match="_SUCCESS"):
@@ -215,8 +215,10 @@ def test_other_files_are_listed_and_refused_when_opened(folder: Path) -> None:
 
 
 def test_the_root_of_the_file_system_behind_is_not_the_working_folder() -> None:
-    assert over().ls("modcrypt:///", detail=False) == fsspec.filesystem("file").ls("/", False)
-    assert over().isdir("/")
+    assert make_filesystem().ls("modcrypt:///", detail=False) == fsspec.filesystem("file").ls(
+        "/", False
+    )
+    assert make_filesystem().isdir("/")
 
 
 # --- what is in it -------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def test_the_root_of_the_file_system_behind_is_not_the_working_folder() -> None:
 
 def test_all_of_fsspecs_ways_to_read_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     paths = [f"{folder}/c=A/1.parquet", f"{folder}/c=B/2.parquet"]
-    filesystem = over()
+    filesystem = make_filesystem()
     with filesystem.open(paths[0]) as file:
         whole = file.read()
         assert file.size == len(whole) == file.seek(0, os.SEEK_END)
@@ -256,13 +258,13 @@ def test_what_is_copied_is_there_complete_or_not_at_all(folder: Path, tmp_path: 
     (tmp_path / "there").write_bytes(b"as it was")
     for target in ("there", "new"):
         with pytest.raises(mc.TagMismatchError):
-            over().get_file(path, str(tmp_path / target))
+            make_filesystem().get_file(path, str(tmp_path / target))
     assert sorted(os.listdir(tmp_path)) == ["data", "there"]
     assert (tmp_path / "there").read_bytes() == b"as it was"
 
 
 def test_it_stands_behind_pyarrow_as_any_file_system_does(folder: Path) -> None:
-    filesystem = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(over()))
+    filesystem = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(make_filesystem()))
     selector = pyarrow.fs.FileSelector(str(folder), recursive=True)
     found = {info.base_name: info for info in filesystem.get_file_info(selector)}
     assert set(found) == {"_SUCCESS", "c=A", "1.parquet", "c=B", "2.parquet"}
@@ -300,7 +302,7 @@ def test_nothing_is_written_moved_or_removed(
 ) -> None:
     before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
     with pytest.raises(ValueError, match="write_table"):
-        write(over(), f"{folder}/c=A/1.parquet")
+        write(make_filesystem(), f"{folder}/c=A/1.parquet")
     assert before == {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
@@ -315,9 +317,9 @@ def test_each_file_has_keys_and_an_aad_prefix_of_its_own(tmp_path: Path) -> None
             footer_key=key, column_keys={"name": COLUMN_KEY}, aad_prefix=prefix
         )
 
-    table = pq.read_table(str(tmp_path), filesystem=over(keys))
+    table = pq.read_table(str(tmp_path), filesystem=make_filesystem(keys))
     assert table.equals(pa.concat_tables([TABLE, TABLE]))
-    for filesystem in (over(), over(lambda path: keys("2.parquet"))):
+    for filesystem in (make_filesystem(), make_filesystem(lambda path: keys("2.parquet"))):
         with pytest.raises((mc.AadPrefixError, mc.TagMismatchError)):
             filesystem.open(tmp_path / "1.parquet")
 
@@ -328,8 +330,8 @@ def test_each_file_has_keys_and_an_aad_prefix_of_its_own(tmp_path: Path) -> None
 def test_file_systems_with_other_keys_are_never_taken_for_each_other(folder: Path) -> None:
     """fsspec compares the repr of their arguments, and would return the first one again."""
     seal(folder / "c=B" / "2.parquet", OTHER_KEY)
-    right, wrong = over(KEYS), over(OTHER_KEYS)
-    assert len({right, wrong, over(KEYS)}) == 3
+    right, wrong = make_filesystem(KEYS), make_filesystem(OTHER_KEYS)
+    assert len({right, wrong, make_filesystem(KEYS)}) == 3
     assert right != wrong
     assert right == right
     assert hash(right) != hash(wrong)
@@ -380,7 +382,7 @@ def test_nothing_that_is_shown_stored_or_hashed_has_a_key_in_it(folder: Path) ->
 
 
 def test_with_a_function_that_can_be_imported_it_pickles(folder: Path) -> None:
-    filesystem = over(give_keys)
+    filesystem = make_filesystem(give_keys)
     copy = pickle.loads(pickle.dumps(filesystem))
     assert copy != filesystem
     path = f"{folder}/c=A/1.parquet"
@@ -401,12 +403,12 @@ def test_options_of_caches_do_not_make_it_read_ahead(
     read = 0
     inner = FileSource.read_into
 
-    def counted(self: FileSource, offset: int, view: memoryview) -> None:
+    def count_bytes(self: FileSource, offset: int, view: memoryview) -> None:
         nonlocal read
         read += len(view)
         inner(self, offset, view)
 
-    monkeypatch.setattr(FileSource, "read_into", counted)
+    monkeypatch.setattr(FileSource, "read_into", count_bytes)
     url = f"modcrypt::file://{tmp_path}/wide.parquet"
     options = {"block_size": 1 << 24, "cache_type": "all", "cache_options": {"x": 1}}
     filesystem, path = fsspec.url_to_fs(url, decryption=KEYS)

@@ -60,8 +60,8 @@ READ = {
 }
 
 
-def measured(read: str, path: Path, tmp_path: Path) -> tuple[str, int]:
-    """Return what a read prints in a process of its own, and its peak above the least, in MiB."""
+def measure_read(read: str, path: Path, tmp_path: Path) -> tuple[str, int]:
+    """Return the output of a read in its own process, and its peak above the baseline in MiB."""
     small = tmp_path / "small.parquet"
     mc.write_table(pa.table({"a": [1]}), small, WHOLE)
     code = CHILD.replace("READ", READ[read]).replace("KEY", repr(FOOTER_KEY))
@@ -71,7 +71,9 @@ def measured(read: str, path: Path, tmp_path: Path) -> tuple[str, int]:
     return said, int(size)
 
 
-def sealed(table: pa.Table, how: mc.FileEncryptionProperties = WHOLE, **options: Any) -> bytes:
+def encrypt_table(
+    table: pa.Table, how: mc.FileEncryptionProperties = WHOLE, **options: Any
+) -> bytes:
     return forging.encrypted(forging.plain_file(table, **options), how)
 
 
@@ -93,13 +95,15 @@ def equal(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
 
 
 def long_values() -> bytes:
-    return sealed(pa.table({"a": equal("x" * 60_000, 10_000, pa.string())}), **one_page(10_000))
+    return encrypt_table(
+        pa.table({"a": equal("x" * 60_000, 10_000, pa.string())}), **one_page(10_000)
+    )
 
 
 def long_prefixes() -> bytes:
     table = pa.table({"a": ["x" * 30_000] * 5000})
     options = one_page(5000) | {"use_dictionary": False}
-    return sealed(table, column_encoding={"a": "DELTA_BYTE_ARRAY"}, **options)
+    return encrypt_table(table, column_encoding={"a": "DELTA_BYTE_ARRAY"}, **options)
 
 
 def long_values_behind_a_plain_page() -> bytes:
@@ -121,7 +125,7 @@ def long_values_behind_a_plain_page() -> bytes:
     page = encode(header) + packed
     at = md.data_page_offset
 
-    def grown(footer: ThriftStruct) -> None:
+    def grow(footer: ThriftStruct) -> None:
         group = footer.row_groups[0]
         chunk = group.columns[0].meta_data
         chunk.num_values = group.num_rows = footer.num_rows = 10_001
@@ -129,18 +133,18 @@ def long_values_behind_a_plain_page() -> bytes:
         chunk.statistics = chunk.size_statistics = None
         group.columns[0].column_index_offset = group.columns[0].offset_index_offset = None
 
-    edited = forging.edit_plain(plain, grown)
+    edited = forging.edit_plain(plain, grow)
     return forging.encrypted(edited[:at] + page + edited[at:], WHOLE)
 
 
 def long_values_in_structs() -> bytes:
     values = equal("x" * 60_000, 10_000, pa.string())
     table = pa.table({"a": pa.StructArray.from_arrays([values], ["b"])})
-    return sealed(table, **one_page(10_000))
+    return encrypt_table(table, **one_page(10_000))
 
 
 def long_values_in_lists() -> bytes:
-    return sealed(pa.table({"a": [["x" * 60_000] * 10] * 1000}), **one_page(1000))
+    return encrypt_table(pa.table({"a": [["x" * 60_000] * 10] * 1000}), **one_page(1000))
 
 
 def one_row(values: pa.Array) -> bytes:
@@ -158,7 +162,7 @@ def one_row_of_integers() -> bytes:
 
 
 def many_rows() -> bytes:
-    return sealed(pa.table({"a": equal(7, 20_000_000, pa.int64())}), **one_page(20_000_000))
+    return encrypt_table(pa.table({"a": equal(7, 20_000_000, pa.int64())}), **one_page(20_000_000))
 
 
 def column_without_key() -> bytes:
@@ -167,7 +171,7 @@ def column_without_key() -> bytes:
     how = mc.FileEncryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"other": b"another key 1234"}
     )
-    return sealed(pa.table(columns), how, **one_page(rows))
+    return encrypt_table(pa.table(columns), how, **one_page(rows))
 
 
 def page_of_zeros() -> bytes:
@@ -175,7 +179,7 @@ def page_of_zeros() -> bytes:
     how = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["a"])
     table = pa.table({"a": range(40_000), "b": range(40_000)})
     options = one_page(40_000) | {"use_dictionary": False, "write_statistics": False}
-    data = bytearray(sealed(table, how, **options))
+    data = bytearray(encrypt_table(table, how, **options))
     md = forging.opened(bytes(data), FOOTER_KEY).metadata.row_groups[0].columns[0].meta_data
     start, size = md.data_page_offset, md.total_compressed_size
     header, _ = decode("PageHeader", bytes(data[start : start + size]))
@@ -257,7 +261,7 @@ BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
 def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
     table = pa.table({"a": pa.repeat(0, 1 << 20), "b": pa.repeat("zero", 1 << 20)})
     options = {**one_page(1 << 20), "compression": codec, "data_page_version": version}
-    data = sealed(table, use_dictionary=["b"], **options)
+    data = encrypt_table(table, use_dictionary=["b"], **options)
     assert mc.read_table(data, KEYS) == table
     assert sum(batch.num_rows for batch in mc.iter_batches(data, KEYS)) == 1 << 20
 
@@ -267,7 +271,7 @@ def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
 def test_short_values_of_a_long_dictionary_come_many_at_once(codec: str, version: str) -> None:
     words = [f"word {n:06}" for n in range(30_000)]
     table = pa.table({"a": words, "s": [{"b": word} for word in words], "l": [[w] for w in words]})
-    data = sealed(table, compression=codec, data_page_version=version)
+    data = encrypt_table(table, compression=codec, data_page_version=version)
     batches = list(mc.iter_batches(data, KEYS))
     assert pa.Table.from_batches(batches).equals(table)
     assert len(batches) == 1
@@ -280,7 +284,7 @@ def test_rows_that_are_decoded_few_at_once_come_in_batches_of_the_usual_size(
     words = [f"word {n:06}" for n in range(30_000)]
     table = pa.table({"a": words, "l": [[w, w] for w in words]})
     encoding = {"a": "DELTA_BYTE_ARRAY", "l.list.element": "DELTA_BYTE_ARRAY"}
-    data = sealed(table, use_dictionary=False, column_encoding=encoding)
+    data = encrypt_table(table, use_dictionary=False, column_encoding=encoding)
     batches = list(mc.iter_batches(data, KEYS, batch_size=batch_size))
     assert pa.Table.from_batches(batches).equals(table)
     assert len(batches) <= 1 + 2 * len(words) / batch_size
@@ -331,15 +335,15 @@ def test_dictionaries_that_declare_another_number_of_values(count: int, tmp_path
     spelt = encode(header)
     growth = len(spelt) - (end - at)
 
-    def grown(footer: ThriftStruct) -> None:
+    def grow(footer: ThriftStruct) -> None:
         chunk = footer.row_groups[0].columns[0].meta_data
         chunk.data_page_offset += growth
         chunk.total_compressed_size += growth
 
-    edited = forging.edit_plain(plain, grown)
+    edited = forging.edit_plain(plain, grow)
     path = tmp_path / "file.parquet"
     path.write_bytes(sealed_bytes(edited[:at] + spelt + edited[end:]))
-    said, peak = measured("batches", path, tmp_path)
+    said, peak = measure_read("batches", path, tmp_path)
     assert said in ("1000", "format", "limit")
     assert peak < 200
 
@@ -389,5 +393,5 @@ def test_peak_memory(
     path = tmp_path / "lake" / "p=1" / "bomb.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    found, peak = measured(read, tmp_path / "lake" if "folder" in read else path, tmp_path)
+    found, peak = measure_read(read, tmp_path / "lake" if "folder" in read else path, tmp_path)
     assert (found, peak <= most) == (said, True), f"{peak} MiB"

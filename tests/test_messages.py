@@ -189,7 +189,7 @@ def remove(path: Path) -> None:
 
 
 class NoCredentialsError(Exception):
-    """What no Python class is derived from, as those of boto and of Google's client."""
+    """An error outside the usual hierarchy, as boto and Google's client raise."""
 
 
 class LostStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -208,7 +208,7 @@ class LostStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no ty
 
 
 @pytest.fixture
-def lost() -> str:
+def failing_store() -> str:
     """A folder in a store that fails."""
     fsspec.register_implementation("lost", LostStore, clobber=True)
     return "lost://bucket"
@@ -217,18 +217,20 @@ def lost() -> str:
 DATA = ("plain.parquet", "sealed.parquet", "kms.parquet", "notes.ags1", "metadata.json")
 
 
-def test_no_credentials_for_a_store_are_a_file_error_of_every_verb(folder: Path, lost: str) -> None:
+def test_no_credentials_for_a_store_are_a_file_error_of_every_verb(
+    folder: Path, failing_store: str
+) -> None:
     for line in VALID:
         text = line
         for name in DATA:
-            text = text.replace(f"{{{name}}}", f"{lost}/{name}")
+            text = text.replace(f"{{{name}}}", f"{failing_store}/{name}")
         text = text.replace("{", "").replace("}", "")
-        if lost not in text:
+        if failing_store not in text:
             continue
         with contextlib.chdir(folder):
             result = CliRunner().invoke(program, text.split(), prog_name="modcrypt")
         assert result.exit_code == 74, result.output
-        assert f"{lost}/" in result.output
+        assert f"{failing_store}/" in result.output
         assert "NoCredentialsError: none for http://host/bucket" in result.output
         assert "c2lnbmF0dXJl" not in result.output
 
@@ -244,13 +246,13 @@ def test_no_credentials_for_a_store_are_a_file_error_of_every_verb(folder: Path,
     ],
 )
 def test_no_credentials_for_a_store_are_an_os_error_with_the_url(
-    use: Callable[[str], Any], lost: str, monkeypatch: pytest.MonkeyPatch
+    use: Callable[[str], Any], failing_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_KEY", "00" * 15 + "01")
     with pytest.raises(OSError, match="NoCredentialsError: none for") as caught:
-        use(f"{lost}/key")
+        use(f"{failing_store}/key")
     assert caught.value.errno == errno.EIO
-    assert str(caught.value.filename).startswith(f"{lost}/key")
+    assert str(caught.value.filename).startswith(f"{failing_store}/key")
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

@@ -74,7 +74,7 @@ def test_what_is_no_key_is_not_found() -> None:
 # --- each channel of the watch that is on --------------------------------------------------------
 
 
-def logged(_: Path) -> None:
+def log_key(_: Path) -> None:
     logging.getLogger("modcrypt.audit").debug("the key is %s", FOOTER_KEY.hex())
 
 
@@ -151,7 +151,7 @@ def published_by_link(folder: Path) -> None:
     path.unlink()
 
 
-def removed(folder: Path) -> None:
+def remove_temporary(folder: Path) -> None:
     temporary(folder).unlink()
 
 
@@ -174,11 +174,16 @@ def a_command_line(_: Path) -> None:
 
 
 LEAKS: dict[str, list[Callable[[Path], object]]] = {
-    "log": [logged],
+    "log": [log_key],
     "exception": [logged_error, made_error, chained_error, changed_error, noted_error],
     "repr": [shown_object, shown_policy],
     "output": [printed_by_a_program, printed_by_a_command],
-    "temporary": [published_by_rename, published_by_link, removed, removed_with_its_folder],
+    "temporary": [
+        published_by_rename,
+        published_by_link,
+        remove_temporary,
+        removed_with_its_folder,
+    ],
     "argument": [an_argument, an_argument_of_python, a_command_line],
 }
 
@@ -191,7 +196,7 @@ def test_a_leak_is_found_in_each_channel(
 ) -> None:
     with WATCH.expecting() as found:
         leak(tmp_path)
-    assert {(one.channel, one.key) for one in found} == {(channel, "FOOTER_KEY")}
+    assert {(finding.channel, finding.key) for finding in found} == {(channel, "FOOTER_KEY")}
 
 
 def test_what_a_test_has_printed_is_searched(capfd: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +204,7 @@ def test_what_a_test_has_printed_is_searched(capfd: pytest.CaptureFixture[str]) 
         print(FOOTER_KEY)
         os.write(2, COLUMN_KEY)
         capfd.readouterr()
-    assert [(one.channel, one.key) for one in found] == [
+    assert [(finding.channel, finding.key) for finding in found] == [
         ("output", "FOOTER_KEY"),
         ("output", "COLUMN_KEY"),
     ]
@@ -241,13 +246,15 @@ def test_a_keyring_is_only_let_pass_in_the_clear(tmp_path: Path) -> None:
         clear + clear,
     ):
         watch.search("temporary", "here", data)
-        assert [one.key for one in watch.take()] == ["FOOTER_KEY"]
+        assert [finding.key for finding in watch.take()] == ["FOOTER_KEY"]
     watch.search("output", "here", clear)
-    assert [one.channel for one in watch.take()] == ["output"]
+    assert [finding.channel for finding in watch.take()] == ["output"]
 
 
 def test_allowances_say_why_and_are_of_tests_that_are_there() -> None:
-    reasons = [one.reason for one in ALLOWED] + [reason for _, reason in DELIBERATE.values()]
+    reasons = [allowed.reason for allowed in ALLOWED] + [
+        reason for _, reason in DELIBERATE.values()
+    ]
     assert all(len(reason) > 20 for reason in reasons)
     text = "".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
     assert [name for name in DELIBERATE if f"def {name}(" not in text] == []

@@ -155,7 +155,7 @@ def sealed_bytes(plain: Path, **changes: Any) -> bytes:
     return out.getvalue()
 
 
-def changed(data: bytes, at: int, new: bytes) -> bytes:
+def replace_bytes(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
@@ -210,26 +210,26 @@ def _without_metadata(fields: dict[str, Any]) -> dict[str, Any]:
 
 SERIALIZERS: dict[str, Callable[[Any], object]] = {
     "pickle": pickle.dumps,
-    "old pickle": lambda one: pickle.dumps(one, 2),
+    "old pickle": lambda value: pickle.dumps(value, 2),
     "cloudpickle": cloudpickle.dumps,
-    "copy": lambda one: repr(copy.copy(one)),
-    "deep copy": lambda one: repr(copy.deepcopy(one)),
-    "fields": lambda one: repr(dataclasses.asdict(one)),
-    "JSON": lambda one: json.dumps(one, default=str),
-    "JSON of fields": lambda one: json.dumps(_without_metadata(vars(one)), default=str),
-    "token of Dask": lambda one: tokenize(one),
+    "copy": lambda value: repr(copy.copy(value)),
+    "deep copy": lambda value: repr(copy.deepcopy(value)),
+    "fields": lambda value: repr(dataclasses.asdict(value)),
+    "JSON": lambda value: json.dumps(value, default=str),
+    "JSON of fields": lambda value: json.dumps(_without_metadata(vars(value)), default=str),
+    "token of Dask": lambda value: tokenize(value),
 }
 
 
 @each_case("way", SERIALIZERS)
 def test_no_serializer_shows_a_key(way: str, plain: Path) -> None:
     """Programs hand whatever they have to caches, queues and logs; here it is refused or empty."""
-    for one in (*public_objects(plain), StandardKeyMetadata(key=COLUMN, aad_prefix=b"p")):
+    for value in (*public_objects(plain), StandardKeyMetadata(key=COLUMN, aad_prefix=b"p")):
         try:
-            shown = SERIALIZERS[way](one)
+            shown = SERIALIZERS[way](value)
         except Exception as error:
             shown = "".join(traceback.format_exception(error))
-        assert leaks(shown if isinstance(shown, bytes) else str(shown), KEYS) == [], type(one)
+        assert leaks(shown if isinstance(shown, bytes) else str(shown), KEYS) == [], type(value)
 
 
 def test_no_key_outlives_its_use(plain: Path) -> None:
@@ -270,7 +270,7 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
     def decrypt(source: bytes = sealed, **changes: Any) -> Callable[[], object]:
         return lambda: decrypt_parquet(source, io.BytesIO(), decryption(**changes))
 
-    def retrieved(retriever: Callable[[bytes], Any]) -> Callable[[], object]:
+    def decrypt_with_retriever(retriever: Callable[[bytes], Any]) -> Callable[[], object]:
         return decrypt(column_keys={}, key_retriever=retriever)
 
     def fail_with(error: Exception) -> Callable[[bytes], Any]:
@@ -305,37 +305,49 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
         "wrong column key": (modcrypt.TagMismatchError, decrypt(column_keys={"name": FOOTER})),
         "altered page": (
             modcrypt.TagMismatchError,
-            decrypt(changed(sealed, page.end - 20, bytes(4))),
+            decrypt(replace_bytes(sealed, page.end - 20, bytes(4))),
         ),
         "altered signature": (
             modcrypt.FooterSignatureError,
-            decrypt(changed(signed, len(signed) - 20, bytes(4))),
+            decrypt(replace_bytes(signed, len(signed) - 20, bytes(4))),
         ),
         "altered plaintext page": (
             modcrypt.ChecksumError,
-            encrypt(changed(original, original.index(VALUES[0].encode()), b"!")),
+            encrypt(replace_bytes(original, original.index(VALUES[0].encode()), b"!")),
         ),
         "wrong prefix": (modcrypt.AadPrefixError, decrypt(aad_prefix=b"another")),
         "length field altered": (
             modcrypt.TruncationError,
-            decrypt(changed(sealed, 4, b"\x01\0\0\0")),
+            decrypt(replace_bytes(sealed, 4, b"\x01\0\0\0")),
         ),
         "plaintext file": (modcrypt.PlaintextError, decrypt(original)),
         "no footer key": (modcrypt.KeyNotFoundError, decrypt(footer_key=None)),
         "no column key": (modcrypt.KeyNotFoundError, decrypt(column_keys={})),
-        "retriever knows nothing": (modcrypt.KeyNotFoundError, retrieved(known.__getitem__)),
-        "retriever gives nothing": (modcrypt.KeyNotFoundError, retrieved(known.get)),
+        "retriever knows nothing": (
+            modcrypt.KeyNotFoundError,
+            decrypt_with_retriever(known.__getitem__),
+        ),
+        "retriever gives nothing": (modcrypt.KeyNotFoundError, decrypt_with_retriever(known.get)),
         "retriever is refused": (
             modcrypt.KeyAccessDeniedError,
-            retrieved(fail_with(PermissionError("refused"))),
+            decrypt_with_retriever(fail_with(PermissionError("refused"))),
         ),
-        "retriever fails": (modcrypt.KeyRetrievalError, retrieved(fail_with(RuntimeError("boom")))),
-        "retriever gives 15 bytes": (modcrypt.KeyMaterialError, retrieved(lambda _: SHORT)),
+        "retriever fails": (
+            modcrypt.KeyRetrievalError,
+            decrypt_with_retriever(fail_with(RuntimeError("boom"))),
+        ),
+        "retriever gives 15 bytes": (
+            modcrypt.KeyMaterialError,
+            decrypt_with_retriever(lambda _: SHORT),
+        ),
         "retriever gives text": (
             modcrypt.KeyMaterialError,
-            retrieved(lambda _: FOOTER.decode()),
+            decrypt_with_retriever(lambda _: FOOTER.decode()),
         ),
-        "retriever gives a list": (modcrypt.KeyMaterialError, retrieved(lambda _: [COLUMN])),
+        "retriever gives a list": (
+            modcrypt.KeyMaterialError,
+            decrypt_with_retriever(lambda _: [COLUMN]),
+        ),
         "spent key": (modcrypt.KeyExhaustedError, encrypt(footer_key=spent)),
         "encrypted already": (modcrypt.UnsupportedFormatError, encrypt(sealed)),
         "algorithm": (
@@ -346,7 +358,7 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
         "cut plaintext": (modcrypt.FormatError, encrypt(original[: value_at + 5])),
         "huge footer": (
             modcrypt.LimitError,
-            decrypt(changed(sealed, len(sealed) - 8, b"\xff\xff\xff\x7f")),
+            decrypt(replace_bytes(sealed, len(sealed) - 8, b"\xff\xff\xff\x7f")),
         ),
         "key for the footer as a path": (
             OSError,
@@ -355,7 +367,7 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
     }
 
 
-def raised(work: Callable[[], object], expected: type[Exception]) -> Exception:
+def catch(work: Callable[[], object], expected: type[Exception]) -> Exception:
     with pytest.raises(expected) as caught:
         work()
     return caught.value
@@ -364,7 +376,7 @@ def raised(work: Callable[[], object], expected: type[Exception]) -> Exception:
 def test_no_error_shows_a_secret(plain: Path, no_waiting: None) -> None:
     met = set()
     for name, (expected, work) in (scenes(plain) | kms_scenes(plain)).items():
-        error = raised(work, expected)
+        error = catch(work, expected)
         met.add(type(error))
         chain: BaseException | None = error
         while chain is not None:
@@ -383,7 +395,7 @@ def test_no_error_shows_a_secret(plain: Path, no_waiting: None) -> None:
 
 
 def test_a_tag_error_holds_on_to_no_bytes(plain: Path) -> None:
-    error: BaseException | None = raised(scenes(plain)["altered page"][1], errors.TagMismatchError)
+    error: BaseException | None = catch(scenes(plain)["altered page"][1], errors.TagMismatchError)
     while error is not None:
         assert not [value for value in error.args if not isinstance(value, str)]
         error = error.__cause__ or error.__context__
@@ -451,7 +463,7 @@ def test_failing_prints_and_logs_nothing(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         for expected, work in (scenes(plain) | kms_scenes(plain)).values():
-            raised(work, expected)
+            catch(work, expected)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
 
@@ -483,7 +495,7 @@ METADATA = StandardKeyMetadata(key=FOOTER, aad_prefix=COLUMN_ID)
 
 
 def ags1_objects() -> list[Any]:
-    """Give what a debugger may come across in the middle of reading and writing."""
+    """Return objects that a debugger may show in the middle of reading and writing."""
     writer = Ags1Writer(io.BytesIO(), METADATA, block_length=100)
     writer.write(MARKED)
     done = Ags1Writer(io.BytesIO(), COLUMN, aad_prefix=COLUMN_ID)
@@ -545,52 +557,57 @@ def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], o
     spent = Key(SPENT)
     invocation_counter(spent).count = 2**32
 
-    def opened(data: bytes = stream, key: Any = METADATA, **options: Any) -> Callable[[], object]:
+    def open_stream(
+        data: bytes = stream, key: Any = METADATA, **options: Any
+    ) -> Callable[[], object]:
         given = {"length": UNVERIFIED} | options
         return lambda: ags1.open(data, key, **given)
 
-    def decrypted(data: bytes) -> Callable[[], object]:
+    def decrypt_stream(data: bytes) -> Callable[[], object]:
         return lambda: decrypt_ags1(data, io.BytesIO(), METADATA, length=UNVERIFIED)
 
-    def decoded(data: bytes) -> Callable[[], object]:
+    def decode_metadata(data: bytes) -> Callable[[], object]:
         return lambda: StandardKeyMetadata.decode(data)
 
-    def made(**options: Any) -> Callable[[], object]:
+    def make_writer(**options: Any) -> Callable[[], object]:
         return lambda: Ags1Writer(folder / "out", **({"key": METADATA} | options))
 
-    def written(sink: Any, key: Any = METADATA) -> object:
+    def write_stream(sink: Any, key: Any = METADATA) -> object:
         with Ags1Writer(sink, key) as writer:
             return writer.write(MARKED)
 
-    altered = changed(stream, 150, bytes(4))
+    altered = replace_bytes(stream, 150, bytes(4))
     return {
-        "no length": (TypeError, opened(length=None)),
-        "length as text": (TypeError, opened(length=FOOTER.decode())),
-        "length": (modcrypt.TruncationError, opened(length=len(stream) + 1)),
-        "two lengths": (ValueError, opened(key=METADATA.with_length(5), length=6)),
-        "two prefixes": (ValueError, opened(aad_prefix=COLUMN)),
-        "prefix as text": (TypeError, made(key=FOOTER, aad_prefix=FOOTER.decode())),
-        "wrong key": (modcrypt.TagMismatchError, opened(key=COLUMN, aad_prefix=COLUMN_ID)),
-        "wrong prefix": (modcrypt.TagMismatchError, opened(key=FOOTER, aad_prefix=COLUMN)),
-        "altered": (modcrypt.TagMismatchError, opened(altered)),
-        "altered file": (modcrypt.TagMismatchError, decrypted(altered)),
-        "cut": (modcrypt.TruncationError, opened(stream[:20])),
-        "plaintext": (modcrypt.FormatError, opened(MARKED)),
-        "plaintext file": (modcrypt.FormatError, decrypted(MARKED)),
-        "key where a stream is due": (modcrypt.FormatError, opened(FOOTER * 3)),
-        "block length": (ValueError, made(block_length=0)),
-        "key of 15 bytes": (ValueError, made(key=SHORT)),
-        "key as text": (TypeError, made(key=FOOTER.decode())),
-        "metadata as a key": (ValueError, made(key=encoded)),
-        "metadata with a length": (ValueError, made(key=METADATA.with_length(36))),
-        "spent key": (modcrypt.KeyExhaustedError, lambda: written(io.BytesIO(), spent)),
-        "full": (OSError, lambda: written("/dev/full")),
+        "no length": (TypeError, open_stream(length=None)),
+        "length as text": (TypeError, open_stream(length=FOOTER.decode())),
+        "length": (modcrypt.TruncationError, open_stream(length=len(stream) + 1)),
+        "two lengths": (ValueError, open_stream(key=METADATA.with_length(5), length=6)),
+        "two prefixes": (ValueError, open_stream(aad_prefix=COLUMN)),
+        "prefix as text": (TypeError, make_writer(key=FOOTER, aad_prefix=FOOTER.decode())),
+        "wrong key": (modcrypt.TagMismatchError, open_stream(key=COLUMN, aad_prefix=COLUMN_ID)),
+        "wrong prefix": (modcrypt.TagMismatchError, open_stream(key=FOOTER, aad_prefix=COLUMN)),
+        "altered": (modcrypt.TagMismatchError, open_stream(altered)),
+        "altered file": (modcrypt.TagMismatchError, decrypt_stream(altered)),
+        "cut": (modcrypt.TruncationError, open_stream(stream[:20])),
+        "plaintext": (modcrypt.FormatError, open_stream(MARKED)),
+        "plaintext file": (modcrypt.FormatError, decrypt_stream(MARKED)),
+        "key where a stream is due": (modcrypt.FormatError, open_stream(FOOTER * 3)),
+        "block length": (ValueError, make_writer(block_length=0)),
+        "key of 15 bytes": (ValueError, make_writer(key=SHORT)),
+        "key as text": (TypeError, make_writer(key=FOOTER.decode())),
+        "metadata as a key": (ValueError, make_writer(key=encoded)),
+        "metadata with a length": (ValueError, make_writer(key=METADATA.with_length(36))),
+        "spent key": (modcrypt.KeyExhaustedError, lambda: write_stream(io.BytesIO(), spent)),
+        "full": (OSError, lambda: write_stream("/dev/full")),
         "text written": (TypeError, lambda: Ags1Writer(io.BytesIO(), METADATA).write("text")),
-        "metadata cut": (modcrypt.FormatError, decoded(encoded[:-1])),
-        "metadata too long": (modcrypt.FormatError, decoded(encoded + FOOTER)),
-        "metadata without its version": (modcrypt.FormatError, decoded(encoded[1:])),
-        "metadata of a key": (modcrypt.FormatError, decoded(FOOTER)),
-        "metadata of a short key": (modcrypt.FormatError, decoded(b"\x01\x1e" + SHORT + b"\0\0")),
+        "metadata cut": (modcrypt.FormatError, decode_metadata(encoded[:-1])),
+        "metadata too long": (modcrypt.FormatError, decode_metadata(encoded + FOOTER)),
+        "metadata without its version": (modcrypt.FormatError, decode_metadata(encoded[1:])),
+        "metadata of a key": (modcrypt.FormatError, decode_metadata(FOOTER)),
+        "metadata of a short key": (
+            modcrypt.FormatError,
+            decode_metadata(b"\x01\x1e" + SHORT + b"\0\0"),
+        ),
         "file length": (
             TypeError,
             lambda: StandardKeyMetadata(key=FOOTER, file_length=cast(Any, FOOTER.decode())),
@@ -603,7 +620,7 @@ def test_no_error_of_ags1_shows_a_secret(
 ) -> None:
     for name, (expected, work) in ags1_scenes(tmp_path).items():
         with caplog.at_level(logging.DEBUG):
-            error: BaseException | None = raised(work, expected)
+            error: BaseException | None = catch(work, expected)
         printed = "".join(traceback.format_exception(error))
         assert leaks(printed) == [], name
         while error is not None:
@@ -672,14 +689,14 @@ def data_keys(path: Path) -> set[bytes]:
             keys, _ = list_key_metadata(source)
         texts = [json.loads(key.metadata or b"") for key in keys]
     found = set()
-    for one in texts:
-        name = one["masterKeyID"]
+    for material in texts:
+        name = material["masterKeyID"]
         master, dek_aad = MASTERS[name], name.encode()
-        if one["doubleWrapping"]:
-            master = unseal(master, one["wrappedKEK"], dek_aad)
-            dek_aad = base64.b64decode(one["keyEncryptionKeyID"])
+        if material["doubleWrapping"]:
+            master = unseal(master, material["wrappedKEK"], dek_aad)
+            dek_aad = base64.b64decode(material["keyEncryptionKeyID"])
             found.add(master)
-        found.add(unseal(master, one["wrappedDEK"], dek_aad))
+        found.add(unseal(master, material["wrappedDEK"], dek_aad))
     return found
 
 
@@ -733,7 +750,7 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
         table.append(rows)
         table.versions.commit(table.place, table.metadata)
 
-    def damaged(metadata: bytes) -> Callable[[], object]:
+    def unwrap_damaged(metadata: bytes) -> Callable[[], object]:
         tools = KeyTools(MemoryKms(MASTERS))
         sealed = sealed_bytes(plain, footer_key_metadata=metadata)
         return lambda: decrypt_parquet(sealed, io.BytesIO(), tools.decryption())
@@ -756,7 +773,7 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
     }  # fmt: skip
 
     def material_with(**members: object) -> Callable[[], object]:
-        return damaged(json.dumps(material | members).encode())
+        return unwrap_damaged(json.dumps(material | members).encode())
 
     def disabled_ring() -> object:
         ring = clear_ring(folder, "disabled.keyring")
@@ -834,8 +851,8 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
             refused,
             writing(lambda kms: vars(kms).update(wrap=lambda *_, **__: MASTER)),
         ),
-        "a key as metadata": (refused, damaged(FOOTER)),
-        "no JSON": (refused, damaged(json.dumps(material).encode() + FOOTER)),
+        "a key as metadata": (refused, unwrap_damaged(FOOTER)),
+        "no JSON": (refused, unwrap_damaged(json.dumps(material).encode() + FOOTER)),
         "a key not wrapped": (refused, material_with()),
         "a number for a key": (refused, material_with(wrappedDEK=int.from_bytes(FOOTER, "big"))),
         "bytes for a key": (refused, material_with(wrappedDEK=FOOTER.decode() + "\x01")),
@@ -913,7 +930,7 @@ def _sealed_ring(folder: Path) -> Path:
 
 
 def kms_objects(plain: Path, folder: Path) -> list[object]:
-    """Give what a debugger may come across that has to do with key services."""
+    """Return objects of key services that a debugger may show."""
     kms, out = MemoryKms(MASTERS), folder / "sealed"
     events: list[object] = []
     tools = KeyTools(kms, audit=events.append)
@@ -924,7 +941,7 @@ def kms_objects(plain: Path, folder: Path) -> list[object]:
         materials = [decode_metadata(key.metadata or b"") for key in list_key_metadata(source)[0]]
     ring = clear_ring(plain.parent)
     rotated = rotate_keys(folder, tools, what="dek")
-    assert {one.result for one in rotated} == {"rotated"}
+    assert {result.result for result in rotated} == {"rotated"}
     keyed = tools.encryption(POLICY)
     master = {"MODCRYPT_TEST_MASTER": MASTER.hex()}
     with pytest.MonkeyPatch.context() as patch:
@@ -965,10 +982,10 @@ def test_no_object_of_the_key_tools_shows_a_secret(plain: Path, tmp_path: Path) 
     with noting_keys(made):
         objects = kms_objects(plain, folder)
     assert len(made) > 5
-    for one in objects:
-        for text in (repr(one), str(one), f"{one}", ascii(one), pprint.pformat(one)):
-            assert leaks(text) == [], type(one)
-            assert keys_in(text, made) == 0, type(one)
+    for value in objects:
+        for text in (repr(value), str(value), f"{value}", ascii(value), pprint.pformat(value)):
+            assert leaks(text) == [], type(value)
+            assert keys_in(text, made) == 0, type(value)
 
 
 @contextmanager
@@ -991,7 +1008,7 @@ def test_what_has_keys_does_not_pickle_or_copy_them(
     monkeypatch.setenv("MODCRYPT_TEST_MASTER", MASTER.hex())
     ring = clear_ring(tmp_path)
     tools = KeyTools(ring)
-    for one in (
+    for value in (
         ring,
         tools,
         tools.wrapper,
@@ -1005,8 +1022,8 @@ def test_what_has_keys_does_not_pickle_or_copy_them(
     ):
         for way in (pickle.dumps, copy.deepcopy):
             with pytest.raises(TypeError) as caught:
-                way(one)
-            assert leaks("".join(traceback.format_exception(caught.value))) == [], type(one)
+                way(value)
+            assert leaks("".join(traceback.format_exception(caught.value))) == [], type(value)
 
 
 @by_policy
@@ -1090,7 +1107,7 @@ def test_no_file_holds_a_secret_at_any_step_of_writing_by_the_key_tools(
                 encrypt_parquet(plain, target, tools.encryption(policy))
             else:
                 results = rotate_keys(folder, tools, what=cast(Any, what), threads=1)
-                assert [one.result for one in results] == ["rotated"]
+                assert [result.result for result in results] == ["rotated"]
         look()
     made |= data_keys(target)
     names = {name for name, _ in seen}

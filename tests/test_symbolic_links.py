@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
+def outside_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "part-0.parquet").write_bytes(b"precious")
@@ -67,42 +67,42 @@ CHANGES: dict[str, Callable[[Place], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("inside", ["link/part-0.parquet", "a/link/b/part-0.parquet"])
 def test_a_link_above_a_file_is_not_followed(
-    inside: str, change: Callable[[Place], object], lake: Path, outside: Path
+    inside: str, change: Callable[[Place], object], lake: Path, outside_folder: Path
 ) -> None:
     (lake / "a").mkdir()
-    (outside / "b").mkdir()
+    (outside_folder / "b").mkdir()
     for where in (lake, lake / "a"):
-        (where / "link").symlink_to(outside)
-    before = contents(outside)
+        (where / "link").symlink_to(outside_folder)
+    before = contents(outside_folder)
     with pytest.raises(OSError, match="symbolic link below") as caught:
         change(Place(None, str(lake)).below(inside))
     assert caught.value.errno == errno.ELOOP
-    assert contents(outside) == before
+    assert contents(outside_folder) == before
 
 
 @each_case("inside", ["../../outside/part-0.parquet", "a/../../x", "..", ""])
 @each_case("change", [write, Place.remove])
 def test_a_path_does_not_leave_its_root(
-    inside: str, change: Callable[[Place], object], lake: Path, outside: Path
+    inside: str, change: Callable[[Place], object], lake: Path, outside_folder: Path
 ) -> None:
-    before = contents(outside)
+    before = contents(outside_folder)
     with pytest.raises(OSError, match="not below"):
         change(Place(None, str(lake)).below(inside))
-    assert contents(outside) == before
+    assert contents(outside_folder) == before
 
 
 def test_a_link_in_the_place_of_a_file_is_removed_itself_and_not_replaced(
-    lake: Path, outside: Path
+    lake: Path, outside_folder: Path
 ) -> None:
     link = lake / "part-0.parquet"
-    link.symlink_to(outside / "part-0.parquet")
+    link.symlink_to(outside_folder / "part-0.parquet")
     place = Place(None, str(lake)).below(link.name)
     with pytest.raises(OSError, match="symbolic link below"):
         write(place)
     assert link.is_symlink()
     place.remove()
     assert not link.is_symlink()
-    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(outside_folder) == {"part-0.parquet": b"precious"}
 
 
 @pytest.mark.parametrize("root", ["", ".", "lake", "lake/", "{}/lake"])
@@ -125,24 +125,29 @@ def test_a_root_may_be_spelt_in_many_ways(
     assert os.listdir(lake / "a" / "b") == []
 
 
-def test_a_folder_that_a_link_replaces_meanwhile_is_not_written(lake: Path, outside: Path) -> None:
+def test_a_folder_that_a_link_replaces_meanwhile_is_not_written(
+    lake: Path, outside_folder: Path
+) -> None:
     (lake / "p").mkdir()
 
     def write_slowly() -> None:
         with open_sink_at(Place(None, str(lake)).below("p/part-0.parquet")) as sink:
             sink.append(b"new")
             (lake / "p").rename(lake / "moved")
-            (lake / "p").symlink_to(outside)
+            (lake / "p").symlink_to(outside_folder)
 
     with pytest.raises(OSError, match="symbolic link below"):
         write_slowly()
-    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(outside_folder) == {"part-0.parquet": b"precious"}
     assert not (lake / "moved" / "part-0.parquet").exists()
 
 
 @pytest.mark.parametrize("change", [write, Place.remove])
 def test_a_link_that_appears_in_the_last_moment_is_not_followed(
-    change: Callable[[Place], object], lake: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Place], object],
+    lake: Path,
+    outside_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between the look at a folder and what is done in it."""
     (lake / "p").mkdir()
@@ -154,7 +159,7 @@ def test_a_link_that_appears_in_the_last_moment_is_not_followed(
         def swap(*arguments: Any, **more: Any) -> Any:
             if not (lake / "p").is_symlink():
                 (lake / "p").rename(lake / "moved")
-                (lake / "p").symlink_to(outside)
+                (lake / "p").symlink_to(outside_folder)
             return real(*arguments, **more)
 
         return swap
@@ -162,7 +167,7 @@ def test_a_link_that_appears_in_the_last_moment_is_not_followed(
     for name in ("replace", "unlink"):
         monkeypatch.setattr(os, name, swapping(name))
     change(Place(None, str(lake)).below("p/part-0.parquet"))
-    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(outside_folder) == {"part-0.parquet": b"precious"}
     assert contents(lake / "moved") == ({"part-0.parquet": b"new"} if change is write else {})
 
 
@@ -171,9 +176,9 @@ def test_a_link_that_appears_in_the_last_moment_is_not_followed(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_dataset_is_not_written_through_a_linked_partition(
-    fails: bool, lake: Path, outside: Path
+    fails: bool, lake: Path, outside_folder: Path
 ) -> None:
-    (lake / "p=b").symlink_to(outside)
+    (lake / "p=b").symlink_to(outside_folder)
 
     def encryption(path: str) -> mc.FileEncryptionProperties:
         if fails and "p=b" in path:  # another error than the link's: what is there is removed
@@ -185,7 +190,7 @@ def test_a_dataset_is_not_written_through_a_linked_partition(
             PARTITIONED, lake, encryption, partitioning=["p"], basename_template="part-{i}.parquet",
             existing_data_behavior="overwrite_or_ignore",
         )  # fmt: skip
-    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(outside_folder) == {"part-0.parquet": b"precious"}
     assert contents(lake) == {}
 
 
@@ -195,32 +200,36 @@ def test_a_dataset_is_written_below_a_link_of_the_callers_own(lake: Path) -> Non
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_key_material_is_not_written_through_a_link(there: bool, lake: Path, outside: Path) -> None:
+def test_key_material_is_not_written_through_a_link(
+    there: bool, lake: Path, outside_folder: Path
+) -> None:
     """The caller names a file, and not that."""
-    victim = outside / "material.json"
+    victim = outside_folder / "material.json"
     if there:
         victim.write_text("{}")
     (lake / "_KEY_MATERIAL_FOR_a.parquet.json").symlink_to(victim)
-    before = contents(outside)
+    before = contents(outside_folder)
     with pytest.raises(OSError, match="symbolic link below"):
         mc.write_table(
             TABLE, lake / "a.parquet", mc.KeyTools(RotatingKms(kf=1, kc=1)).encryption(BESIDE)
         )
-    assert contents(outside) == before
+    assert contents(outside_folder) == before
     assert not (lake / "a.parquet").exists()
 
 
 # --- rotations and shredding ---------------------------------------------------------------------
 
 
-def write_linked_lake(lake: Path, outside: Path, kms: RotatingKms, policy: mc.Policy) -> list[Path]:
+def write_linked_lake(
+    lake: Path, outside_folder: Path, kms: RotatingKms, policy: mc.Policy
+) -> list[Path]:
     """Write a file into a lake, and two that links in it lead to."""
-    paths = [lake / "a.parquet", outside / "b.parquet", outside / "c" / "c.parquet"]
+    paths = [lake / "a.parquet", outside_folder / "b.parquet", outside_folder / "c" / "c.parquet"]
     paths[2].parent.mkdir()
     for path in paths:
         mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(policy))
     (lake / "0-link.parquet").symlink_to(paths[1])
-    (lake / "c").symlink_to(outside / "c")
+    (lake / "c").symlink_to(outside_folder / "c")
     return paths
 
 
@@ -243,21 +252,21 @@ def shred(kms: RotatingKms, where: Any, _what: Any) -> Any:
     ids=["mek", "kek", "dek", "shred"],
 )  # fmt: skip
 def test_files_behind_links_in_a_folder_fail_and_stay_as_they_are(
-    change: Any, what: Any, done: str, policy: mc.Policy, lake: Path, outside: Path
+    change: Any, what: Any, done: str, policy: mc.Policy, lake: Path, outside_folder: Path
 ) -> None:
     kms = RotatingKms(kf=1, kc=1)
-    paths = write_linked_lake(lake, outside, kms, policy)
-    before = contents(outside)
+    paths = write_linked_lake(lake, outside_folder, kms, policy)
+    before = contents(outside_folder)
     found = {Path(file.path).name: file for file in change(kms, lake, what)}
     assert {name: file.result for name, file in found.items()} == {
         "0-link.parquet": "file", "a.parquet": done, "c.parquet": "file",
     }  # fmt: skip
     assert "symbolic link below" in found["c.parquet"].message
-    assert contents(outside) == before
+    assert contents(outside_folder) == before
     # Named themselves they are written; then the links in the folder are nothing more to do.
     again = change(kms, [lake, *paths[1:]], what)
     assert [file for file in again if file.failed] == []
-    assert contents(outside) != before
+    assert contents(outside_folder) != before
 
 
 def test_a_link_to_a_file_of_the_same_folder_is_that_file(lake: Path) -> None:
@@ -282,33 +291,35 @@ def key(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_files_behind_links_are_not_replaced_in_place(lake: Path, outside: Path, key: str) -> None:
+def test_files_behind_links_are_not_replaced_in_place(
+    lake: Path, outside_folder: Path, key: str
+) -> None:
     write_plain(lake / "a.parquet")
-    write_plain(outside / "b.parquet")
-    (lake / "b.parquet").symlink_to(outside / "b.parquet")
-    (lake / "c").symlink_to(outside)
-    (outside / "part-0.parquet").unlink()
-    before = contents(outside)
+    write_plain(outside_folder / "b.parquet")
+    (lake / "b.parquet").symlink_to(outside_folder / "b.parquet")
+    (lake / "c").symlink_to(outside_folder)
+    (outside_folder / "part-0.parquet").unlink()
+    before = contents(outside_folder)
     found = run("encrypt", "--key-file", key, "--in-place", str(lake))
     assert found.exit_code == 74  # a file error
     assert "symbolic link below" in found.output
-    assert contents(outside) == before
+    assert contents(outside_folder) == before
     assert (lake / "a.parquet").read_bytes()[:4] == b"PARE"
     assert run("encrypt", "--key-file", key, "--in-place", str(lake / "b.parquet")).exit_code == 0
-    assert (outside / "b.parquet").read_bytes()[:4] == b"PARE"
+    assert (outside_folder / "b.parquet").read_bytes()[:4] == b"PARE"
     assert (lake / "b.parquet").is_symlink()
 
 
 def test_a_destination_folder_is_not_written_through_a_link(
-    tmp_path: Path, lake: Path, outside: Path, key: str
+    tmp_path: Path, lake: Path, outside_folder: Path, key: str
 ) -> None:
     source = tmp_path / "source"
     (source / "p=1").mkdir(parents=True)
     write_plain(source / "p=1" / "part-0.parquet")
     write_plain(source / "b.parquet")
-    (lake / "p=1").symlink_to(outside)
-    (lake / "b.parquet").symlink_to(outside / "part-0.parquet")
+    (lake / "p=1").symlink_to(outside_folder)
+    (lake / "b.parquet").symlink_to(outside_folder / "part-0.parquet")
     found = run("encrypt", "--key-file", key, "--force", str(source), str(lake))
     assert found.exit_code == 74  # a file error
     assert "2 failed" in found.output
-    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(outside_folder) == {"part-0.parquet": b"precious"}

@@ -111,7 +111,7 @@ def test_ctr_modules_open_as_the_vectors_say(case: Case) -> None:
 
 
 def reading(case: Case) -> modcrypt.FileDecryptionProperties:
-    """Give a case's keys and properties as modcrypt takes them."""
+    """Return a case's keys and properties as modcrypt takes them."""
     keys, properties = case["keys"], dict(case["properties"])
     prefix = properties.pop("aad_prefix", None)
     return modcrypt.FileDecryptionProperties(
@@ -122,7 +122,7 @@ def reading(case: Case) -> modcrypt.FileDecryptionProperties:
     )
 
 
-def decrypted(data: bytes, properties: modcrypt.FileDecryptionProperties) -> bytes:
+def decrypt_file(data: bytes, properties: modcrypt.FileDecryptionProperties) -> bytes:
     out = io.BytesIO()
     modcrypt.decrypt_parquet(data, out, properties)
     return out.getvalue()
@@ -130,7 +130,7 @@ def decrypted(data: bytes, properties: modcrypt.FileDecryptionProperties) -> byt
 
 @each([case for case in PARQUET if case["expect"] == "ok"])
 def test_good_files_decrypt_to_the_payload(case: Case) -> None:
-    payload = decrypted(vectors.case_bytes(case), reading(case))
+    payload = decrypt_file(vectors.case_bytes(case), reading(case))
     if case["payload_sha256"] is not None:
         assert hashlib.sha256(payload).hexdigest() == case["payload_sha256"]
     if case["drops"]:
@@ -163,7 +163,7 @@ def test_pyarrow_reads_the_uniform_files(case: Case) -> None:
 @each([case for case in PARQUET if case["expect"] != "ok"])
 def test_faulty_files_are_refused_with_word_and_module(case: Case) -> None:
     with pytest.raises(ModcryptError) as failure:
-        decrypted(vectors.case_bytes(case), reading(case))
+        decrypt_file(vectors.case_bytes(case), reading(case))
     error, expected = failure.value, case["error"]
     assert error.word == case["expect"]
     assert getattr(error, "column", None) == expected["column"]
@@ -261,7 +261,7 @@ def test_the_verifier_runs_as_a_command(tmp_path: Path) -> None:
 
 
 def matrix() -> list[Any]:
-    """Give footer mode, algorithm, keys, prefix and V2 layout in combinations that all differ."""
+    """Return footer mode, algorithm, keys, prefix and V2 layout in combinations that all differ."""
     group = {"column_keys": {"address": COLUMN_KEY, "id": OTHER_KEY}}
     layouts: list[dict[str, Any]] = [
         {},
@@ -292,14 +292,14 @@ def plaintext_files() -> list[bytes]:
     table = small_table(60)
     common = {"row_group_size": 25, "write_page_index": True, "max_rows_per_page": 10}
     return [
-        written(table, **common, bloom_filter_options={"id": {"ndv": 60, "fpp": 0.1}}),
-        written(table, **common, data_page_version="2.0", write_page_checksum=True),
-        written(table, **common, data_page_version="2.0", compression="none"),
-        written(table.slice(0, 0)),
+        write_file(table, **common, bloom_filter_options={"id": {"ndv": 60, "fpp": 0.1}}),
+        write_file(table, **common, data_page_version="2.0", write_page_checksum=True),
+        write_file(table, **common, data_page_version="2.0", compression="none"),
+        write_file(table.slice(0, 0)),
     ]
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def write_file(table: pa.Table, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()
@@ -387,8 +387,8 @@ def test_the_verifier_opens_what_pyarrow_writes(
         "row_group_size": 25, "write_page_index": True, "max_rows_per_page": 10,
         "data_page_version": version, "write_page_checksum": True,
     }  # fmt: skip
-    data = written(small_table(60), **options, encryption_properties=properties)
-    plain = written(small_table(60), **options)
+    data = write_file(small_table(60), **options, encryption_properties=properties)
+    plain = write_file(small_table(60), **options)
     found = verify(data, FOOTER_KEY, {}, b"table/part.0", algorithms=BOTH)
     assert Counter(m.type for m in found) == expected_modules(
         plain, {"plaintext_footer": plaintext_footer}
@@ -417,7 +417,7 @@ TYPE_OF = dict(
 
 
 def keys_in(entry: dict[str, Any]) -> tuple[bytes, dict[str, bytes], bytes | None]:
-    """Give footer key, column keys and AAD prefix of a manifest's entry."""
+    """Return footer key, column keys and AAD prefix of a manifest's entry."""
     encryption = entry["enc"]
     columns = (encryption["columns"] or {}).items()
     prefix = encryption["aad_prefix"]

@@ -55,7 +55,7 @@ def decrypt(source: Any, destination: Any, key: Any = FOOTER_KEY, **options: Any
     return decrypt_ags1(source, destination, key, **(given | options))
 
 
-def decrypted(source: Any, **options: Any) -> bytes:
+def decrypt_stream(source: Any, **options: Any) -> bytes:
     out = io.BytesIO()
     assert decrypt(source, out, **options) == len(out.getvalue())
     return out.getvalue()
@@ -88,7 +88,7 @@ def test_every_kind_of_source_is_encrypted_and_decrypted(
     assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     assert length == len(stream) == 8 + size + 28 * max(1, -(-size // block_length))
     with source_of(kind, sealed(FOOTER_KEY, PLAIN[:size], block_length, PREFIX)) as named:
-        assert decrypted(named["source"], length=length) == PLAIN[:size]
+        assert decrypt_stream(named["source"], length=length) == PLAIN[:size]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_paths_urls_and_file_systems(
     memory = fsspec.filesystem("memory")
     local = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
 
-    def stored(name: str) -> bytes:
+    def stored_bytes(name: str) -> bytes:
         return bytes(memory.cat(f"{memory_folder}/{name}"))
 
     def on_disk(name: str) -> bytes:
@@ -118,8 +118,8 @@ def test_paths_urls_and_file_systems(
         (lambda name: tmp_path / name, {}, on_disk),
         (lambda name: str(tmp_path / name), {}, on_disk),
         (lambda name: (tmp_path / name).as_uri(), {}, on_disk),
-        (lambda name: f"memory:/{memory_folder}/{name}", {}, stored),
-        (lambda name: f"{memory_folder}/{name}", {"filesystem": memory}, stored),
+        (lambda name: f"memory:/{memory_folder}/{name}", {}, stored_bytes),
+        (lambda name: f"{memory_folder}/{name}", {"filesystem": memory}, stored_bytes),
         (lambda name: name, {"filesystem": local}, on_disk),
     ]
     memory.pipe(f"{memory_folder}/plain", PLAIN)
@@ -180,8 +180,8 @@ def test_one_file_object_cannot_be_source_and_destination(
 
 
 @contextlib.contextmanager
-def fed(data: bytes, piece: int) -> Iterator[io.FileIO]:
-    """Give the reading end of a pipe that another thread fills bit by bit."""
+def feed_pipe(data: bytes, piece: int) -> Iterator[io.FileIO]:
+    """Yield the reading end of a pipe that another thread fills bit by bit."""
     reading, writing = os.pipe()
 
     def feed() -> None:
@@ -202,13 +202,13 @@ def fed(data: bytes, piece: int) -> Iterator[io.FileIO]:
 @each_case("piece", [1, 10, 5000])
 def test_pipes_are_encrypted_and_decrypted(size: int, piece: int) -> None:
     out = io.BytesIO()
-    with fed(PLAIN[:size], piece) as pipe:
+    with feed_pipe(PLAIN[:size], piece) as pipe:
         length = encrypt(pipe, out, block_length=7)
     assert opened(FOOTER_KEY, out.getvalue(), PREFIX) == PLAIN[:size]
     for trusted in (length, UNVERIFIED):
-        with fed(out.getvalue(), piece) as pipe:
-            assert decrypted(pipe, length=trusted) == PLAIN[:size]
-    with fed(out.getvalue(), piece) as pipe:
+        with feed_pipe(out.getvalue(), piece) as pipe:
+            assert decrypt_stream(pipe, length=trusted) == PLAIN[:size]
+    with feed_pipe(out.getvalue(), piece) as pipe:
         assert inspect_ags1(pipe).encrypted_length == length
 
 
@@ -216,13 +216,13 @@ def test_both_ends_may_be_pipes() -> None:
     sealed_out, sealed_in = os.pipe()
 
     def work() -> None:
-        with fed(PLAIN, 77) as plain, os.fdopen(sealed_in, "wb") as out:
+        with feed_pipe(PLAIN, 77) as plain, os.fdopen(sealed_in, "wb") as out:
             encrypt(plain, out, block_length=50)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     with os.fdopen(sealed_out, "rb") as source:
-        assert decrypted(source) == PLAIN
+        assert decrypt_stream(source) == PLAIN
     thread.join(60)
     assert not thread.is_alive()
 
@@ -295,7 +295,7 @@ def test_short_reads_are_read_on(sizes: list[int], size: int) -> None:
     assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_LOT_BYTES", 1)
-        assert decrypted(Bits(*pieces(stream, sizes)), length=len(stream)) == PLAIN[:size]
+        assert decrypt_stream(Bits(*pieces(stream, sizes)), length=len(stream)) == PLAIN[:size]
 
 
 @pytest.mark.parametrize("job", [encrypt, decrypt])
@@ -333,11 +333,11 @@ def test_a_source_whose_reads_fail_gives_its_own_error(
 STREAM = sealed(FOOTER_KEY, PLAIN[:700], 7, PREFIX)
 
 
-def damaged(at: int) -> bytes:
+def damage_byte(at: int) -> bytes:
     return STREAM[:at] + bytes((STREAM[at] ^ 1,)) + STREAM[at + 1 :]
 
 
-def piped(data: bytes) -> Any:
+def pipe_bytes(data: bytes) -> Any:
     return Bits(data)
 
 
@@ -351,8 +351,8 @@ FAULTS: dict[str, tuple[type[Exception], bytes, dict[str, Any]]] = {
     "block length": (LimitError, STREAM[:4] + b"\1\0\0\4" + STREAM[8:], {}),
     "wrong key": (TagMismatchError, STREAM, {"key": OTHER_KEY}),
     "wrong prefix": (TagMismatchError, STREAM, {"aad_prefix": b"another"}),
-    "first block": (TagMismatchError, damaged(30), {}),
-    "last block": (TagMismatchError, damaged(len(STREAM) - 1), {}),
+    "first block": (TagMismatchError, damage_byte(30), {}),
+    "last block": (TagMismatchError, damage_byte(len(STREAM) - 1), {}),
     "cut within a block": (TagMismatchError, STREAM[:-1], {}),
     "cut within a tag": (TruncationError, STREAM[:-8], {}),
     "short tail": (TruncationError, STREAM + bytes(27), {}),
@@ -366,7 +366,7 @@ FAULTS: dict[str, tuple[type[Exception], bytes, dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("small_lots")
 @each_case("fault", FAULTS)
-@each_case("through", [bytes, io.BytesIO, piped])
+@each_case("through", [bytes, io.BytesIO, pipe_bytes])
 def test_a_fault_leaves_nothing_and_a_file_object_gets_no_more_than_what_is_authentic(
     fault: str, through: Callable[[bytes], Any], tmp_path: Path
 ) -> None:
@@ -379,7 +379,7 @@ def test_a_fault_leaves_nothing_and_a_file_object_gets_no_more_than_what_is_auth
     with pytest.raises(error):
         decrypt(through(data), out, **options)
     assert PLAIN[:700].startswith(out.getvalue())
-    if through is not piped and "length" in options:
+    if through is not pipe_bytes and "length" in options:
         assert out.getvalue() == b""  # known before anything was read
 
 
@@ -390,7 +390,7 @@ def test_a_pipe_that_is_cut_short_or_too_long_is_noticed_wherever_lots_end(
 ) -> None:
     for data in (STREAM[:-size], STREAM + bytes(size)):
         with pytest.raises(TruncationError, match=str(len(STREAM))):
-            decrypt(piped(data), tmp_path / "out", length=len(STREAM))
+            decrypt(pipe_bytes(data), tmp_path / "out", length=len(STREAM))
     assert left_in(tmp_path) == []
 
 
@@ -512,10 +512,10 @@ def test_memory_is_bounded_whatever_the_length(threads: int, through: str, tmp_p
     size = 64 << 20
     with (tmp_path / "plain").open("wb") as file:
         file.truncate(size)
-    with (tmp_path / "plain").open("rb", 0) as plain, traced() as peaks:
+    with (tmp_path / "plain").open("rb", 0) as plain, trace_peaks() as peaks:
         source = tmp_path / "plain" if through == "path" else Unseekable(plain)
         length = encrypt(source, tmp_path / "sealed", threads=threads)
-    with (tmp_path / "sealed").open("rb", 0) as stream, traced() as more:
+    with (tmp_path / "sealed").open("rb", 0) as stream, trace_peaks() as more:
         source = tmp_path / "sealed" if through == "path" else Unseekable(stream)
         assert decrypt(source, tmp_path / "back", threads=threads, length=length) == size
     assert max(peaks) < 24 << 20  # two lots that are read, and what a writer may take
@@ -530,7 +530,7 @@ class Unseekable:
 
 
 @contextlib.contextmanager
-def traced() -> Iterator[list[int]]:
+def trace_peaks() -> Iterator[list[int]]:
     peaks: list[int] = []
     tracemalloc.start()
     try:
@@ -547,7 +547,7 @@ def traced() -> Iterator[list[int]]:
 @each_case("block_length", [1, 7, 100, 1 << 20])
 def test_a_summary_adds_up_and_agrees_with_the_stream(size: int, block_length: int) -> None:
     stream = sealed(FOOTER_KEY, PLAIN[:size], block_length)
-    for source in (stream, io.BytesIO(stream), piped(stream)):
+    for source in (stream, io.BytesIO(stream), pipe_bytes(stream)):
         summary = inspect_ags1(source)
         lengths = [len(frame) - 28 for frame in frames(stream)]
         assert summary == Ags1Summary(
@@ -573,7 +573,7 @@ def test_inspecting_reads_the_header_alone(tmp_path: Path) -> None:
 @each_case(
     "fault", ["empty", "header alone", "cut header", "magic", "Parquet", "Avro", "block length"]
 )
-@each_case("through", [bytes, io.BytesIO, piped])
+@each_case("through", [bytes, io.BytesIO, pipe_bytes])
 def test_inspecting_refuses_what_is_no_stream(fault: str, through: Callable[[bytes], Any]) -> None:
     error, data, _ = FAULTS[fault]
     with pytest.raises(error) as caught:
@@ -587,7 +587,7 @@ def test_inspecting_refuses_what_is_no_stream(fault: str, through: Callable[[byt
 def test_any_bytes_are_inspected_and_refused_alike_as_a_file_and_as_a_pipe(data: bytes) -> None:
     for prefix in (b"", b"AGS1", b"AGS1\x05\0\0\0"):
         outcomes = []
-        for source in (prefix + data, piped(prefix + data)):
+        for source in (prefix + data, pipe_bytes(prefix + data)):
             try:
                 outcomes.append(str(inspect_ags1(source)))
             except ModcryptError as error:

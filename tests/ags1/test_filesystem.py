@@ -53,7 +53,7 @@ PICKLED = mc.StandardKeyMetadata(key=OTHER_KEY, aad_prefix=b"of every path")
 
 
 def give_key(path: str) -> mc.StandardKeyMetadata:
-    """Give the key of every path: a function that can be imported, and so pickled."""
+    """Return the key of every path: a function that can be imported, and so pickled."""
     return PICKLED
 
 
@@ -84,22 +84,22 @@ def vault() -> Vault:
 
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    """Give the memory of fsspec, with an empty folder that goes away again."""
+    """Yield the memory of fsspec, with an empty folder that goes away again."""
     filesystem = fsspec.filesystem("memory")
     filesystem.mkdir("/data")
     yield filesystem
     filesystem.rm("/data", recursive=True)
 
 
-def over(**options: Any) -> Any:
+def make_filesystem(**options: Any) -> Any:
     return fsspec.filesystem("ags1", **options)
 
 
 @pytest.fixture
-def sealed(tmp_path: Path, vault: Vault) -> str:
-    """Give the path of a stream with DATA in it, in blocks of 4 KiB."""
+def sealed_path(tmp_path: Path, vault: Vault) -> str:
+    """Return the path of a stream with DATA in it, in blocks of 4 KiB."""
     path = f"{tmp_path}/sealed"
-    over(**vault.new).pipe_file(path, DATA)
+    make_filesystem(**vault.new).pipe_file(path, DATA)
     assert vault.judge(path) == DATA
     return path
 
@@ -159,7 +159,7 @@ def test_a_plain_key_with_prefix_and_length_is_enough(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="length=UNVERIFIED"):
         fsspec.open(url, **how).open()
     with pytest.raises(mc.TagMismatchError):
-        over(key=FOOTER_KEY, length=len(sealed)).cat_file(tmp_path / "x")
+        make_filesystem(key=FOOTER_KEY, length=len(sealed)).cat_file(tmp_path / "x")
 
 
 def test_options_go_to_the_file_system_that_they_name(memory: Any, vault: Vault) -> None:
@@ -222,33 +222,33 @@ def test_without_a_key_it_says_how_to_give_one(tmp_path: Path) -> None:
         fsspec.open(f"ags1://{tmp_path}/x", key=SHORT)
     assert not leaks(str(caught.value))
     with pytest.raises(TypeError, match="must be bytes, not dict"):
-        over(key=lambda path: {}).open(tmp_path / "x", "wb")
+        make_filesystem(key=lambda path: {}).open(tmp_path / "x", "wb")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_misspelt_option_is_refused(tmp_path: Path) -> None:
     """One that is not heard would lose every key that was made for a file."""
     with pytest.raises(TypeError, match="on_writen"):
-        over(key=FOOTER_KEY, on_writen=print)
+        make_filesystem(key=FOOTER_KEY, on_writen=print)
 
 
 @pytest.mark.parametrize("mode", ["ab", "a", "r+b", "w+b", "rwb"])
 def test_other_modes_are_refused_before_anything_happens(
-    mode: str, sealed: str, vault: Vault
+    mode: str, sealed_path: str, vault: Vault
 ) -> None:
-    before = Path(sealed).read_bytes()
+    before = Path(sealed_path).read_bytes()
     asked: list[str] = []
     with pytest.raises(ValueError, match="from start to end"):
-        over(key=asked.append).open(sealed, mode)
+        make_filesystem(key=asked.append).open(sealed_path, mode)
     assert asked == []
-    assert Path(sealed).read_bytes() == before
+    assert Path(sealed_path).read_bytes() == before
 
 
 def test_compressing_where_fsspec_would_lose_the_file_is_refused(
     tmp_path: Path, vault: Vault
 ) -> None:
     """It closes the compressor alone; its own files complete themselves when they are collected."""
-    filesystem = over(**vault.new)
+    filesystem = make_filesystem(**vault.new)
     for mode in ("wb", "w", "xb"):
         with pytest.raises(ValueError, match=r"fsspec\.open"):
             filesystem.open(f"{tmp_path}/x.gz", mode, compression="infer")
@@ -256,12 +256,12 @@ def test_compressing_where_fsspec_would_lose_the_file_is_refused(
     with fsspec.open(f"ags1://{tmp_path}/x.gz", "wb", compression="infer", **vault.new) as file:
         file.write(DATA)
     assert gzip.decompress(vault.judge(f"{tmp_path}/x.gz")) == DATA
-    with over(**vault.old).open(f"{tmp_path}/x.gz", compression="infer") as file:
+    with make_filesystem(**vault.old).open(f"{tmp_path}/x.gz", compression="infer") as file:
         assert file.read() == DATA
 
 
 def test_a_transaction_is_refused(tmp_path: Path, vault: Vault) -> None:
-    filesystem = over(**vault.new)
+    filesystem = make_filesystem(**vault.new)
     with pytest.raises(ValueError, match="transaction"), filesystem.transaction:
         filesystem.pipe_file(f"{tmp_path}/x", DATA)
     assert os.listdir(tmp_path) == []
@@ -271,7 +271,7 @@ def test_a_transaction_is_refused(tmp_path: Path, vault: Vault) -> None:
 
 
 class BrokenError(Exception):
-    """What goes wrong in the middle of a file."""
+    """An error in the middle of a file."""
 
 
 class Unwritable:
@@ -285,7 +285,7 @@ class Unwritable:
 
 
 def rows() -> pd.DataFrame:
-    """Give a frame of which pandas has written much before it fails."""
+    """Return a frame of which pandas has written much before it fails."""
     return pd.DataFrame({"a": [*range(150_000), Unwritable()]}, dtype=object)
 
 
@@ -329,9 +329,13 @@ FAILURES: dict[str, Callable[..., None]] = {
     "as text": lambda url, **how: fail_in(fsspec.open(url, "wt", **how), "text" * 10_000),
     "exclusively": lambda url, **how: fail_in(fsspec.open(url + "-new", "xb", **how)),
     "as gzip": lambda url, **how: fail_in(fsspec.open(url, "wb", compression="gzip", **how)),
-    "file system": lambda url, **how: fail_in(over(**how).open(url, "wb")),
-    "file system, as text": lambda url, **how: fail_in(over(**how).open(url, "w"), "text"),
-    "buffered": lambda url, **how: fail_in(io.BufferedWriter(over(**how).open(url, "wb"))),
+    "file system": lambda url, **how: fail_in(make_filesystem(**how).open(url, "wb")),
+    "file system, as text": lambda url, **how: fail_in(
+        make_filesystem(**how).open(url, "w"), "text"
+    ),
+    "buffered": lambda url, **how: fail_in(
+        io.BufferedWriter(make_filesystem(**how).open(url, "wb"))
+    ),
     "pandas CSV": lambda url, **how: rows().to_csv(url, storage_options=how),
     "pandas CSV as gzip": lambda url, **how: rows().to_csv(
         url, storage_options=how, compression="gzip"
@@ -349,20 +353,20 @@ FAILURES: dict[str, Callable[..., None]] = {
 
 @each_case("fail", FAILURES.values(), ids=FAILURES)
 def test_an_exception_leaves_what_was_there_and_nothing_else(
-    fail: Callable[..., None], sealed: str, tmp_path: Path, vault: Vault
+    fail: Callable[..., None], sealed_path: str, tmp_path: Path, vault: Vault
 ) -> None:
-    before, said = Path(sealed).read_bytes(), vault.copy()
+    before, said = Path(sealed_path).read_bytes(), vault.copy()
     with pytest.raises(BrokenError):
-        fail(f"ags1://{sealed}", **vault.new)
+        fail(f"ags1://{sealed_path}", **vault.new)
     gc.collect()
     assert os.listdir(tmp_path) == ["sealed"]
-    assert Path(sealed).read_bytes() == before
+    assert Path(sealed_path).read_bytes() == before
     assert vault == said
 
 
 @pytest.mark.parametrize("arrow", [False, True])
 def test_a_lost_file_leaves_nothing(arrow: bool, tmp_path: Path, vault: Vault) -> None:
-    filesystem: Any = over(**vault.new)
+    filesystem: Any = make_filesystem(**vault.new)
     if arrow:
         handler = pyarrow.fs.FSSpecHandler(filesystem)
         file = pyarrow.fs.PyFileSystem(handler).open_output_stream(f"{tmp_path}/x")
@@ -378,7 +382,9 @@ def test_a_lost_file_leaves_nothing(arrow: bool, tmp_path: Path, vault: Vault) -
 def test_a_writer_that_its_finalizer_closes_leaves_nothing(tmp_path: Path, vault: Vault) -> None:
     """PyArrow's ParquetWriter closes the file when it is collected, with a footer and all."""
     table = pa.table({"a": range(1000)})
-    writer = pq.ParquetWriter(f"{tmp_path}/x", table.schema, filesystem=over(**vault.new))
+    writer = pq.ParquetWriter(
+        f"{tmp_path}/x", table.schema, filesystem=make_filesystem(**vault.new)
+    )
     writer.write_table(table)
     del writer
     gc.collect()
@@ -389,7 +395,7 @@ def test_a_writer_that_its_finalizer_closes_leaves_nothing(tmp_path: Path, vault
 def test_a_finalizer_may_write_a_file_of_its_own(tmp_path: Path, vault: Vault) -> None:
     class Last:
         def __del__(self) -> None:
-            over(**vault.new).pipe_file(f"{tmp_path}/x", DATA)
+            make_filesystem(**vault.new).pipe_file(f"{tmp_path}/x", DATA)
 
     Last()
     gc.collect()
@@ -421,7 +427,7 @@ def test_removing_a_file_that_is_being_written_abandons_it(
     remove: str, existing: bool, tmp_path: Path, vault: Vault
 ) -> None:
     """A failed COPY of DuckDB asks for the file and removes it before another thread closes it."""
-    filesystem, path = over(**vault.new), f"{tmp_path}/x"
+    filesystem, path = make_filesystem(**vault.new), f"{tmp_path}/x"
     if existing:
         filesystem.pipe_file(path, b"before")
     vault.clear()
@@ -437,17 +443,17 @@ def test_removing_a_file_that_is_being_written_abandons_it(
 
 def test_a_file_that_is_written_by_others_is_none_of_ours(tmp_path: Path, vault: Vault) -> None:
     path = f"{tmp_path}/x"
-    with over(**vault.new).open(path, "wb") as file:
-        assert not over(**vault.new).isfile(path)
+    with make_filesystem(**vault.new).open(path, "wb") as file:
+        assert not make_filesystem(**vault.new).isfile(path)
         with pytest.raises(FileNotFoundError):
-            over(**vault.new).rm_file(path)
+            make_filesystem(**vault.new).rm_file(path)
         file.write(DATA)
     assert vault.judge(path) == DATA
 
 
 def test_a_writer_is_abandoned_by_one_thread_while_another_writes(tmp_path: Path) -> None:
     """The descriptor is not closed under the hands of the one that writes."""
-    filesystem = over(key=FOOTER_KEY)
+    filesystem = make_filesystem(key=FOOTER_KEY)
     for _ in range(20):
         file = filesystem.open(f"{tmp_path}/x", "wb")
         begun = threading.Event()
@@ -468,7 +474,7 @@ def test_a_writer_is_abandoned_by_one_thread_while_another_writes(tmp_path: Path
 
 
 def test_nothing_is_there_before_close_and_all_after(tmp_path: Path, vault: Vault) -> None:
-    file = over(**vault.new).open(f"{tmp_path}/x", "wb")
+    file = make_filesystem(**vault.new).open(f"{tmp_path}/x", "wb")
     file.write(DATA)
     file.flush()
     assert not (tmp_path / "x").exists()
@@ -486,87 +492,96 @@ def test_what_on_written_raises_comes_out_of_close(tmp_path: Path) -> None:
         raise BrokenError
 
     with pytest.raises(BrokenError):
-        over(key=FOOTER_KEY, on_written=refuse).pipe_file(f"{tmp_path}/x", DATA)
+        make_filesystem(key=FOOTER_KEY, on_written=refuse).pipe_file(f"{tmp_path}/x", DATA)
     assert verify((tmp_path / "x").read_bytes(), FOOTER_KEY, None, None) == DATA
 
 
-def test_an_existing_file_is_replaced_unless_exclusively_opened(sealed: str, vault: Vault) -> None:
-    filesystem = over(**vault.new)
+def test_an_existing_file_is_replaced_unless_exclusively_opened(
+    sealed_path: str, vault: Vault
+) -> None:
+    filesystem = make_filesystem(**vault.new)
     for _ in range(2):
         with pytest.raises(FileExistsError):
-            filesystem.open(sealed, "xb")
+            filesystem.open(sealed_path, "xb")
         with pytest.raises(FileExistsError):
-            filesystem.pipe_file(sealed, b"new", mode="create")
-        assert vault.judge(sealed) == DATA
-    filesystem.pipe_file(sealed, b"new")
-    assert vault.judge(sealed) == b"new"
-    with fsspec.open(f"ags1://{sealed}-2", "xb", **vault.new) as file:
+            filesystem.pipe_file(sealed_path, b"new", mode="create")
+        assert vault.judge(sealed_path) == DATA
+    filesystem.pipe_file(sealed_path, b"new")
+    assert vault.judge(sealed_path) == b"new"
+    with fsspec.open(f"ags1://{sealed_path}-2", "xb", **vault.new) as file:
         file.write(b"exclusive")
-    assert vault.judge(f"{sealed}-2") == b"exclusive"
+    assert vault.judge(f"{sealed_path}-2") == b"exclusive"
 
 
-def test_metadata_of_a_written_file_is_not_written_with_again(sealed: str, vault: Vault) -> None:
-    before = Path(sealed).read_bytes()
+def test_metadata_of_a_written_file_is_not_written_with_again(
+    sealed_path: str, vault: Vault
+) -> None:
+    before = Path(sealed_path).read_bytes()
     with pytest.raises(ValueError, match="generate fresh metadata"):
-        over(**vault.old).open(sealed, "wb")
-    assert Path(sealed).read_bytes() == before
+        make_filesystem(**vault.old).open(sealed_path, "wb")
+    assert Path(sealed_path).read_bytes() == before
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
 def test_all_of_fsspecs_ways_to_read_give_the_same_bytes(
-    sealed: str, tmp_path: Path, vault: Vault
+    sealed_path: str, tmp_path: Path, vault: Vault
 ) -> None:
-    filesystem = over(**vault.old)
-    with filesystem.open(sealed) as file:
+    filesystem = make_filesystem(**vault.old)
+    with filesystem.open(sealed_path) as file:
         assert file.size == len(DATA) == file.seek(0, os.SEEK_END)
         assert file.read_at(5, 10) == DATA[5:15]
-    assert filesystem.cat_file(sealed) == DATA
-    assert filesystem.cat_file(sealed, 4090, 9000) == DATA[4090:9000]
-    assert filesystem.cat_file(sealed, -100, -3) == DATA[-100:-3]
-    assert filesystem.cat_file(sealed, len(DATA) + 5, len(DATA) + 9) == b""
-    assert filesystem.cat_ranges([sealed] * 2, [0, 4095], [4, 9999]) == [DATA[:4], DATA[4095:9999]]
-    assert filesystem.cat([sealed]) == {sealed: DATA}
-    assert filesystem.head(sealed, 50) == DATA[:50]
-    assert filesystem.tail(sealed, 50) == DATA[-50:]
-    assert filesystem.read_block(sealed, 100, 5000) == DATA[100:5100]
+    assert filesystem.cat_file(sealed_path) == DATA
+    assert filesystem.cat_file(sealed_path, 4090, 9000) == DATA[4090:9000]
+    assert filesystem.cat_file(sealed_path, -100, -3) == DATA[-100:-3]
+    assert filesystem.cat_file(sealed_path, len(DATA) + 5, len(DATA) + 9) == b""
+    assert filesystem.cat_ranges([sealed_path] * 2, [0, 4095], [4, 9999]) == [
+        DATA[:4],
+        DATA[4095:9999],
+    ]
+    assert filesystem.cat([sealed_path]) == {sealed_path: DATA}
+    assert filesystem.head(sealed_path, 50) == DATA[:50]
+    assert filesystem.tail(sealed_path, 50) == DATA[-50:]
+    assert filesystem.read_block(sealed_path, 100, 5000) == DATA[100:5100]
     assert filesystem.get_mapper(str(tmp_path))["sealed"] == DATA
     filesystem.get(str(tmp_path), f"{tmp_path}/copy", recursive=True)
     assert (tmp_path / "copy/sealed").read_bytes() == DATA
     out = io.BytesIO()
-    filesystem.get_file(sealed, out)
+    filesystem.get_file(sealed_path, out)
     assert out.getvalue() == DATA
 
 
 def test_a_part_of_a_file_is_read_by_the_blocks_it_touches(
-    sealed: str, vault: Vault, monkeypatch: pytest.MonkeyPatch
+    sealed_path: str, vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
     inner = FileSource.read_into
 
-    def noted(self: FileSource, offset: int, view: memoryview) -> None:
+    def note_read(self: FileSource, offset: int, view: memoryview) -> None:
         read.append((offset, len(view)))
         inner(self, offset, view)
 
-    monkeypatch.setattr(FileSource, "read_into", noted)
+    monkeypatch.setattr(FileSource, "read_into", note_read)
     frame = 4096 + 28
-    filesystem = over(**vault.old)
-    assert filesystem.cat_file(sealed, 5000, 12_000) == DATA[5000:12_000]
+    filesystem = make_filesystem(**vault.old)
+    assert filesystem.cat_file(sealed_path, 5000, 12_000) == DATA[5000:12_000]
     assert read == [(0, 8), (8 + frame, 2 * frame)]
     read.clear()
-    with filesystem.open(sealed, block_size=1 << 24, cache_type="all", cache_options={}) as file:
+    with filesystem.open(
+        sealed_path, block_size=1 << 24, cache_type="all", cache_options={}
+    ) as file:
         assert read == [(0, 8)]
         file.seek(4096 * 20 + 7)
         assert file.read(10) == DATA[4096 * 20 + 7 :][:10]
     assert read[1:] == [(8 + 20 * frame, frame)]
     read.clear()
-    assert filesystem.size(sealed) == len(DATA)
+    assert filesystem.size(sealed_path) == len(DATA)
     assert read == [(0, 8)]
 
 
 def test_names_are_those_behind_and_listings_have_no_sizes(
-    sealed: str, tmp_path: Path, vault: Vault
+    sealed_path: str, tmp_path: Path, vault: Vault
 ) -> None:
     asked: list[str] = []
 
@@ -574,25 +589,27 @@ def test_names_are_those_behind_and_listings_have_no_sizes(
         asked.append(path)
         return vault[path]
 
-    filesystem, local = over(key=key), fsspec.filesystem("file")
-    assert filesystem.ls(tmp_path, detail=False) == local.ls(tmp_path, detail=False) == [sealed]
+    filesystem, local = make_filesystem(key=key), fsspec.filesystem("file")
+    assert (
+        filesystem.ls(tmp_path, detail=False) == local.ls(tmp_path, detail=False) == [sealed_path]
+    )
     for entries in (
         filesystem.ls(tmp_path),
         filesystem.find(tmp_path, detail=True).values(),
         filesystem.glob(f"{tmp_path}/*", detail=True).values(),
     ):
         assert [entry["size"] for entry in entries] == [None]
-    assert filesystem.exists(f"ags1://{sealed}")
-    assert filesystem.isfile(sealed)
+    assert filesystem.exists(f"ags1://{sealed_path}")
+    assert filesystem.isfile(sealed_path)
     assert filesystem.isdir(tmp_path)
-    assert not filesystem.exists(f"{sealed}-2")
+    assert not filesystem.exists(f"{sealed_path}-2")
     assert asked == []
-    assert filesystem.info(sealed)["size"] == filesystem.du(tmp_path) == len(DATA)
-    assert set(asked) == {sealed}
+    assert filesystem.info(sealed_path)["size"] == filesystem.du(tmp_path) == len(DATA)
+    assert set(asked) == {sealed_path}
     with pytest.raises(FileNotFoundError):
-        filesystem.info(f"{sealed}-2")
+        filesystem.info(f"{sealed_path}-2")
     with pytest.raises(FileNotFoundError):
-        over(key=FOOTER_KEY, length=1).open(f"{sealed}-2")
+        make_filesystem(key=FOOTER_KEY, length=1).open(f"{sealed_path}-2")
 
 
 def damage(data: bytes, how: str) -> bytes:
@@ -615,13 +632,13 @@ def damage(data: bytes, how: str) -> bytes:
     ],
 )
 def test_nothing_of_a_damaged_file_is_copied(
-    how: str, error: type[Exception], sealed: str, tmp_path: Path, vault: Vault
+    how: str, error: type[Exception], sealed_path: str, tmp_path: Path, vault: Vault
 ) -> None:
-    Path(sealed).write_bytes(damage(Path(sealed).read_bytes(), how))
-    filesystem = over(**vault.old)
+    Path(sealed_path).write_bytes(damage(Path(sealed_path).read_bytes(), how))
+    filesystem = make_filesystem(**vault.old)
     for read in (filesystem.cat_file, lambda path: filesystem.get_file(path, f"{tmp_path}/copy")):
         with pytest.raises(error):
-            read(sealed)
+            read(sealed_path)
     assert os.listdir(tmp_path) == ["sealed"]
 
 
@@ -632,7 +649,7 @@ def test_files_are_put_piped_and_touched_encrypted(tmp_path: Path, vault: Vault)
     (tmp_path / "plain/below").mkdir(parents=True)
     (tmp_path / "plain/one").write_bytes(DATA)
     (tmp_path / "plain/below/two").write_bytes(DATA[:10])
-    filesystem = over(**vault.new)
+    filesystem = make_filesystem(**vault.new)
     filesystem.put(f"{tmp_path}/plain", f"{tmp_path}/sealed/", recursive=True)
     assert vault.judge(f"{tmp_path}/sealed/plain/one") == DATA
     assert vault.judge(f"{tmp_path}/sealed/plain/below/two") == DATA[:10]
@@ -644,20 +661,20 @@ def test_files_are_put_piped_and_touched_encrypted(tmp_path: Path, vault: Vault)
     assert vault.judge(f"{tmp_path}/empty") == b""
     filesystem.write_text(f"{tmp_path}/text", "Fuß", encoding="latin-1")
     assert vault.judge(f"{tmp_path}/text") == b"Fu\xdf"
-    assert over(**vault.old).read_text(f"{tmp_path}/text", encoding="latin-1") == "Fuß"
+    assert make_filesystem(**vault.old).read_text(f"{tmp_path}/text", encoding="latin-1") == "Fuß"
     filesystem.get_mapper(f"{tmp_path}/map")["a"] = DATA
     assert vault.judge(f"{tmp_path}/map/a") == DATA
 
 
 @pytest.mark.parametrize("behind", ["file", "memory"])
 def test_what_needs_no_key_leaves_the_bytes_as_they_are(
-    behind: str, sealed: str, tmp_path: Path, memory: Any
+    behind: str, sealed_path: str, tmp_path: Path, memory: Any
 ) -> None:
     asked: list[str] = []
     inner = fsspec.filesystem(behind)
     folder = "/data" if behind == "memory" else f"{tmp_path}/data"
-    bytes_of = Path(sealed).read_bytes()
-    filesystem = over(key=asked.append, fs=inner)
+    bytes_of = Path(sealed_path).read_bytes()
+    filesystem = make_filesystem(key=asked.append, fs=inner)
     filesystem.makedirs(f"ags1://{folder}/a/b", exist_ok=True)
     inner.pipe_file(f"{folder}/a/x", bytes_of)
     before = inner.info(f"{folder}/a/x")
@@ -684,8 +701,11 @@ def test_what_needs_no_key_leaves_the_bytes_as_they_are(
 
 
 def test_file_systems_with_other_keys_are_never_taken_for_each_other(tmp_path: Path) -> None:
-    systems = [over(key=mc.Key(key), length=mc.UNVERIFIED) for key in (FOOTER_KEY, OTHER_KEY) * 2]
-    assert len(set(systems)) == len({tokenize(one) for one in systems}) == 4
+    systems = [
+        make_filesystem(key=mc.Key(key), length=mc.UNVERIFIED)
+        for key in (FOOTER_KEY, OTHER_KEY) * 2
+    ]
+    assert len(set(systems)) == len({tokenize(system) for system in systems}) == 4
     assert systems[0] != systems[2]
     for number, filesystem in enumerate(systems):
         filesystem.pipe_file(f"{tmp_path}/{number % 2}", DATA)
@@ -710,7 +730,7 @@ def test_nothing_that_is_shown_stored_or_hashed_has_a_key_in_it(key: Any, tmp_pa
     tokens = {fsspec.url_to_fs(url, key=other)[0]._fs_token_ for other in (key, OTHER_KEY)}
     assert len(tokens) == 1  # fsspec's own hash does not depend on the key
     filesystem.pipe_file(path, DATA)
-    reading = over(key=key, length=mc.UNVERIFIED)
+    reading = make_filesystem(key=key, length=mc.UNVERIFIED)
     with reading.open(path) as file, filesystem.open(f"{path}2", "wb") as other:
         shown = [repr(file), repr(other), str(vars(other))]
     shown += [repr(filesystem), str(vars(filesystem)), str(filesystem.storage_options)]
@@ -756,7 +776,7 @@ def test_a_cache_in_front_keeps_file_systems_of_different_keys_apart(tmp_path: P
 
 def read_by_duckdb(url: str, how: dict[str, Any]) -> object:
     connection = duckdb.connect()
-    connection.register_filesystem(over(**how))
+    connection.register_filesystem(make_filesystem(**how))
     return connection.sql(f"FROM read_csv('{url}')")
 
 
@@ -776,7 +796,7 @@ def test_no_error_of_others_carries_the_key(fail: Any, tmp_path: Path) -> None:
 
 
 def test_with_a_function_that_can_be_imported_it_pickles(tmp_path: Path) -> None:
-    filesystem = over(key=give_key, length=mc.UNVERIFIED)
+    filesystem = make_filesystem(key=give_key, length=mc.UNVERIFIED)
     copy = pickle.loads(pickle.dumps(filesystem))
     assert copy != filesystem
     copy.pipe_file(f"{tmp_path}/x", DATA)
@@ -833,8 +853,8 @@ def test_pandas_reads_a_csv_file_by_chunks(tmp_path: Path, vault: Vault) -> None
 
 def test_pyarrow_writes_and_reads_through_it(tmp_path: Path, vault: Vault) -> None:
     table = pa.table({name: FRAME[name].to_list() for name in FRAME})
-    writing = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(over(**vault.new)))
-    reading = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(over(**vault.old)))
+    writing = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(make_filesystem(**vault.new)))
+    reading = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(make_filesystem(**vault.old)))
     path = f"{tmp_path}/table.csv"
     with writing.open_output_stream(path) as stream:
         pyarrow.csv.write_csv(table, stream)
@@ -842,12 +862,19 @@ def test_pyarrow_writes_and_reads_through_it(tmp_path: Path, vault: Vault) -> No
     with reading.open_input_stream(path) as stream:
         assert pyarrow.csv.read_csv(stream).equals(table)
     with reading.open_input_file(path) as file:
-        assert file.size() == reading.get_file_info([path])[0].size == over(**vault.old).size(path)
+        assert (
+            file.size()
+            == reading.get_file_info([path])[0].size
+            == make_filesystem(**vault.old).size(path)
+        )
         assert file.read_at(5, 4094) == vault.judge(path)[4094:4099]
-    with over(**vault.old).open(path) as reader, pa.PythonFile(reader, "r") as python_file:
+    with (
+        make_filesystem(**vault.old).open(path) as reader,
+        pa.PythonFile(reader, "r") as python_file,
+    ):
         python_file.seek(100)
         assert python_file.read(9000) == vault.judge(path)[100:9100]
-    with over(**vault.old).open(path) as reader:
+    with make_filesystem(**vault.old).open(path) as reader:
         assert pyarrow.csv.read_csv(reader).equals(table)
     ds.write_dataset(table, f"{tmp_path}/set", format="csv", filesystem=writing)
     vault.judge(f"{tmp_path}/set/part-0.csv")
@@ -859,7 +886,7 @@ def test_pyarrow_writes_and_reads_through_it(tmp_path: Path, vault: Vault) -> No
 
 
 def test_polars_reads_the_file_object(tmp_path: Path, vault: Vault) -> None:
-    filesystem, reading = over(**vault.new), over(**vault.old)
+    filesystem, reading = make_filesystem(**vault.new), make_filesystem(**vault.old)
     frame = pl.from_pandas(FRAME)
     for name, write, read in (
         ("csv", frame.write_csv, pl.read_csv),
@@ -880,7 +907,7 @@ def test_duckdb_writes_and_reads_by_url(form: str, tmp_path: Path, vault: Vault)
     path = f"{tmp_path}/table.{form}"
     # A connection for each: DuckDB has crashed on a file system that took another's place.
     with closing(duckdb.connect()) as connection:
-        connection.register_filesystem(over(**vault.new))
+        connection.register_filesystem(make_filesystem(**vault.new))
         connection.execute(f"copy ({query}) to 'ags1://{path}' (format {form})")
         with pytest.raises(duckdb.Error, match="broken"):
             connection.execute(
@@ -888,7 +915,7 @@ def test_duckdb_writes_and_reads_by_url(form: str, tmp_path: Path, vault: Vault)
                 f"to 'ags1://{tmp_path}/broken.{form}' (format {form})"
             )
     with closing(duckdb.connect()) as connection:
-        connection.register_filesystem(over(**vault.old))
+        connection.register_filesystem(make_filesystem(**vault.old))
         rows = connection.execute(f"select * from 'ags1://{path}' order by a").fetchall()
         assert rows == connection.execute(query).fetchall()
     assert os.listdir(tmp_path) == [f"table.{form}"]
@@ -903,7 +930,7 @@ def test_a_failed_copy_of_duckdb_leaves_nothing(options: str, tmp_path: Path, va
     query = "select if(range < 2999, range, error('broken')) from range(3000)"
     for number in range(15):
         with closing(duckdb.connect()) as connection:
-            connection.register_filesystem(over(**vault.new))
+            connection.register_filesystem(make_filesystem(**vault.new))
             with pytest.raises(duckdb.Error, match="broken"):
                 connection.execute(f"copy ({query}) to 'ags1://{tmp_path}/{number}' ({options})")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -966,7 +993,7 @@ def test_json_and_csv_write_and_read_text(tmp_path: Path, vault: Vault) -> None:
 
 
 def test_zipfile_and_gzip_write_and_read(tmp_path: Path, vault: Vault) -> None:
-    writing, reading = over(**vault.new), over(**vault.old)
+    writing, reading = make_filesystem(**vault.new), make_filesystem(**vault.old)
     path = f"{tmp_path}/archive"
     with writing.open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr("one", DATA)
@@ -983,7 +1010,7 @@ def test_zipfile_and_gzip_write_and_read(tmp_path: Path, vault: Vault) -> None:
 
 
 def test_files_are_copied_and_wrapped_as_any_other(tmp_path: Path, vault: Vault) -> None:
-    writing, reading = over(**vault.new), over(**vault.old)
+    writing, reading = make_filesystem(**vault.new), make_filesystem(**vault.old)
     path = f"{tmp_path}/x"
     with writing.open(path, "wb") as file:
         shutil.copyfileobj(io.BytesIO(DATA), file, 3000)

@@ -136,7 +136,7 @@ class Reading(RuleBasedStateMachine):
         self.block_length = block_length
 
     def place(self, share: float, near: int) -> int:
-        """Give a place in the stream, or a little beyond it, often close to a block's border."""
+        """Return a place in the stream, or a little beyond it, often close to a block's border."""
         at = int(share * (len(self.plain) + 3))
         return max(0, at - at % self.block_length + near if abs(near) < 3 else at)
 
@@ -462,7 +462,7 @@ class Pipe(io.RawIOBase):
 
 
 Given = list[tuple[int, bytes]]
-"""What was given out, each part with its place."""
+"""Plaintext that was returned, each part with its offset."""
 
 
 def by_one_shot(stream: bytes, given: Given, length: Any) -> None:
@@ -476,7 +476,7 @@ def by_streaming(stream: bytes, given: Given, length: Any) -> None:
 
 
 def by_readinto(stream: bytes, given: Given, length: Any) -> None:
-    """What a failed call leaves in the caller's buffer counts, too."""
+    """Bytes that a failed call leaves in the caller's buffer count, too."""
     with new_reader(stream, aad_prefix=PREFIX, length=length, threads=1) as file:
         buffer = bytearray(file.size)
         try:
@@ -516,7 +516,7 @@ Way = Callable[[bytes, Given, Any], None]
 def outcome(
     way: Way, stream: bytes, length: Any, plain: bytes
 ) -> tuple[ModcryptError | None, bool]:
-    """Give the error, and whether all was given; what was given must be authentic."""
+    """Return the error, and whether all plaintext was returned; check that it is authentic."""
     given: Given = []
     error = None
     try:
@@ -630,7 +630,7 @@ def test_every_tail_is_noticed(way: Way, name: str, filler: bytes) -> None:
             assert isinstance(error, TruncationError)
 
 
-def shuffled(stream: bytes, order: str) -> bytes:
+def shuffle_frames(stream: bytes, order: str) -> bytes:
     parts = frames(stream)
     return stream[:8] + b"".join(parts[int(n)] for n in order)
 
@@ -641,7 +641,7 @@ def shuffled(stream: bytes, order: str) -> bytes:
     [("102", 0), ("021", 1), ("120", 0), ("000", 1), ("011", 2), ("0122", 3), ("12", 0), ("02", 1)],
 )
 def test_blocks_out_of_place_are_noticed(way: Way, order: str, block: int) -> None:
-    stream = shuffled(WHOLE, order)
+    stream = shuffle_frames(WHOLE, order)
     for length in (len(stream), UNVERIFIED):
         error, _ = outcome(way, stream, length, PLAIN[:15])
         assert isinstance(error, TagMismatchError)
@@ -1071,7 +1071,7 @@ def test_a_reader_that_is_lost_while_it_opens_ahead_closes_without_a_complaint(
 
 
 def close_of(file: Ags1Reader) -> threading.Event:
-    """Give an event that tells when the source is closed."""
+    """Return an event that tells when the source is closed."""
     closed = threading.Event()
     assert file._shared is not None
     resources: Any = file._shared
@@ -1165,7 +1165,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
 
 @pytest.fixture(scope="module")
 def long_stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a stream of 96 MiB, sealed in one go with 96 nonces."""
+    """Return a stream of 96 MiB, sealed in one go with 96 nonces."""
     path = tmp_path_factory.mktemp("long") / "stream"
     with path.open("wb") as file:
         file.write(b"AGS1" + MEBIBYTE.to_bytes(4, "little"))

@@ -58,8 +58,8 @@ def each(cases: list[Case]) -> Mark:
                     raise
 
         signature = inspect.signature(test)
-        names = [one.replace(name="group") if one.name == "case" else one
-                 for one in signature.parameters.values()]  # fmt: skip
+        names = [parameter.replace(name="group") if parameter.name == "case" else parameter
+                 for parameter in signature.parameters.values()]  # fmt: skip
         tests.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
         each_group = each_case("group", groups.values(), ids=groups.keys())
         marked: Callable[..., None] = each_group(tests)
@@ -73,7 +73,7 @@ def file_of(case: Case) -> bytes:
 
 
 def reading(case: Case) -> dict[str, Any]:
-    """Give a case's key, prefix and length as modcrypt takes them."""
+    """Return a case's key, prefix and length as modcrypt takes them."""
     length = ags1.UNVERIFIED if case["length"] is None else case["length"]
     return {"key": KEYS[case["key"]], "aad_prefix": prefix_of(case), "length": length}
 
@@ -92,8 +92,8 @@ def assert_said(case: Case, error: Exception | None) -> None:
         assert error.module == modcrypt.BlockId(case["block"])
 
 
-def released(case: Case) -> bytes:
-    """Give the plaintext that a case lets a streaming reader release before it fails."""
+def released_plaintext(case: Case) -> bytes:
+    """Return the plaintext that a case lets a streaming reader release before it fails."""
     content = ags1_vectors.seeded_bytes(BASES[case["base"]]["plaintext"])
     found = content[: case["released"]["length"]]
     assert summarize(found) == case["released"]
@@ -101,7 +101,7 @@ def released(case: Case) -> bytes:
 
 
 def ends_empty(case: Case) -> bool:
-    """Say whether the last block is empty, so that readers open it before any other."""
+    """Return whether the last block is empty, so that readers open it before any other."""
     data = file_of(case)
     return (len(data) - 8) % (verify_ags1.block_length(data) + 28) == 28
 
@@ -133,7 +133,7 @@ def test_reading_byte_by_byte_releases_the_blocks_before_the_fault_alone(case: C
     if case["expect"] == "ok":
         assert summarize(bytes(out)) == case["plaintext"]
     elif case["expect"] == "tag" and not ends_empty(case):
-        allowed = released(case)
+        allowed = released_plaintext(case)
         assert out == allowed[: len(out)]
         # A large piece that touches the faulty block is not given at all.
         assert len(allowed) - size < len(out) <= len(allowed)
@@ -189,7 +189,7 @@ def test_decrypting_releases_the_blocks_before_the_fault_at_most(
         assert_said(case, error)
         assert summarize(out.getvalue()) == case["plaintext"]
         return
-    assert released(case).startswith(out.getvalue())
+    assert released_plaintext(case).startswith(out.getvalue())
     assert_said(case | met_first(case, error), error)
     with pytest.raises((ModcryptError, ValueError)):
         modcrypt.decrypt_ags1(give(data), tmp_path / "out", **reading(case))
@@ -406,7 +406,7 @@ def test_the_verifier_runs_as_a_command(tmp_path: Path) -> None:
 
 
 def java() -> tuple[Path, dict[str, Any]]:
-    """Give the folder of Iceberg Java's files and what its manifest says of them."""
+    """Return the folder of Iceberg Java's files and what its manifest says of them."""
     folder = shared_vectors() / "ags1"
     return folder, json.loads((folder / "manifest.json").read_text())
 
@@ -497,7 +497,7 @@ def test_streams_of_java_that_were_tampered_with_get_their_word_from_both() -> N
 
 
 def outcome(read: Callable[..., bytes], *args: Any, **options: Any) -> tuple[str, bytes]:
-    """Give the failure word, or "ok" and the plaintext."""
+    """Return the failure word, or "ok" and the plaintext."""
     try:
         return "ok", read(*args, **options)
     except (ModcryptError, VerifyError) as error:

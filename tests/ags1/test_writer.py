@@ -730,7 +730,7 @@ def test_a_writer_holds_on_to_no_exception_once_it_is_closed() -> None:
     class Held:
         pass
 
-    def made() -> tuple[Ags1Writer, Any]:
+    def make_abandoned() -> tuple[Ags1Writer, Any]:
         held = Held()  # in the frame of the traceback
         try:
             raise BoomError
@@ -739,7 +739,7 @@ def test_a_writer_holds_on_to_no_exception_once_it_is_closed() -> None:
             out.close()
         return out, weakref.ref(held)
 
-    out, held = made()
+    out, held = make_abandoned()
     gc.collect()
     assert out.closed
     assert held() is None
@@ -752,14 +752,14 @@ def test_a_path_that_cannot_be_published_is_not_there(
     out = new_writer(tmp_path / "stream")
     out.write(b"something")
 
-    def broken(*arguments: Any) -> None:
+    def fail_now(*arguments: Any) -> None:
         if failing == "close":
             real_close(*arguments)
         raise OSError(errno.EIO, "broken")
 
     real_close = os.close
     with monkeypatch.context() as patch:
-        patch.setattr(os, failing, broken)
+        patch.setattr(os, failing, fail_now)
         with pytest.raises(OSError, match="broken"):
             out.close()
     assert_unusable(out)

@@ -37,7 +37,7 @@ def run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: A
 
 
 def columns(metadata: ThriftStruct) -> list[ThriftStruct]:
-    """Give the metadata of all column chunks."""
+    """Return the metadata of all column chunks."""
     return [chunk.meta_data for row_group in metadata.row_groups for chunk in row_group.columns]
 
 
@@ -274,7 +274,7 @@ def test_null_counts_that_are_known_are_still_judged() -> None:
 # --- an element that is itself repeated -----------------------------------------------------------
 
 
-def unannotated() -> bytes:
+def write_unannotated_lists() -> bytes:
     """Make lists inside a group without LIST: `repeated int64 values`."""
     required = pa.list_(pa.field("element", pa.int64(), nullable=False))
     inner = [pa.field("values", required, nullable=False), pa.field("n", pa.int64(), False)]
@@ -295,7 +295,7 @@ def unannotated() -> bytes:
 
 
 def test_nulls_in_lists_that_can_hold_none_are_empty_lists() -> None:
-    plain = unannotated()
+    plain = write_unannotated_lists()
     rows = [{"values": [1, 2], "n": 7}, {"values": [], "n": 8}]
     assert pq.read_table(io.BytesIO(plain))["group"].to_pylist() == rows
     file = run(mc.encrypt_parquet, plain, UNIFORM)

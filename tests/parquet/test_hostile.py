@@ -64,7 +64,7 @@ I32, I64 = 2**31 - 1, 2**63 - 1
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
+def bound_resources() -> Iterator[None]:
     """Fail on a run that hangs or that takes much memory."""
 
     def hang(_signal: int, _frame: FrameType | None) -> None:
@@ -84,15 +84,15 @@ def bounded() -> Iterator[None]:
 
 
 def outcome(run: Callable[[], bytes]) -> bytes | ModcryptError:
-    """Give the result or the ModcryptError; anything else fails the test."""
-    with bounded():
+    """Return the result or the ModcryptError; anything else fails the test."""
+    with bound_resources():
         try:
             return run()
         except ModcryptError as error:
             return error
 
 
-def refused(run: Callable[[], bytes], *kinds: type[ModcryptError]) -> ModcryptError:
+def check_refusal(run: Callable[[], bytes], *kinds: type[ModcryptError]) -> ModcryptError:
     error = outcome(run)
     assert isinstance(error, kinds or ModcryptError), error
     return error
@@ -108,15 +108,15 @@ def test_any_declared_footer_length_is_an_error_in_a_file_of_zeros(
     magic: bytes, length: int, size: int
 ) -> None:
     data = magic + bytes(size) + length.to_bytes(4, "little") + magic
-    refused(lambda: encrypted(data, WRITER), FormatError)
-    refused(lambda: decrypted(data, READER), FormatError, IntegrityError)
+    check_refusal(lambda: encrypted(data, WRITER), FormatError)
+    check_refusal(lambda: decrypted(data, READER), FormatError, IntegrityError)
 
 
 @each_case("size", range(13))
 def test_a_file_of_a_few_bytes_is_an_error(size: int) -> None:
     for data in ((b"PAR1" * 4)[:size], (b"PARE" * 4)[:size], bytes(size)):
-        refused(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
-        refused(lambda data=data: decrypted(data, READER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: decrypted(data, READER), FormatError)  # type: ignore[misc]  # mypy sees no default
 
 
 @pytest.mark.seeded
@@ -126,8 +126,8 @@ def test_random_bytes_between_good_magics_are_an_error() -> None:
         magic = rng.choice((b"PAR1", b"PARE"))
         tail = rng.randbytes(rng.randrange(200))
         data = forging.join_tail(magic + rng.randbytes(rng.randrange(50)), tail, magic)
-        refused(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
-        refused(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
 
 
 HUGE = varint(2**63 - 1)
@@ -158,8 +158,8 @@ def test_a_hostile_footer_is_an_error_where_it_is_read_first(name: str, filler: 
     tail = FOOTERS[name] + filler
     for magic in (b"PAR1", b"PARE"):
         data = forging.join_tail(magic, tail, magic)
-        refused(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
-        refused(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
 
 
 @each_case("name", FOOTERS)
@@ -167,7 +167,7 @@ def test_a_hostile_footer_is_an_error_behind_the_lock(name: str) -> None:
     body, _, magic = forging.split_tail(SEALED)
     file = forging.opened(SEALED, FOOTER_KEY)
     module = forging.seal(FOOTER_KEY, FOOTERS[name], file.file_aad + b"\x00")
-    refused(
+    check_refusal(
         lambda: decrypted(forging.join_tail(body, file.crypto + module, magic), READER), FormatError
     )
 
@@ -234,7 +234,7 @@ def test_a_signed_footer_is_not_unfolded_before_its_signature_is_checked(
     file = forging.opened(SIGNED, FOOTER_KEY)
     bomb(file.metadata)
     data = forging.join_tail(file.body, encode(file.metadata) + bytes(28), b"PAR1")
-    with bounded(), pytest.raises(IntegrityError):
+    with bound_resources(), pytest.raises(IntegrityError):
         decrypted(data, READER)
 
 
@@ -400,14 +400,16 @@ OVERLAPS = [
 
 @each_case("change", OVERLAPS, ids=lambda change: change.__name__)
 def test_places_that_overlap_are_refused(change: forging.Change) -> None:
-    refused(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
-    refused(lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError)
+    check_refusal(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
+    check_refusal(
+        lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError
+    )
 
 
 # --- schemas --------------------------------------------------------------------------------------
 
 
-def _nested(depth: int) -> forging.Change:
+def _nest_groups(depth: int) -> forging.Change:
     def change(md: ThriftStruct) -> None:
         groups = [new("SchemaElement", name=b"g", num_children=1) for _ in range(depth)]
         md.schema = [md.schema[0], *groups, new("SchemaElement", name=b"leaf", type=1)]
@@ -435,8 +437,8 @@ SCHEMAS = {
     "a leaf with children": lambda md: setattr(md.schema[1], "num_children", 1),
     "a name that is not UTF-8": lambda md: setattr(md.schema[1], "name", b"\xff\xfe"),
     "another name than the chunk's": lambda md: setattr(md.schema[1], "name", b"z"),
-    "groups 250 deep": _nested(250),
-    "groups 20,000 deep": _nested(20_000),
+    "groups 250 deep": _nest_groups(250),
+    "groups 20,000 deep": _nest_groups(20_000),
     "chunks missing": lambda md: md.row_groups[0].columns.pop(),
     "chunks too many": lambda md: md.row_groups[0].columns.append(md.row_groups[0].columns[0]),
     "no chunks": lambda md: md.row_groups[0].columns.clear(),
@@ -450,8 +452,10 @@ SCHEMAS = {
 @each_case("name", SCHEMAS)
 def test_a_schema_that_does_not_fit_the_chunks_is_refused(name: str) -> None:
     change = SCHEMAS[name]
-    refused(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
-    refused(lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError)
+    check_refusal(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
+    check_refusal(
+        lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError
+    )
 
 
 # --- pages of a plaintext source ------------------------------------------------------------------
@@ -485,7 +489,7 @@ def v2_header(definition: int, repetition: int, **fields: object) -> dict[str, T
 
 
 def with_chunk(pages: bytes, dictionary: bool = False, codec: int = 1) -> bytes:
-    """Give a plaintext file whose only chunk holds these bytes."""
+    """Return a plaintext file whose only chunk holds these bytes."""
     base = plain_file(pa.table({"a": [1, 2, 3, 4]}), use_dictionary=False)
     _, tail, magic = forging.split_tail(base)
     metadata, _ = decode("FileMetaData", tail)
@@ -531,7 +535,7 @@ def test_a_hostile_page_in_a_plaintext_source(name: str, threads: int | None) ->
     if error is None:
         assert isinstance(outcome(lambda: encrypted(source, WRITER)), bytes | FormatError)
     else:
-        refused(lambda: encrypted(source, WRITER), error)
+        check_refusal(lambda: encrypted(source, WRITER), error)
 
 
 def test_a_page_header_over_the_limit_is_refused_without_reading_on() -> None:
@@ -549,7 +553,7 @@ def test_level_lengths_that_pass_the_page_are_refused_where_levels_are_apart(
     definition: int, repetition: int
 ) -> None:
     page = page_header(3, 8, **v2_header(definition, repetition)) + bytes(8)
-    refused(lambda: encrypted(with_chunk(page), LEVELS_WRITER), FormatError)
+    check_refusal(lambda: encrypted(with_chunk(page), LEVELS_WRITER), FormatError)
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31 - 32])
@@ -577,7 +581,7 @@ def sealed_chunk(
     *modules: tuple[int, int | None, bytes], raw: bytes = b"", dictionary: bool = False,
     codec: int = 1,
 ) -> bytes:  # fmt: skip
-    """Give an encrypted file whose only chunk holds these (type, page ordinal, plaintext)."""
+    """Return an encrypted file whose only chunk holds these (type, page ordinal, plaintext)."""
     file = forging.opened(encrypted(with_chunk(GOOD), WRITER), FOOTER_KEY)
     pages = b"".join(
         forging.seal(FOOTER_KEY, plain, file.file_aad + forging.module_suffix(kind, 0, 0, page))
@@ -670,7 +674,7 @@ SEALED_CHUNKS: dict[str, tuple[bytes, tuple[type[ModcryptError], ...]]] = {
 @each_case("name", SEALED_CHUNKS)
 def test_hostile_pages_behind_the_lock_are_refused(name: str) -> None:
     data, errors = SEALED_CHUNKS[name]
-    refused(lambda: decrypted(data, READER), *errors)
+    check_refusal(lambda: decrypted(data, READER), *errors)
     error = outcome(lambda: decrypted(memoryview(data), READER))  # type: ignore[arg-type]  # any buffer will do
     assert isinstance(error, errors)
 
@@ -691,7 +695,7 @@ def test_level_lengths_that_pass_the_page_are_refused_behind_the_lock(
     file.body += b"\xee" * 40
     file.metadata.row_groups[0].columns[0].meta_data.total_compressed_size += 40
     assert len(file.body) == start + 40
-    refused(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, TagMismatchError)
+    check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, TagMismatchError)
 
 
 def with_module(part: str, plain: bytes) -> bytes:
@@ -752,7 +756,7 @@ def test_the_honest_twin_of_the_hostile_modules_is_taken() -> None:
 
 @each_case("name", MODULES)
 def test_hostile_indexes_and_bloom_filters_behind_the_lock_are_refused(name: str) -> None:
-    refused(lambda: decrypted(MODULES[name], READER), FormatError)
+    check_refusal(lambda: decrypted(MODULES[name], READER), FormatError)
 
 
 @each_case("length", [None, 0, 1, 3, 4, 31, 32, 63])
@@ -765,7 +769,7 @@ def test_a_bloom_filter_s_own_length_field_is_not_believed(
     md = file.metadata.row_groups[0].columns[0].meta_data
     md.bloom_filter_offset, md.bloom_filter_length = len(file.body), length
     file.body += declared.to_bytes(4, "little") + bytes(64)
-    refused(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, IntegrityError)
+    check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, IntegrityError)
 
 
 @each_case("size", range(36))
@@ -775,7 +779,7 @@ def test_sealed_column_metadata_cut_to_any_length_is_refused(size: int) -> None:
     cut = chunk.encrypted_column_metadata[:size]
     for stored in (cut, max(size - 4, 0).to_bytes(4, "little") + cut[4:]):
         chunk.encrypted_column_metadata = stored
-        refused(lambda: decrypted(file.closed(FOOTER_KEY), READER), IntegrityError)
+        check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), IntegrityError)
 
 
 @each_case("name", FOOTERS)
@@ -783,7 +787,7 @@ def test_hostile_column_metadata_behind_the_lock_is_refused(name: str) -> None:
     file = forging.opened(SIGNED, FOOTER_KEY)
     module = forging.seal(FOOTER_KEY, FOOTERS[name], file.file_aad + forging.module_suffix(1, 0, 0))
     file.metadata.row_groups[0].columns[0].encrypted_column_metadata = module
-    refused(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError)
+    check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 65_536, 65_537, 900_000])
@@ -794,7 +798,7 @@ def test_any_length_of_file_unique_is_taken_or_refused(size: int) -> None:
     crypto, _ = decode("FileCryptoMetaData", file.crypto)
     crypto.encryption_algorithm.AES_GCM_V1.aad_file_unique = unique
     file.crypto, file.file_aad = encode(crypto), unique
-    error = refused(lambda: decrypted(file.closed(FOOTER_KEY), READER))
+    error = check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER))
     assert isinstance(error, LimitError) == (size > 65_536)
 
 
@@ -811,7 +815,7 @@ def test_an_index_or_bloom_filter_that_could_not_be_opened_again_is_not_sealed(
     start = getattr(owner, f"{field}_offset")
     end = start + getattr(owner, f"{field}_length")
     data = PLAIN[:start] + bytes((junk,)) * (end - start) + PLAIN[end:]
-    refused(lambda: encrypted(data, WRITER), FormatError)
+    check_refusal(lambda: encrypted(data, WRITER), FormatError)
 
 
 @pytest.mark.parametrize("columns", [[], ["b"]])
@@ -821,28 +825,28 @@ def test_bytes_after_an_index_are_not_copied(columns: list[str]) -> None:
     end = chunk.column_index_offset + chunk.column_index_length
 
     def lengthen(metadata: ThriftStruct) -> None:
-        for one in metadata.row_groups[0].columns:
-            one.offset_index_offset += 4
+        for chunk in metadata.row_groups[0].columns:
+            chunk.offset_index_offset += 4
         metadata.row_groups[0].columns[-1].column_index_length += 4
 
     data = forging.edit_plain(PLAIN[:end] + b"more" + PLAIN[end:], lengthen)
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=columns)
-    error = refused(lambda: encrypted(data, writer), FormatError)
+    error = check_refusal(lambda: encrypted(data, writer), FormatError)
     assert "4 extra bytes after its end" in str(error)
 
 
 def test_an_uncompressed_page_of_two_sizes_is_not_sealed() -> None:
     """Its header would say after sealing that the opened page has another size."""
     data = with_chunk(page_header(0, 8, 9, **V1) + bytes(8), codec=0)
-    refused(lambda: encrypted(data, WRITER), FormatError)
+    check_refusal(lambda: encrypted(data, WRITER), FormatError)
 
 
 def test_a_checksum_is_held_against_the_page_in_both_directions() -> None:
-    good = with_chunk(page_header(0, 8, crc=_signed(zlib.crc32(bytes(8))), **V1) + bytes(8))
+    good = with_chunk(page_header(0, 8, crc=_to_signed(zlib.crc32(bytes(8))), **V1) + bytes(8))
     assert decrypted(encrypted(good, WRITER), READER)[: 4 + 8] == good[: 4 + 8]
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - 2**32 if value >> 31 else value
 
 
@@ -864,7 +868,7 @@ SPLICES = st.lists(
 )
 
 
-def spliced(data: bytes, splices: list[tuple[int, int, bytes]]) -> bytes:
+def splice(data: bytes, splices: list[tuple[int, int, bytes]]) -> bytes:
     for share, size, replacement in splices:
         at = len(data) * share // 1000
         data = data[:at] + replacement + data[at + size :]
@@ -876,7 +880,7 @@ def spliced(data: bytes, splices: list[tuple[int, int, bytes]]) -> bytes:
 def test_a_spliced_plaintext_file_gives_a_result_or_a_modcrypt_error(
     base: bytes, splices: list[tuple[int, int, bytes]]
 ) -> None:
-    fuzz.check(spliced(base, splices))
+    fuzz.check(splice(base, splices))
 
 
 @given(base=st.sampled_from(PLAIN_BASES), splices=SPLICES)
@@ -885,7 +889,7 @@ def test_a_spliced_plaintext_footer_gives_a_result_or_a_modcrypt_error(
 ) -> None:
     """With a closing length that fits, the edit gets past the first check."""
     body, tail, magic = forging.split_tail(base)
-    fuzz.check(forging.join_tail(body, spliced(tail, splices), magic))
+    fuzz.check(forging.join_tail(body, splice(tail, splices), magic))
 
 
 @given(base=st.sampled_from(SEALED_BASES), splices=SPLICES)
@@ -893,7 +897,7 @@ def test_a_spliced_plaintext_footer_gives_a_result_or_a_modcrypt_error(
 def test_a_spliced_encrypted_file_gives_a_result_or_a_modcrypt_error(
     base: bytes, splices: list[tuple[int, int, bytes]]
 ) -> None:
-    fuzz.check(spliced(base, splices))
+    fuzz.check(splice(base, splices))
 
 
 @given(base=st.sampled_from(SEALED_BASES), splices=SPLICES)
@@ -904,11 +908,11 @@ def test_a_spliced_footer_behind_the_lock_gives_a_result_or_a_modcrypt_error(
     body, tail, magic = forging.split_tail(base)
     aad = file.file_aad + forging.FOOTER_SUFFIX
     if magic == b"PAR1":
-        footer = spliced(tail[:-28], splices)
+        footer = splice(tail[:-28], splices)
         data = footer + forging.sign(FOOTER_KEY, footer, aad)
     else:
         plain = forging.open_module(FOOTER_KEY, tail[len(file.crypto) :], aad)
-        data = file.crypto + forging.seal(FOOTER_KEY, spliced(plain, splices), aad)
+        data = file.crypto + forging.seal(FOOTER_KEY, splice(plain, splices), aad)
     fuzz.check(forging.join_tail(body, data, magic))
 
 

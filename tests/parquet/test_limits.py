@@ -147,7 +147,7 @@ def test_a_sealed_page_with_an_ordinal_too_many_is_refused(all_pages: bytes) -> 
 
 
 def one_value(name: str) -> tuple[bytes, ThriftStruct]:
-    """Give the only page and the footer of a file of one value."""
+    """Return the only page and the footer of a file of one value."""
     data = plain_file(
         pa.table({name: pa.array([7], pa.int32())}),
         use_dictionary=False,
@@ -242,7 +242,7 @@ def test_one_column_more_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def worn_key() -> Iterator[Key]:
-    """Give a key of its own, whose count of seals a test may set."""
+    """Yield a fresh key, whose count of invocations a test may set."""
     key = Key.generate()
     yield key
     invocation_counter(key).count = 0

@@ -57,7 +57,7 @@ class Flipper:
         self.untouched = decrypted(data, reader)
 
     def try_bytes(self, data: bytes) -> ModcryptError | bytes:
-        """Give what the altered file decrypts to, or why it does not."""
+        """Return the plaintext of the altered file, or the error."""
         destination = self.folder / "plain.parquet"
         try:
             decrypt_parquet(data, destination, self.reader, threads=1)
@@ -80,7 +80,7 @@ class Flipper:
 
 
 def _crypto_span(data: bytes) -> range:
-    """Give the bytes of FileCryptoMetaData; none in plaintext footer mode."""
+    """Return the bytes of FileCryptoMetaData; none in plaintext footer mode."""
     body, tail, magic = forging.split_tail(data)
     if magic == b"PAR1":
         return range(0)
@@ -88,7 +88,7 @@ def _crypto_span(data: bytes) -> range:
 
 
 def _plaintext_spans(data: bytes, column: int) -> list[range]:
-    """Give the pages, indexes and bloom filters of a column that is left in plaintext."""
+    """Return the pages, indexes and bloom filters of a column that is left in plaintext."""
     spans = []
     for row_group in forging.opened(data, FOOTER_KEY).metadata.row_groups:
         chunk = row_group.columns[column]
@@ -105,7 +105,7 @@ def _plaintext_spans(data: bytes, column: int) -> list[range]:
 
 
 def _clear_levels(data: bytes, reader: FileDecryptionProperties) -> list[range]:
-    """Give the levels that parquet-java's layout of a data page V2 leaves in clear.
+    """Return the levels that parquet-java's layout of a data page V2 leaves in clear.
 
     The header is sealed, so their length is known from the plaintext file: one byte of
     definition levels per run here, and what precedes the module's own length field.
@@ -150,7 +150,7 @@ def _carries_nothing(data: bytes) -> dict[str, set[int]]:
 
 
 def _all_modules(data: bytes, reader: FileDecryptionProperties) -> dict[int, tuple[ModuleId, int]]:
-    """Give for every byte inside a module the module and the byte's index in it."""
+    """Return the module of every byte in a module, and the byte's index in it."""
     owners = {}
     for span in list_modules(data, reader):
         for position in range(span.start, span.end):
@@ -345,15 +345,15 @@ def test_exchanging_two_modules_of_one_size_is_an_error(case: Case, tmp_path: Pa
     data = case.write()
     flipper = Flipper(data, case.reader, tmp_path)
     exchanged = 0
-    for one, two in itertools.combinations(list_modules(data, case.reader), 2):
-        if one.end - one.start != two.end - two.start:
+    for first, second in itertools.combinations(list_modules(data, case.reader), 2):
+        if first.end - first.start != second.end - second.start:
             continue
         swapped = bytearray(data)
-        swapped[one.start : one.end] = data[two.start : two.end]
-        swapped[two.start : two.end] = data[one.start : one.end]
+        swapped[first.start : first.end] = data[second.start : second.end]
+        swapped[second.start : second.end] = data[first.start : first.end]
         error = flipper.try_bytes(bytes(swapped))
         assert isinstance(error, TagMismatchError)
-        assert error.module in (one.module, two.module)
+        assert error.module in (first.module, second.module)
         exchanged += 1
     assert exchanged > 10
 
@@ -463,7 +463,7 @@ def test_a_forged_compressed_page_without_checksum_is_unseen_where_ctr_is_accept
 
 
 def _first_page_bodies(plain: bytes, count: int) -> list[bytes]:
-    """Give the bodies of the first pages of a plaintext file."""
+    """Return the bodies of the first pages of a plaintext file."""
     bodies, at = [], 4
     for _ in range(count):
         header, at = decode("PageHeader", plain, at)
@@ -595,7 +595,7 @@ def test_a_plaintext_twin_in_the_file_s_place_is_refused() -> None:
 # --- what a holder of the footer key alone can do -------------------------------------------------
 
 
-def _keyed(**properties: Any) -> bytes:
+def _encrypt_with_keys(**properties: Any) -> bytes:
     """Write two row groups whose column b has a key that the attacker lacks."""
     return encrypted(
         plain_file(TABLE, row_group_size=2, store_schema=False),
@@ -612,7 +612,9 @@ MODES = pytest.mark.parametrize("mode", [{}, PF], ids=["ef", "pf"])
 def test_reordered_row_groups_are_refused(mode: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match="reordered"):
         decrypted(
-            forging.reclosed(_keyed(**mode), FOOTER_KEY, lambda md: md.row_groups.reverse()),
+            forging.reclosed(
+                _encrypt_with_keys(**mode), FOOTER_KEY, lambda md: md.row_groups.reverse()
+            ),
             KEYED_READER,
         )
 
@@ -625,7 +627,7 @@ def test_reordered_and_renumbered_row_groups_are_refused(mode: dict[str, Any]) -
             row_group.ordinal = position
 
     with pytest.raises(TagMismatchError):
-        decrypted(forging.reclosed(_keyed(**mode), FOOTER_KEY, change), KEYED_READER)
+        decrypted(forging.reclosed(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER)
 
 
 @MODES
@@ -639,7 +641,7 @@ def test_dropping_any_but_the_last_row_group_is_refused(
             metadata.row_groups[0].ordinal = 0
 
     with pytest.raises((FormatError, TagMismatchError)):
-        decrypted(forging.reclosed(_keyed(**mode), FOOTER_KEY, change), KEYED_READER)
+        decrypted(forging.reclosed(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER)
 
 
 @MODES
@@ -649,7 +651,9 @@ def test_dropping_the_last_row_group_is_unseen(mode: dict[str, Any]) -> None:
     def change(metadata: ThriftStruct) -> None:
         metadata.num_rows -= metadata.row_groups.pop().num_rows
 
-    shorter = decrypted(forging.reclosed(_keyed(**mode), FOOTER_KEY, change), KEYED_READER)
+    shorter = decrypted(
+        forging.reclosed(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER
+    )
     assert pq.read_table(io.BytesIO(shorter)) == TABLE.slice(0, 2)
 
 
@@ -659,7 +663,7 @@ def test_a_row_group_ordinal_unlike_its_position_is_refused(ordinal: int) -> Non
         metadata.row_groups[0].ordinal = ordinal
 
     with pytest.raises(FormatError, match="ordinal"):
-        decrypted(forging.reclosed(_keyed(), FOOTER_KEY, change), KEYED_READER)
+        decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
 
 
 def test_a_column_that_takes_another_s_place_is_refused() -> None:
@@ -680,9 +684,9 @@ def test_a_column_that_takes_another_s_place_is_refused() -> None:
 
     for change in (exchange_schema, exchange_chunks):
         with pytest.raises(FormatError):
-            decrypted(forging.reclosed(_keyed(), FOOTER_KEY, change), KEYED_READER)
+            decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
     with pytest.raises(TagMismatchError):
-        decrypted(forging.reclosed(_keyed(), FOOTER_KEY, exchange_both), KEYED_READER)
+        decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, exchange_both), KEYED_READER)
 
 
 def test_a_chunk_of_one_row_group_repeated_in_another_is_refused() -> None:
@@ -691,11 +695,11 @@ def test_a_chunk_of_one_row_group_repeated_in_another_is_refused() -> None:
         second.columns[1] = first.columns[1]
 
     with pytest.raises((FormatError, TagMismatchError)):
-        decrypted(forging.reclosed(_keyed(), FOOTER_KEY, change), KEYED_READER)
+        decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
 
 
 def _true_metadata(data: bytes, row_group: int, column: int) -> ThriftStruct:
-    """Give a chunk's ColumnMetaData as its sealed twin has it."""
+    """Return a chunk's ColumnMetaData as its sealed twin has it."""
     file = forging.opened(data, FOOTER_KEY)
     chunk = file.metadata.row_groups[row_group].columns[column]
     aad = file.file_aad + forging.module_suffix(1, row_group, column)
@@ -708,7 +712,7 @@ def test_column_metadata_that_should_be_sealed_and_is_not_is_refused(
     mode: dict[str, Any],
 ) -> None:
     """PME 5.3 seals it under the column's own key, which the footer-key holder lacks."""
-    data = _keyed(**mode)
+    data = _encrypt_with_keys(**mode)
 
     def change(metadata: ThriftStruct) -> None:
         chunk = metadata.row_groups[0].columns[1]

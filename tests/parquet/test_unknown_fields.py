@@ -43,7 +43,7 @@ OF_CHUNKS = OF_PAGES | OF_INDEXES | OF_BLOOM_FILTERS | OF_METADATA
 
 @cache
 def source(version: str = "1.0") -> tuple[bytes, frozenset[str]]:
-    """Give a plaintext file with unknown fields everywhere, and the structs that have them."""
+    """Return a plaintext file with unknown fields everywhere, and the structs that have them."""
     plain = forging.plain_file(
         TABLE, row_group_size=4, write_page_index=True, write_page_checksum=True,
         bloom_filter_options={"id": {"ndv": 8}, "name": {"ndv": 2}},
@@ -53,7 +53,7 @@ def source(version: str = "1.0") -> tuple[bytes, frozenset[str]]:
     return marked, frozenset(structs)
 
 
-def found(data: bytes) -> set[str]:
+def structs_in(data: bytes) -> set[str]:
     """Name the structs whose unknown fields stand in some bytes."""
     return {struct for struct in source("1.0")[1] | source("2.0")[1] if marker(struct) in data}
 
@@ -65,11 +65,13 @@ def run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: A
 
 
 @cache
-def sealed(version: str = "1.0") -> bytes:
+def encrypt_source(version: str = "1.0") -> bytes:
     return run(mc.encrypt_parquet, source(version)[0], UNIFORM)
 
 
-def opened(file: bytes, reader: mc.FileDecryptionProperties = READER, **options: Any) -> bytes:
+def decrypt_file(
+    file: bytes, reader: mc.FileDecryptionProperties = READER, **options: Any
+) -> bytes:
     return run(mc.decrypt_parquet, file, reader, **options)
 
 
@@ -79,7 +81,7 @@ def test_the_files_have_unknown_fields_at_every_level() -> None:
     assert structs > OF_CHUNKS | {"FileMetaData", "RowGroup", "ColumnChunk", "SchemaElement"}
     assert structs > {"KeyValue", "SortingColumn", "StringType", "TypeDefinedOrder"}
     assert "DataPageHeaderV2" in source("2.0")[1]
-    assert found(data) == structs
+    assert structs_in(data) == structs
 
 
 # --- where nothing is left out ------------------------------------------------------------------
@@ -87,14 +89,14 @@ def test_the_files_have_unknown_fields_at_every_level() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_under_one_key_a_file_comes_back_byte_for_byte(version: str) -> None:
-    assert opened(sealed(version)) == source(version)[0]
-    assert found(sealed(version)) == set()
+    assert decrypt_file(encrypt_source(version)) == source(version)[0]
+    assert structs_in(encrypt_source(version)) == set()
 
 
 def test_re_keying_under_one_key_keeps_every_byte() -> None:
     other = mc.FileEncryptionProperties(footer_key=OTHER_KEY)
-    copy = run(mc.rekey_parquet, sealed(), READER, other)
-    assert opened(copy, mc.FileDecryptionProperties(footer_key=OTHER_KEY)) == source()[0]
+    copy = run(mc.rekey_parquet, encrypt_source(), READER, other)
+    assert decrypt_file(copy, mc.FileDecryptionProperties(footer_key=OTHER_KEY)) == source()[0]
 
 
 def test_readers_of_the_encrypted_file_do_not_find_its_old_extension() -> None:
@@ -106,7 +108,7 @@ def test_readers_of_the_encrypted_file_do_not_find_its_old_extension() -> None:
     assert note is not None
     assert note.startswith(b"offsets")
     assert not note.endswith(b"offsets")
-    assert opened(file) == plain
+    assert decrypt_file(file) == plain
     view = mc.open_parquet(file, READER).read()
     assert extension(forging.read_plain_footer(view)) is None
 
@@ -122,7 +124,7 @@ def test_an_extension_that_looks_like_a_note_is_only_an_extension(tail: str) -> 
         file = run(mc.encrypt_parquet, nested, UNIFORM)
         note = extension(forging.opened(file, FOOTER_KEY).metadata)
     plain = forging.edit_plain(data, lambda metadata: set_extension(metadata, note))
-    assert opened(run(mc.encrypt_parquet, plain, UNIFORM)) == plain
+    assert decrypt_file(run(mc.encrypt_parquet, plain, UNIFORM)) == plain
 
 
 # --- where columns have other readers than the footer --------------------------------------------
@@ -130,10 +132,10 @@ def test_an_extension_that_looks_like_a_note_is_only_an_extension(tail: str) -> 
 
 def test_with_column_keys_the_footer_loses_them_and_sealed_modules_keep_theirs() -> None:
     file = run(mc.encrypt_parquet, source()[0], mc.FileEncryptionProperties(**NAME_APART))
-    assert found(file) == set()
+    assert structs_in(file) == set()
     metadata = forging.opened(file, FOOTER_KEY).metadata
-    assert found(encode(metadata)) == set()
-    assert found(opened(file, BOTH_KEYS)) == OF_CHUNKS
+    assert structs_in(encode(metadata)) == set()
+    assert structs_in(decrypt_file(file, BOTH_KEYS)) == OF_CHUNKS
     assert mc.read_table(file, BOTH_KEYS).equals(TABLE)
 
 
@@ -153,15 +155,15 @@ def test_nobody_without_a_key_sees_one(options: dict[str, Any], version: str) ->
     reader = BOTH_KEYS if "column_keys" in options else READER
     for file in (
         run(mc.encrypt_parquet, data, encryption),
-        run(mc.rekey_parquet, sealed(version), READER, encryption),
+        run(mc.rekey_parquet, encrypt_source(version), READER, encryption),
     ):
-        assert found(file) == set()
+        assert structs_in(file) == set()
         assert mc.verify_parquet(file, reader).ok
         assert mc.read_table(file, reader).equals(TABLE)
     kept = run(mc.encrypt_parquet, data, encryption, keep_unknown_fields=True)
-    assert found(kept) or "plaintext_footer" not in options
-    assert opened(kept, reader) == data
-    assert found(opened(kept, reader)) == structs
+    assert structs_in(kept) or "plaintext_footer" not in options
+    assert decrypt_file(kept, reader) == data
+    assert structs_in(decrypt_file(kept, reader)) == structs
 
 
 def test_arrow_tables_are_written_by_the_same_rule() -> None:
@@ -169,7 +171,7 @@ def test_arrow_tables_are_written_by_the_same_rule() -> None:
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["id"])
     out = io.BytesIO()
     mc.write_table(TABLE, out, encryption)
-    assert opened(out.getvalue()) == opened(run(mc.encrypt_parquet, plain, encryption))
+    assert decrypt_file(out.getvalue()) == decrypt_file(run(mc.encrypt_parquet, plain, encryption))
 
 
 # --- copies that lack something -------------------------------------------------------------------
@@ -191,9 +193,9 @@ COPIES: dict[str, Callable[..., bytes]] = {
 @each_case("name", COPIES)
 @each_case("version", ["1.0", "2.0"])
 def test_copies_without_some_values_have_none(name: str, version: str) -> None:
-    copy = COPIES[name](sealed(version))
-    plain = opened(copy)
-    assert found(copy + plain) == set()
+    copy = COPIES[name](encrypt_source(version))
+    plain = decrypt_file(copy)
+    assert structs_in(copy + plain) == set()
     assert mc.verify_parquet(copy, READER).ok
     table = pq.read_table(io.BytesIO(plain))
     assert table.select(["id", "when"]).equals(TABLE.select(["id", "when"]))
@@ -209,12 +211,14 @@ def test_copies_of_plaintext_files_have_none(name: str) -> None:
     }.get(name, {name: ["name"]})
     function = mc.share_parquet if "columns" in options else mc.mask_parquet
     copy = run(function, source()[0], lenient, UNIFORM, **options)
-    assert found(copy + opened(copy)) == set()
+    assert structs_in(copy + decrypt_file(copy)) == set()
 
 
 @pytest.mark.parametrize("name", COPIES)
 def test_they_stay_on_request(name: str) -> None:
-    assert "FileMetaData" in found(opened(COPIES[name](sealed(), keep_unknown_fields=True)))
+    assert "FileMetaData" in structs_in(
+        decrypt_file(COPIES[name](encrypt_source(), keep_unknown_fields=True))
+    )
 
 
 @pytest.mark.parametrize("what", ["drop", "null"])
@@ -224,15 +228,15 @@ def test_decryption_without_all_keys_keeps_none(what: Any, plaintext_columns: An
     # Another writer, or the option, left them in.
     file = run(mc.encrypt_parquet, source()[0], encryption, keep_unknown_fields=True)
     reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key=what)
-    plain = opened(file, reader)
-    assert found(plain) == set()
+    plain = decrypt_file(file, reader)
+    assert structs_in(plain) == set()
     assert pq.read_table(io.BytesIO(plain)).column("id").to_pylist() == list(range(8))
-    assert found(mc.open_parquet(file, reader).read()) <= OF_CHUNKS - OF_METADATA
-    assert "FileMetaData" in found(opened(file, reader, keep_unknown_fields=True))
+    assert structs_in(mc.open_parquet(file, reader).read()) <= OF_CHUNKS - OF_METADATA
+    assert "FileMetaData" in structs_in(decrypt_file(file, reader, keep_unknown_fields=True))
     everything = mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY}, on_missing_key=what
     )
-    assert opened(file, everything) == source()[0]
+    assert decrypt_file(file, everything) == source()[0]
 
 
 def test_a_copy_of_a_bloom_filter_of_an_unknown_kind_is_refused() -> None:
@@ -248,7 +252,7 @@ def test_a_copy_of_a_bloom_filter_of_an_unknown_kind_is_refused() -> None:
         md.bloom_filter_length += len(other) - len(block)
 
     file = run(mc.encrypt_parquet, forging.edit_plain(grown, shift), UNIFORM)
-    assert opened(file) == forging.edit_plain(grown, shift)
+    assert decrypt_file(file) == forging.edit_plain(grown, shift)
     with pytest.raises(mc.UnsupportedFormatError, match="keep_unknown_fields=True"):
         run(mc.share_parquet, file, READER, UNIFORM, ["id"])
     run(mc.share_parquet, file, READER, UNIFORM, ["id"], keep_unknown_fields=True)
@@ -274,10 +278,10 @@ def test_crypto_structs_of_the_source_do_not_reach_a_copy() -> None:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_views_show_no_field_beyond_the_last_id(version: str) -> None:
     """A view lengthens structs by a field after their last one, and 32767 has none after it."""
-    with mc.open_parquet(sealed(version), READER) as view:
+    with mc.open_parquet(encrypt_source(version), READER) as view:
         data = view.read()
         assert pq.read_table(view, use_threads=False).equals(TABLE)
-    assert found(data).isdisjoint(OF_PAGES | OF_INDEXES | OF_BLOOM_FILTERS)
+    assert structs_in(data).isdisjoint(OF_PAGES | OF_INDEXES | OF_BLOOM_FILTERS)
     md = forging.read_plain_footer(data).row_groups[0].columns[0].meta_data
     decode("PageHeader", data, md.dictionary_page_offset)
     decode("BloomFilterHeader", data, md.bloom_filter_offset)
@@ -299,7 +303,7 @@ def test_pages_whose_fields_have_the_last_ids_are_read(ids: tuple[int, ...]) -> 
     changed = plain[:at] + encode(header) + plain[end:]
     assert len(changed) == len(plain)
     file = run(mc.encrypt_parquet, changed, UNIFORM)
-    assert opened(file) == changed
+    assert decrypt_file(file) == changed
     assert mc.read_table(file, READER).equals(TABLE)
 
 
@@ -352,7 +356,7 @@ def test_inspect_says_what_the_footer_key_alone_shows() -> None:
     (sentence,) = leaks(kept, READER)
     assert "in a footer that the footer key opens" in sentence
     assert "RowGroup (4 fields)" in sentence
-    assert leaks(sealed(), READER) == [], "who sees them has the key of every column"
+    assert leaks(encrypt_source(), READER) == [], "who sees them has the key of every column"
 
 
 def test_the_extension_is_the_id_that_the_format_reserves() -> None:

@@ -67,7 +67,7 @@ class Browser:
         return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
 
     def hover(self, selector: str) -> str:
-        """Rest the pointer in the middle of an element; give the tooltip's text."""
+        """Rest the pointer in the middle of an element; return the tooltip's text."""
         element = self.find(selector)
         self.run("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", element)
         ActionChains(self.driver).move_by_offset(1, 1).move_to_element(element).perform()
@@ -95,7 +95,7 @@ class Browser:
         ]
 
     def overflow(self) -> int:
-        """Give by how many pixels the page is wider than its window."""
+        """Return the pixels by which the page is wider than its window."""
         return int(self.run("return document.documentElement.scrollWidth - innerWidth"))
 
 

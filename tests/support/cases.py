@@ -101,7 +101,9 @@ def _finish_own_fixtures(request: pytest.FixtureRequest) -> dict[str, Any]:
     definitions = {
         name: found[-1] for name, found in request.node._fixtureinfo.name2fixturedefs.items()
     }
-    own = {name: one for name, one in definitions.items() if _is_own(name, one)}
+    own = {
+        name: definition for name, definition in definitions.items() if _is_own(name, definition)
+    }
     for definition in own.values():
         definition.finish(request)
     return own

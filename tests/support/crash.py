@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 WRITING = (
     "open", "write", "copy_file_range", "fsync", "fchmod", "replace", "link", "unlink", "close",
 )  # fmt: skip
-"""What of `os` changes files, and what is around it."""
+"""Functions of `os` that change files, and those around them."""
 
 
 def run(script: str, *arguments: object) -> subprocess.Popen[str]:
@@ -45,7 +45,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, error: int, after: int) 
 
 @dataclass
 class Meanwhile:
-    """What `meanwhile` saw."""
+    """The result of `meanwhile`."""
 
     steps: list[str] = field(default_factory=list)
     waited: bool = False  # the action, for a lock that the job had

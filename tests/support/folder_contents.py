@@ -1,4 +1,4 @@
-"""What lies in a folder: names, bytes and times."""
+"""Contents of a folder: names, bytes and times."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def left_in(folder: Path) -> list[str]:
 
 
 def bytes_of(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Give what tells whether anything was written: contents and times of all files."""
+    """Return contents and times of all files, which show whether anything was written."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}

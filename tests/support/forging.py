@@ -1,4 +1,4 @@
-"""What an attacker with a pen, or with the footer key, does to a file.
+"""Alterations of a file by an attacker, with or without the footer key.
 
 Sealing and signing here go straight to `cryptography`: a fault in modcrypt's own `aead` or
 `aad` must not hide itself. Footers are changed as structs of the IDL and spelt again.
@@ -50,7 +50,7 @@ def decrypted(source: bytes, properties: FileDecryptionProperties) -> bytes:
 
 
 def seal(key: bytes, plaintext: bytes, aad: bytes) -> bytes:
-    """Give a GCM module, framing included (PME 5.1)."""
+    """Return a GCM module, framing included (PME 5.1)."""
     nonce = os.urandom(12)
     body = nonce + AESGCM(key).encrypt(nonce, plaintext, aad)
     return len(body).to_bytes(4, "little") + body
@@ -61,19 +61,19 @@ def open_module(key: bytes, module: bytes, aad: bytes) -> bytes:
 
 
 def sign(key: bytes, footer: bytes, aad: bytes) -> bytes:
-    """Give nonce and tag of a plaintext footer (PME 5.5)."""
+    """Return nonce and tag of a plaintext footer (PME 5.5)."""
     sealed = seal(key, footer, aad)
     return sealed[4:16] + sealed[-16:]
 
 
 def module_suffix(kind: int, row_group: int, column: int, page: int | None = None) -> bytes:
-    """Give the AAD suffix of a module in a column chunk (PME 4.4.2)."""
+    """Return the AAD suffix of a module in a column chunk (PME 4.4.2)."""
     ordinals = (row_group, column) if page is None else (row_group, column, page)
     return bytes((kind,)) + b"".join(o.to_bytes(2, "little") for o in ordinals)
 
 
 def split_tail(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Give the body with its magic, what stands before the closing length, and the magic."""
+    """Return the body with its magic, what stands before the closing length, and the magic."""
     size = int.from_bytes(data[-8:-4], "little")
     return data[: -8 - size], data[-8 - size : -8], data[-4:]
 

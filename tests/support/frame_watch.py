@@ -1,4 +1,4 @@
-"""What an error carries along: all that its frames, its causes and its own attributes reach.
+"""Values reachable from an error: by its frames, its causes and its own attributes.
 
 Tools that collect errors store local variables, those of generators and closures among them, and
 some look into objects. `Key` and `Secret` are what may hold a secret: they don't show it.
@@ -54,7 +54,7 @@ class _Search:
                 yield from self._frame(name, trace.tb_frame)
                 trace = trace.tb_next
             more = (current.__cause__, current.__context__, *getattr(current, "exceptions", ()))
-            self._errors += [one for one in more if one is not None]
+            self._errors += [nested for nested in more if nested is not None]
 
     def _is_new(self, value: object) -> bool:
         known = id(value) in self._seen

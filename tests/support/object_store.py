@@ -49,7 +49,7 @@ class ObjectStore:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """What fsspec needs to come here, and nowhere else."""
+        """Options with which fsspec connects to this store, and nowhere else."""
         client = {"endpoint_url": self.endpoint, "region_name": REGION}
         return {"key": KEY, "secret": SECRET, "client_kwargs": client}
 
@@ -82,7 +82,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[Request]]:
-        """Give a list that gets the requests made meanwhile."""
+        """Yield a list that gets the requests made meanwhile."""
         start, log = len(self.requests), list[Request]()
         try:
             yield log
@@ -121,7 +121,7 @@ class _Watching:
 
 class _Quiet(MotoRequestHandler):
     def log(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ Case: TypeAlias = dict[str, Any]
 
 
 def pairwise(**axes: Sequence[Any]) -> list[Case]:
-    """Give few cases in which every value of an axis meets every value of every other axis."""
+    """Return few cases in which every value of an axis meets every value of every other axis."""
     names = list(axes)
     open_pairs = {
         (a, i, b, j)

@@ -25,7 +25,7 @@ def open_base64(key: bytes, wrapped: str, aad: bytes) -> bytes:
 def pkmt1_retriever(
     masters: Mapping[str, bytes], external: Mapping[str, str] | None = None
 ) -> Callable[[bytes], bytes]:
-    """Give a key retriever for PKMT1 key metadata.
+    """Return a key retriever for PKMT1 key metadata.
 
     `masters` is the KMS: it wraps with the master key's id as AAD. `external` is the object that a
     key material file holds.

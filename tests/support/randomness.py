@@ -6,7 +6,7 @@ import os
 import random
 
 SEED = os.environ.get("MODCRYPT_TEST_SEED")
-"""What `make test-random` varies all random inputs by."""
+"""The seed by which `make test-random` varies all random inputs."""
 
 
 def dice(seed: int | str) -> random.Random:

@@ -205,7 +205,7 @@ class Watch:
         self.searched[channel] = self.searched.get(channel, 0) + 1
         if not self._holds_any(data):
             return
-        if any(one.channel == channel and one.applies(data) for one in ALLOWED):
+        if any(allowed.channel == channel and allowed.applies(data) for allowed in ALLOWED):
             return
         found = {name for text, names in self._spelt.items() if text in data for name in names}
         for name in sorted(found):
@@ -236,13 +236,13 @@ class Watch:
             end, left = piece[-self._longest :], left - len(piece)
 
     def take(self) -> list[Finding]:
-        """Give what was found since the last call."""
+        """Return the findings since the last call."""
         found, self._found = self._found, []
         return found
 
     @contextmanager
     def expecting(self) -> Iterator[list[Finding]]:
-        """Give what is found meanwhile, which fails no test."""
+        """Yield a list of the findings meanwhile, which fail no test."""
         before, self._found = self._found, []
         found: list[Finding] = []
         try:
@@ -253,7 +253,7 @@ class Watch:
 
 
 def shown(error: BaseException) -> str:
-    """Give all that an exception shows by itself."""
+    """Return the text of an exception with its notes and attributes."""
     lines = [type(error).__name__]
     for way in (str, repr):
         try:
@@ -458,7 +458,7 @@ class Plugin:
             if title.endswith(f" {report.when}") and not title.startswith("Captured log"):
                 self._watch.search("output", title, text)
         passed, _ = DELIBERATE.get(getattr(item, "originalname", item.name), ("", ""))
-        found = [one for one in self._watch.take() if one.channel != passed]
+        found = [finding for finding in self._watch.take() if finding.channel != passed]
         if found:
             _fail(report, found)
         return report

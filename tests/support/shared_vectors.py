@@ -18,7 +18,7 @@ from tests.support.keys import COLUMN_KEY, OTHER_KEY
 
 
 def shared_vectors() -> Path:
-    """Give the folder of files that other implementations wrote, or skip the test."""
+    """Return the folder of files that other implementations wrote, or skip the test."""
     folder = os.environ.get("MODCRYPT_SHARED_VECTORS")
     if not folder:
         pytest.skip("MODCRYPT_SHARED_VECTORS names no folder of other implementations' files")
@@ -29,7 +29,7 @@ FOLDERS = ("parquet-java", "pyarrow")
 
 
 def listed(section: str, wanted: Callable[[dict[str, Any]], bool] = bool) -> list[Any]:
-    """Give a parameter for every wanted entry, or one that skips without manifests."""
+    """Return a parameter for every wanted entry, or one that skips without manifests."""
     root = os.environ.get("MODCRYPT_SHARED_VECTORS")
     if not root:
         return [pytest.param("", {}, id="no folder")]
@@ -53,7 +53,7 @@ def metadata_bytes(value: dict[str, str] | None) -> bytes | None:
 
 
 def keys_of(enc: dict[str, Any]) -> dict[str, Any]:
-    """Give explicit keys, by what a manifest says about a file."""
+    """Return explicit keys, by what a manifest says about a file."""
     return {
         "footer_key": bytes.fromhex(enc["footer_key"]),
         "column_keys": {

@@ -13,7 +13,7 @@ import pyarrow.parquet.encryption as pe
 
 
 def small_table(rows: int = 50) -> pa.Table:
-    """Give flat, nested and null values of the common types."""
+    """Return flat, nested and null values of the common types."""
     numbers = range(rows)
     return pa.table(
         {
@@ -53,7 +53,7 @@ SMALL_TABLE_LEAVES = (
 
 
 def nested_table(rows: int = 60) -> pa.Table:
-    """Give lists of structs with maps in them, with nulls and empties at every level."""
+    """Return lists of structs with maps in them, with nulls and empties at every level."""
     item = pa.struct(
         [
             pa.field("k", pa.int32(), nullable=False),

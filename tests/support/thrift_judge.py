@@ -53,7 +53,7 @@ def as_plain(value: Any) -> Plain:
 
 
 def judged(name: str, data: bytes) -> tuple[Plain, int]:
-    """Decode with thriftpy2; give the value and the bytes that it took."""
+    """Decode with thriftpy2; return the value and the bytes that it took."""
     transport = io.BytesIO(data)
     value = getattr(IDL, name)()
     value.read(TCompactProtocol(transport, decode_response=False))  # type: ignore[no-untyped-call]  # thriftpy2 has no types
@@ -88,7 +88,7 @@ def footer_of(file: bytes) -> bytes:
 
 
 def structs_of(file: bytes) -> Iterator[tuple[str, bytes]]:
-    """Give every Thrift struct of a plaintext file, found with thriftpy2 alone."""
+    """Yield every Thrift struct of a plaintext file, found with thriftpy2 alone."""
 
     def one(name: str, at: int) -> tuple[Plain, bytes]:
         value, size = judged(name, file[at : at + (1 << 20)])
@@ -189,7 +189,7 @@ WRITERS: dict[str, Callable[[Path], bytes]] = {
 
 @cache
 def values(name: str) -> st.SearchStrategy[Any]:
-    """Give a strategy for structs as thriftpy2 has them, from the IDL."""
+    """Return a strategy for structs as thriftpy2 has them, from the IDL."""
     cls = getattr(IDL, name)
 
     def of(ttype: int, spec: Any) -> st.SearchStrategy[Any]:

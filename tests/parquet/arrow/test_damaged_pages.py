@@ -44,7 +44,7 @@ READS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def written(**options: Any) -> bytes:
+def write_file(**options: Any) -> bytes:
     out = io.BytesIO()
     mc.write_table(TABLE, out, PLAIN, **options)
     return out.getvalue()
@@ -60,7 +60,7 @@ def pages_of(data: bytes, column: int) -> tuple[int, int]:
 @each_case("codec", ["none", "snappy", "gzip", "zstd", "brotli", "lz4"])
 @each_case("version", ["1.0", "2.0"])
 def test_nothing_but_errors_of_modcrypt_comes_out(codec: str, version: str) -> None:
-    data = written(compression=codec, data_page_version=version, write_page_index=True)
+    data = write_file(compression=codec, data_page_version=version, write_page_index=True)
     outcomes: Counter[str] = Counter()
     errors: list[mc.ModcryptError] = []
     for column in range(1, 4):
@@ -83,7 +83,7 @@ def test_nothing_but_errors_of_modcrypt_comes_out(codec: str, version: str) -> N
 
 @pytest.mark.parametrize("read", [name for name in READS if name != "mask"])
 def test_the_column_and_the_file_are_named(tmp_path: Path, read: str) -> None:
-    data = bytearray(written(compression="none", use_dictionary=False))
+    data = bytearray(write_file(compression="none", use_dictionary=False))
     start, size = pages_of(bytes(data), 2)
     _, header = decode("PageHeader", bytes(data[start : start + size]))
     data[start + header : start + size] = b"\xff" * (size - header)
@@ -95,7 +95,7 @@ def test_the_column_and_the_file_are_named(tmp_path: Path, read: str) -> None:
 
 
 def test_a_damaged_column_of_a_dataset_is_named(tmp_path: Path) -> None:
-    data = bytearray(written(compression="none", use_dictionary=False))
+    data = bytearray(write_file(compression="none", use_dictionary=False))
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "good.parquet").write_bytes(data)
     start, size = pages_of(bytes(data), 2)
@@ -107,7 +107,7 @@ def test_a_damaged_column_of_a_dataset_is_named(tmp_path: Path) -> None:
 
 
 def test_a_column_with_too_few_rows_is_an_error() -> None:
-    data = bytearray(written(compression="none", use_dictionary=False))
+    data = bytearray(write_file(compression="none", use_dictionary=False))
     start, size = pages_of(bytes(data), 2)
     header, end = decode("PageHeader", bytes(data[start : start + size]))
     header.data_page_header.num_values = 199
@@ -125,7 +125,7 @@ def test_a_schema_that_pyarrow_refuses_is_a_format_error() -> None:
     def with_more_orders(metadata: Any) -> None:
         metadata.column_orders = metadata.column_orders * 2
 
-    data = forging.reclosed(written(), FOOTER_KEY, with_more_orders)
+    data = forging.reclosed(write_file(), FOOTER_KEY, with_more_orders)
     with pytest.raises(mc.FormatError, match="PyArrow cannot decode its schema"):
         mc.read_table(data, KEYS)
     with mc.ParquetFile(data, KEYS) as file, pytest.raises(mc.FormatError, match="its schema"):
@@ -133,7 +133,7 @@ def test_a_schema_that_pyarrow_refuses_is_a_format_error() -> None:
 
 
 def test_mistakes_of_the_caller_stay_what_they_are() -> None:
-    data = written()
+    data = write_file()
     for wrong in (ds.field("num") == "text", ds.field("sec") > 1):
         for read in (mc.read_table, lambda *a, **k: list(mc.iter_batches(*a, **k))):
             with pytest.raises(pa.ArrowException) as caught:

@@ -32,7 +32,7 @@ ROWS = 60
 
 
 def table() -> pa.Table:
-    """Give required and nullable columns, structs, lists, maps and what is nested in them."""
+    """Return required and nullable columns, structs, lists, maps and what is nested in them."""
     n = range(ROWS)
     start = dt.datetime(2026, 1, 1)
     required = pa.StructArray.from_arrays(
@@ -84,29 +84,29 @@ def keys(mode: Mode, **more: Any) -> mc.FileDecryptionProperties:
     return mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key=mode, **more)
 
 
-def filled(value: Any, path: tuple[str, ...]) -> Any:
-    """Give a value of a top-level field with nulls where a leaf is missing.
+def fill_nulls(value: Any, path: tuple[str, ...]) -> Any:
+    """Return a value of a top-level field with nulls where a leaf is missing.
 
     Maps lose all, as half a map has no type.
     """
     if value is None or not path:
         return None
     if isinstance(value, dict):
-        return {k: filled(v, path[1:]) if k == path[0] else v for k, v in value.items()}
+        return {k: fill_nulls(v, path[1:]) if k == path[0] else v for k, v in value.items()}
     if isinstance(value, list) and path[0] == "list":
         if len(path) == 2 and not (value and isinstance(value[0], dict)):
             return None
-        return [filled(item, path[2:]) for item in value]
+        return [fill_nulls(item, path[2:]) for item in value]
     return None
 
 
-def expected(name: str) -> list[Any]:
-    """Give what a top-level field is without a leaf or group of its own.
+def expected_field(name: str) -> list[Any]:
+    """Return a top-level field without one of its leaves or groups.
 
     Of a group that has no leaf left nobody knows whether it was null.
     """
     top, *rest = {"deep.a.b": "deep.a"}.get(name, name).split(".")
-    return [filled(value, tuple(rest)) for value in table()[top].to_pylist()]
+    return [fill_nulls(value, tuple(rest)) for value in table()[top].to_pylist()]
 
 
 def names_of(types: list[pa.DataType]) -> list[str]:
@@ -131,7 +131,7 @@ def test_read_table_fills_what_is_missing_and_nothing_else(name: str, footer: st
         if other != top:
             assert found[other].to_pylist() == original[other].to_pylist()
             assert found.schema.field(other).nullable is original.schema.field(other).nullable
-    assert found[top].to_pylist() == expected(name)
+    assert found[top].to_pylist() == expected_field(name)
 
 
 @each_case("name", [*LEAVES, *GROUPS])
@@ -187,8 +187,8 @@ def test_polars_and_duckdb_read_the_nulls(name: str, tmp_path: Path) -> None:
     query = f'select count(*), count("{top}"), count(name) from read_parquet(?)'  # names of ours
     (row,) = duckdb.execute(query, [path]).fetchall()
     assert row == (ROWS, 0, 0 if top == "name" else table()["name"].drop_null().length())
-    one = duckdb.execute(f'select count(*) from read_parquet(?) where "{top}" is null', [path])
-    assert one.fetchall() == [(ROWS,)]
+    nulls = duckdb.execute(f'select count(*) from read_parquet(?) where "{top}" is null', [path])
+    assert nulls.fetchall() == [(ROWS,)]
 
 
 @each_case("name", WHOLE)

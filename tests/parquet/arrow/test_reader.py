@@ -60,7 +60,7 @@ KEYS = mc.FileDecryptionProperties(
 
 
 def rich_table(rows: int = 900) -> pa.Table:
-    """Give flat and nested columns, nulls, NaN, dictionaries, zones and extension types."""
+    """Return flat and nested columns, nulls, NaN, dictionaries, zones and extension types."""
     n = range(rows)
     start = dt.datetime(2026, 1, 1)
     columns: dict[str, pa.Array] = {
@@ -475,7 +475,7 @@ def test_a_filter_on_a_column_without_a_key(rich: Case, mode: Any) -> None:
 
 
 TAIL = (64 << 10) + 4
-"""What opening a file reads: its end, and the magic at its start."""
+"""Reads that open a file: its end, and the magic at its start."""
 
 
 def test_a_point_lookup_reads_a_few_pages() -> None:
@@ -692,11 +692,11 @@ def test_closing_while_others_read_gives_all_or_an_error(rich: Case) -> None:
             work = [pool.submit(read) for _ in range(2)]
             started.wait()
             reader.close()
-            assert [one.result() for one in work] == [900, 900]
+            assert [job.result() for job in work] == [900, 900]
 
 
 def test_closing_in_the_middle_says_so_or_goes_on(rich: Case) -> None:
-    """What was opened already may come; then an error, never an end that looks like the end."""
+    """Batches decrypted before may come; then an error, never a regular end."""
     reader = mc.ParquetFile(rich.sealed, KEYS)
     batches = reader.iter_batches(10, columns=["id"])
     found = [next(batches)]
@@ -786,7 +786,7 @@ def damaged_file() -> tuple[bytes, list[Any]]:
     return file.sealed, list(list_modules(file.sealed, KEYS))
 
 
-def altered(sealed: bytes, at: int) -> bytes:
+def flip_byte(sealed: bytes, at: int) -> bytes:
     out = bytearray(sealed)
     out[at] ^= 1
     return bytes(out)
@@ -799,7 +799,7 @@ def test_an_altered_page_fails_with_its_address_and_gives_no_rows() -> None:
     pages = [*others, *data_pages[::3]]
     assert {span.module.type for span in pages} == PAGES
     for span in pages:
-        data = altered(sealed, span.end - 1)
+        data = flip_byte(sealed, span.end - 1)
         column = span.module.path.partition(".")[0]
         rest = [name for name in ("id", "name", "address") if name != column]
         for read in (
@@ -833,7 +833,7 @@ def test_any_altered_byte_gives_an_error_of_ours_or_the_same_rows(plaintext_foot
     wanted = (f("id") == 17) | (f("id") == 55)
     refused = 0
     for at in range(0, len(file.sealed), 61):
-        data = altered(file.sealed, at)
+        data = flip_byte(file.sealed, at)
         for filters in (None, wanted):
             try:
                 found = mc.read_table(data, KEYS, filters=filters)
@@ -850,7 +850,7 @@ def test_an_altered_page_fails_where_single_pages_are_read() -> None:
     needed = 0
     clean = mc.read_table(sealed, KEYS, filters=wanted)
     for span in (span for span in spans if span.module.type in PAGES):
-        data = altered(sealed, span.start + 5)
+        data = flip_byte(sealed, span.start + 5)
         try:
             assert mc.read_table(data, KEYS, filters=wanted) == clean
         except mc.TagMismatchError as error:
@@ -874,7 +874,7 @@ def test_an_altered_index_or_filter_fails_when_it_is_asked(
         s for s in spans
         if s.module.type == kind and (s.module.row_group, s.module.path) == (1, column)
     ]  # fmt: skip
-    data = altered(sealed, span.end - 1)
+    data = flip_byte(sealed, span.end - 1)
     with pytest.raises(mc.TagMismatchError) as caught:
         mc.read_table(data, KEYS, filters=wanted)
     assert caught.value.module == span.module
@@ -892,7 +892,7 @@ def test_altered_column_metadata_fails_for_its_column_alone(plaintext_footer: bo
             and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.path_in_schema == [b"name"]
         ]  # fmt: skip
         chunk = metadata.row_groups[1].columns[c]
-        chunk.encrypted_column_metadata = altered(chunk.encrypted_column_metadata, -1)
+        chunk.encrypted_column_metadata = flip_byte(chunk.encrypted_column_metadata, -1)
 
     data = reclosed(file.sealed, FOOTER_KEY, alter)
     with pytest.raises(mc.TagMismatchError, match="column metadata, row group 1, column name"):
@@ -905,12 +905,12 @@ def test_altered_column_metadata_fails_for_its_column_alone(plaintext_footer: bo
 
 def test_an_altered_footer_fails_at_once(rich: Case) -> None:
     size = int.from_bytes(rich.sealed[-8:-4], "little")
-    data = altered(rich.sealed, len(rich.sealed) - 8 - size // 2)
+    data = flip_byte(rich.sealed, len(rich.sealed) - 8 - size // 2)
     for read in (mc.read_table, mc.iter_batches, mc.ParquetFile, mc.open_parquet):
         with pytest.raises(mc.TagMismatchError, match="footer"):
             read(data, KEYS)
     signed = case(how={"plaintext_footer": True}).sealed
-    data = altered(signed, len(signed) - 9)
+    data = flip_byte(signed, len(signed) - 9)
     with pytest.raises(mc.FooterSignatureError):
         mc.read_table(data, KEYS)
     unchecked = mc.FileDecryptionProperties(
@@ -1099,7 +1099,7 @@ def test_a_limit_opens_no_page_that_it_does_not_need() -> None:
     opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     data = bytearray(out.getvalue())
     pages = [
-        one for one in list_modules(data, opening) if one.module.type is mc.ModuleType.DATA_PAGE
+        span for span in list_modules(data, opening) if span.module.type is mc.ModuleType.DATA_PAGE
     ]
     data[pages[-1].end - 1] ^= 1
     with mc.ParquetFile(data, opening) as file:

@@ -63,7 +63,7 @@ class File:
         return find_candidate_rows(self.metadata, expression, self, row_groups=row_groups, **how)
 
 
-def written(table: pa.Table, **options: Any) -> File:
+def write_file(table: pa.Table, **options: Any) -> File:
     """Write a table with PyArrow: pages of ten rows, and their index."""
     wanted = {"write_page_index": True, "write_batch_size": 10, "data_page_size": 1}
     sink = io.BytesIO()
@@ -71,10 +71,10 @@ def written(table: pa.Table, **options: Any) -> File:
     return File(sink.getvalue())
 
 
-def lost(
+def lost_rows(
     table: pa.Table, file: File, found: dict[int, Ranges], expression: pc.Expression
 ) -> list[int]:
-    """Give the rows that PyArrow keeps of a table and the candidates leave out."""
+    """Return the rows that PyArrow keeps of a table and the candidates leave out."""
     numbered = table.append_column("row number", pa.array(range(table.num_rows), pa.int64()))
     wanted = numbered.filter(expression)["row number"].to_pylist()
     starts = [0]
@@ -133,7 +133,7 @@ COMPARISONS = [pc.equal, pc.not_equal, pc.less, pc.less_equal, pc.greater, pc.gr
 
 
 def random_table(chance: random.Random) -> pa.Table:
-    """Give up to forty rows with a few different values a column, so that bounds part pages."""
+    """Return up to forty rows with a few different values a column, so that bounds part pages."""
     rows = chance.randint(0, 40)
     columns = {}
     for name, (kind, pool) in POOLS.items():
@@ -143,7 +143,7 @@ def random_table(chance: random.Random) -> pa.Table:
 
 
 def random_expression(chance: random.Random, depth: int) -> pc.Expression:
-    """Give ands and ors and nots of what can be asked, and now and then something odd."""
+    """Return ands and ors and nots of what can be asked, and now and then something odd."""
     if depth == 0 or chance.random() < 0.3:
         return random_atom(chance)
     one, other = (random_expression(chance, depth - 1) for _ in range(2))
@@ -208,7 +208,7 @@ def random_arithmetic(chance: random.Random, compare: Any) -> pc.Expression:
 def test_every_row_that_matches_is_a_candidate(seed: int) -> None:
     chance = dice(seed)
     table = random_table(chance)
-    file = written(
+    file = write_file(
         table,
         row_group_size=chance.choice([4, 15, 100]),
         write_batch_size=chance.choice([1, 3]),
@@ -221,7 +221,7 @@ def test_every_row_that_matches_is_a_candidate(seed: int) -> None:
         found = file.candidates(expression)
         check_shape(file, found)
         try:
-            assert not lost(table, file, found, expression), expression
+            assert not lost_rows(table, file, found, expression), expression
         except pa.ArrowException:
             continue  # a cast, or two types, that PyArrow itself can't do
 
@@ -271,16 +271,16 @@ def test_nulls_nan_and_zeros_outside_of_bounds_are_not_pruned(
 ) -> None:
     table = pa.table({name: pa.array(values) for name, values in FLOATS.items()})
     blooms = {name: {"ndv": 10} for name in FLOATS}
-    file = written(table, write_batch_size=pages, bloom_filter_options=blooms)
+    file = write_file(table, write_batch_size=pages, bloom_filter_options=blooms)
     assert table.filter(expression).num_rows
-    assert not lost(table, file, file.candidates(expression), expression)
+    assert not lost_rows(table, file, file.candidates(expression), expression)
 
 
 # --- pruning happens -----------------------------------------------------------------------------
 
 
 def sorted_table(rows: int = 1000) -> pa.Table:
-    """Give columns that rise with the row, half of them with nulls in every page."""
+    """Return columns that rise with the row, half of them with nulls in every page."""
     numbers = range(rows)
     some = [None if n % 5 == 0 else n for n in numbers]
     start = dt.datetime(2026, 1, 1)
@@ -326,7 +326,7 @@ POINTS = [
 
 @each_case("expression", POINTS, ids=str)
 def test_of_many_pages_one_is_left(expression: pc.Expression) -> None:
-    file = written(sorted_table(), row_group_size=200)
+    file = write_file(sorted_table(), row_group_size=200)
     assert file.candidates(expression) == {1: [(130, 140)]}
     assert {row_group for _, row_group, _ in file.asked} == {1}, "the others need no index"
 
@@ -352,27 +352,27 @@ def test_pages_of_columns_that_part_rows_differently_are_judged_together() -> No
 
 def test_null_pages_are_found_and_left_out() -> None:
     values = [1] * 10 + [None] * 10 + [3] * 10
-    file = written(pa.table({"a": pa.array(values, pa.int64())}))
+    file = write_file(pa.table({"a": pa.array(values, pa.int64())}))
     assert file.candidates(f("a").is_null()) == {0: [(10, 20)]}
     assert file.candidates(f("a").is_valid()) == {0: [(0, 10), (20, 30)]}
     assert file.candidates(f("a") >= 0) == {0: [(0, 10), (20, 30)]}
 
 
 def test_only_row_groups_asked_for_are_judged() -> None:
-    file = written(sorted_table(), row_group_size=200)
+    file = write_file(sorted_table(), row_group_size=200)
     found = find_candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[3, 1])
     assert found == {3: [(0, 200)], 1: [(0, 200)]}
     assert find_candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[]) == {}
 
 
 def test_without_indexes_statistics_judge_alone() -> None:
-    file = written(sorted_table(), row_group_size=200, write_page_index=False)
+    file = write_file(sorted_table(), row_group_size=200, write_page_index=False)
     assert file.candidates(f("some") == 333) == {1: [(0, 200)]}
     assert not file.asked
 
 
 def test_a_filter_of_other_columns_opens_nothing() -> None:
-    file = written(sorted_table(), row_group_size=200)
+    file = write_file(sorted_table(), row_group_size=200)
     file.candidates(f("list").is_valid())
     assert not file.asked
 
@@ -381,17 +381,17 @@ def test_a_filter_of_other_columns_opens_nothing() -> None:
     "expression", [f(0) == 333, f("nothing") == 1, f("id") == "text", f("id").cast("bool")], ids=str
 )
 def test_what_is_not_understood_prunes_nothing(expression: pc.Expression) -> None:
-    file = written(sorted_table(), row_group_size=500)
+    file = write_file(sorted_table(), row_group_size=500)
     assert file.candidates(expression) == {0: [(0, 500)], 1: [(0, 500)]}
 
 
 def test_a_filter_that_is_no_expression_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="not list"):
-        written(sorted_table()).candidates([("id", "=", 3)])
+        write_file(sorted_table()).candidates([("id", "=", 3)])
 
 
 def test_partitions_and_missing_fields_take_their_types_from_the_schema() -> None:
-    file = written(sorted_table(), row_group_size=200)
+    file = write_file(sorted_table(), row_group_size=200)
     own = pq.read_schema(pa.BufferReader(file.data))
     schema = own.append(pa.field("year", pa.int32())).append(pa.field("new", pa.string()))
     wanted = (f("year") == 2026) & (f("id") == 333)
@@ -428,7 +428,7 @@ EVEN: dict[str, tuple[pa.DataType, Any]] = {
 
 
 def scalar(kind: pa.DataType, value: Any) -> Any:
-    """Give a constant of a column's type, or of its dictionary's."""
+    """Return a constant of a column's type, or of its dictionary's."""
     return pa.scalar(value, kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
@@ -439,7 +439,7 @@ def test_a_bloom_filter_prunes_what_is_absent_and_nothing_that_is_there(name: st
     odd = [value(n) for n in range(1, 99, 2)] if name != "zone" else [value(60)]
     values = pa.array(even, scalar(kind, even[0]).type).cast(kind)
     table = pa.table({"a": values})
-    file = written(table, bloom_filter_options={"a": {"ndv": 1000, "fpp": 0.0001}})
+    file = write_file(table, bloom_filter_options={"a": {"ndv": 1000, "fpp": 0.0001}})
     for there in even:
         assert file.candidates(f("a") == scalar(kind, there)), there
         assert file.candidates(f("a").isin([scalar(kind, there), scalar(kind, odd[0])]))
@@ -454,7 +454,9 @@ def test_a_bloom_filter_prunes_what_is_absent_and_nothing_that_is_there(name: st
 
 def even_file(**options: Any) -> File:
     table = pa.table({"a": pa.array(range(0, 100, 2), pa.int64()), "b": ["x", "z"] * 25})
-    return written(table, bloom_filter_options={"a": {"ndv": 1000}, "b": {"ndv": 1000}}, **options)
+    return write_file(
+        table, bloom_filter_options={"a": {"ndv": 1000}, "b": {"ndv": 1000}}, **options
+    )
 
 
 A, B = f("a") == 33, f("b") == "y"  # absent, and bounds don't tell
@@ -485,7 +487,7 @@ def test_bloom_filters_are_not_asked_where_bounds_have_judged() -> None:
     assert len(file.candidates(f("a") == 34)) == 1
     assert [ask for ask in file.asked if ask[0] == "bloom filter"] == [("bloom filter", 1, 0)]
     one = pa.table({"a": [7] * 20})
-    file = written(one, bloom_filter_options={"a": {"ndv": 10}})
+    file = write_file(one, bloom_filter_options={"a": {"ndv": 10}})
     assert file.candidates(f("a") == 7)
     assert ("bloom filter", 0, 0) not in file.asked
 
@@ -563,7 +565,7 @@ def test_page_indexes_of_polars_lose_no_row(seed: int, tmp_path: Path) -> None:
             continue
         found = file.candidates(expression)
         try:
-            assert not lost(table, file, found, expression), expression
+            assert not lost_rows(table, file, found, expression), expression
         except pa.ArrowException:
             continue  # a cast, or two types, that PyArrow itself can't do
 
@@ -624,7 +626,7 @@ def test_an_index_of_other_pages_is_an_error(
     damage: tuple[str, Callable[[Any], None], str],
 ) -> None:
     struct, change, message = damage
-    file = Damaged(written(sorted_table()).data, struct, change)
+    file = Damaged(write_file(sorted_table()).data, struct, change)
     with pytest.raises(FormatError, match=f"row group 0, column id: .*{message}"):
         file.candidates(f("id") == 333)
 
@@ -639,35 +641,35 @@ def test_bounds_of_a_wrong_length_crash_nothing(name: str, size: int) -> None:
         index.max_values = [b"\xff" * size] * len(index.max_values)
 
     table = sorted_table()
-    file = Damaged(written(table).data, "ColumnIndex", change)
+    file = Damaged(write_file(table).data, "ColumnIndex", change)
     for md in (chunk.meta_data for chunk in file.metadata.row_groups[0].columns):
         md.statistics.min_value = md.statistics.min = bytes(size)
         md.statistics.max_value = md.statistics.max = b"\xff" * size
     field = f(name, "zip") if name == "inner" else f(name)
     values = table.flatten()["inner.zip" if name == "inner" else name]
     expression = field == values[333]
-    assert not lost(table, file, file.candidates(expression), expression)
+    assert not lost_rows(table, file, file.candidates(expression), expression)
 
 
 @pytest.mark.parametrize("count", [-1, 1001, 1000, 0])
 def test_null_counts_that_contradict_bounds_hide_no_row(count: int) -> None:
     table = sorted_table()
-    file = written(table)
+    file = write_file(table)
     for chunk in file.metadata.row_groups[0].columns:
         chunk.meta_data.statistics.null_count = count
     for expression in (f("some") == 333, f("text") == "00333", f("id") == 333):
-        assert not lost(table, file, file.candidates(expression), expression)
+        assert not lost_rows(table, file, file.candidates(expression), expression)
 
 
 def test_a_chunk_of_another_type_than_its_schema_is_not_judged() -> None:
-    file = written(sorted_table())
+    file = write_file(sorted_table())
     file.metadata.row_groups[0].columns[0].meta_data.type = 6
     assert file.candidates(f("id") == 333) == {0: [(0, 1000)]}
     assert file.candidates(f("id") == 3333) == {0: [(0, 1000)]}
 
 
 def test_a_row_group_of_too_many_intervals_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(sorted_table())
+    file = write_file(sorted_table())
     assert file.candidates(f("id") == 333) == {0: [(330, 340)]}
     monkeypatch.setattr(pruning, "MAX_EVALUATIONS", 99)
     assert file.candidates(f("id") == 333) == {0: [(0, 1000)]}
@@ -697,7 +699,7 @@ def test_fields_of_any_name_are_read(name: str) -> None:
     assert read_fields(f("outer", name, "inner") == 1) == {("outer", name, "inner")}
     assert read_fields(pc.scalar(name) == name) == set()
     table = pa.table({name: range(100), "other": range(100)})
-    assert written(table).candidates(f(name) == 42) == {0: [(40, 50)]}
+    assert write_file(table).candidates(f(name) == 42) == {0: [(40, 50)]}
 
 
 def test_fields_are_found_wherever_they_stand() -> None:
@@ -718,7 +720,7 @@ def test_long_chains_are_read_and_deep_nesting_is_not() -> None:
     for n in range(2000):
         chain = chain | (f("id") == n)
     assert read_fields(chain) == {("id",)}
-    file = written(sorted_table(2500), row_group_size=500)
+    file = write_file(sorted_table(2500), row_group_size=500)
     assert file.candidates(chain) == {r: [(0, 500)] for r in range(4)}
     deep = f("flag")
     for _ in range(3000):

@@ -42,7 +42,7 @@ def batch(start: int, stop: int) -> pa.RecordBatch:
     return numbers(start, stop).to_batches()[0]
 
 
-def written(table: pa.Table, encryption: mc.FileEncryptionProperties, **options: Any) -> bytes:
+def write_file(table: pa.Table, encryption: mc.FileEncryptionProperties, **options: Any) -> bytes:
     out = io.BytesIO()
     write_table(table, out, encryption, **options)
     return out.getvalue()
@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Callable[[], pa.Table], dict[str, Any]]] = {
 def test_decrypted_it_is_the_very_file_that_pyarrow_writes(name: str, threads: int) -> None:
     make, options = CASES[name]
     plain = plain_file(make(), row_group_size=30, **options)
-    sealed = written(make(), UNIFORM, row_group_size=30, threads=threads, **options)
+    sealed = write_file(make(), UNIFORM, row_group_size=30, threads=threads, **options)
     assert sealed[:4] == sealed[-4:] == b"PARE"
     assert decrypted(sealed, READER) == plain
 
@@ -136,14 +136,14 @@ def test_pyarrow_sees_the_same_footer_in_the_encrypted_file(name: str) -> None:
     make, options = CASES[name]
     plain = pq.read_metadata(io.BytesIO(plain_file(make(), row_group_size=30, **options)))
     keys = pe.create_decryption_properties(footer_key=FOOTER_KEY)
-    file = io.BytesIO(written(make(), UNIFORM, row_group_size=30, **options))
+    file = io.BytesIO(write_file(make(), UNIFORM, row_group_size=30, **options))
     ours = pq.read_metadata(file, decryption_properties=keys)
     assert facts(ours) == facts(plain)
     assert ours.num_row_groups == 4
 
 
 def facts(metadata: pq.FileMetaData) -> dict[str, Any]:
-    """Give what a footer says, but for sizes and places, which encryption changes."""
+    """Return the content of a footer without sizes and offsets, which encryption changes."""
     moved = {"total_byte_size", "total_compressed_size", "total_uncompressed_size", "file_offset"}
 
     def without_places(value: Any) -> Any:
@@ -173,7 +173,7 @@ BLOOM = {
 
 
 def test_a_row_group_with_bloom_filters_is_the_very_one_that_pyarrow_writes() -> None:
-    sealed = written(small_table(100), UNIFORM, **BLOOM)
+    sealed = write_file(small_table(100), UNIFORM, **BLOOM)
     assert decrypted(sealed, READER) == plain_file(small_table(100), **BLOOM)
 
 
@@ -184,7 +184,7 @@ def test_bloom_filters_follow_their_row_group_and_all_indexes_stand_before_the_f
     properties = mc.FileEncryptionProperties(
         footer_key=FOOTER_KEY, plaintext_columns=plaintext_columns
     )
-    sealed = written(small_table(100), properties, row_group_size=30, threads=2, **BLOOM)
+    sealed = write_file(small_table(100), properties, row_group_size=30, threads=2, **BLOOM)
     spans = [
         (span.start, span.module.type, span.module.row_group)
         for span in list_modules(sealed, READER)
@@ -218,13 +218,13 @@ def deep() -> pa.Table:
     return pa.table({"id": range(80), "deep": pa.array(values, pa.list_(item))})
 
 
-def chunked() -> pa.Table:
+def chunked_table() -> pa.Table:
     words = pa.chunked_array([["a", "b"], [], ["c"] * 50, [None] * 17])
     return pa.table({"word": words, "n": pa.chunked_array([range(40), range(29)])})
 
 
 def dictionaries() -> pa.Table:
-    """Give chunks whose dictionaries differ."""
+    """Return chunks whose dictionaries differ."""
     chunks = [pa.array(["a", "b", None] * 10), pa.array(["b", "c"] * 15)]
     return pa.table({"word": pa.chunked_array([chunk.dictionary_encode() for chunk in chunks])})
 
@@ -247,7 +247,7 @@ def views() -> pa.Table:
 
 TABLES: dict[str, Callable[[], pa.Table]] = {
     "nested": deep,
-    "chunked": chunked,
+    "chunked": chunked_table,
     "dictionaries": dictionaries,
     "extensions": extensions,
     "views": views,
@@ -273,7 +273,7 @@ def test_a_table_is_written_as_pyarrow_writes_it(name: str, tmp_path: Path) -> N
 
 def test_row_groups_have_pyarrows_sizes_by_default() -> None:
     table = pa.table({"n": pa.array(range((1 << 20) + 5), pa.int32())})
-    assert decrypted(written(table, UNIFORM), READER) == plain_file(table)
+    assert decrypted(write_file(table, UNIFORM), READER) == plain_file(table)
 
 
 @each_case("encryption_algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
@@ -304,7 +304,7 @@ def test_every_kind_of_encryption_gives_pyarrows_file_back(
         "write_page_index": True,
         "row_group_size": 20,
     }
-    sealed = written(small_table(), encryption, **options)
+    sealed = write_file(small_table(), encryption, **options)
     assert decrypted(sealed, opening) == plain_file(small_table(), **options)
 
 
@@ -461,7 +461,7 @@ def test_column_keys_go_by_the_names_in_the_file(tmp_path: Path) -> None:
         write_table(stamps(), tmp_path / "a", encryption, flavor="spark")
     keys = {"spaced_name": COLUMN_KEY}
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
-    sealed = written(stamps(), encryption, flavor="spark")
+    sealed = write_file(stamps(), encryption, flavor="spark")
     opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
     assert decrypted(sealed, opening) == plain_file(stamps(), flavor="spark")
     assert list(tmp_path.iterdir()) == []
@@ -669,7 +669,7 @@ def test_what_pyarrow_cant_encode_leaves_no_file(
 def test_a_key_that_runs_out_leaves_no_file(tmp_path: Path, threads: int, short: int) -> None:
     key = mc.Key.generate()
     encryption = mc.FileEncryptionProperties(footer_key=key)
-    written(numbers(0, 50), encryption, row_group_size=5)
+    write_file(numbers(0, 50), encryption, row_group_size=5)
     counter = invocation_counter(key)
     needed, counter.count = key.invocations, INVOCATION_LIMIT - key.invocations + short
     path = tmp_path / "sealed"
@@ -717,11 +717,11 @@ def test_small_row_groups_are_encoded_together(
     encoded: list[int] = []
     encode = writer._encode
 
-    def noted(row_groups: Any, *args: Any) -> Any:
+    def note_row_groups(row_groups: Any, *args: Any) -> Any:
         encoded.append(len(row_groups))
         return encode(row_groups, *args)
 
-    monkeypatch.setattr(writer, "_encode", noted)
+    monkeypatch.setattr(writer, "_encode", note_row_groups)
     monkeypatch.setattr(writer, "ENCODED_TOGETHER", 8 * 40)  # of five row groups
     out = io.BytesIO()
     with ParquetWriter(out, NUMBERS, UNIFORM, threads=threads) as opened:
@@ -807,7 +807,7 @@ def test_another_schema_is_refused_and_the_writer_goes_on(tmp_path: Path) -> Non
 def test_any_number_of_threads_gives_the_same_rows_in_order() -> None:
     plain = plain_file(numbers(0, 3000), row_group_size=70)
     for threads in (None, 1, 2, 4, 7):
-        sealed = written(numbers(0, 3000), UNIFORM, row_group_size=70, threads=threads)
+        sealed = write_file(numbers(0, 3000), UNIFORM, row_group_size=70, threads=threads)
         assert decrypted(sealed, READER) == plain
 
 
@@ -843,7 +843,7 @@ def test_row_groups_are_encoded_at_once_by_as_many_threads_as_said(
 ) -> None:
     together = threading.Barrier(threads, timeout=30)  # passed by as many at once only
     watched = Watched(monkeypatch, together.wait)
-    written(numbers(0, 600), UNIFORM, row_group_size=50, threads=threads)
+    write_file(numbers(0, 600), UNIFORM, row_group_size=50, threads=threads)
     assert watched.most == threads
     assert threading.get_ident() not in watched.callers
 
@@ -856,7 +856,7 @@ def test_by_default_there_are_as_many_threads_as_processors_but_not_many(
     monkeypatch.setattr(writer, "WORTH_A_THREAD", 0)
     together = threading.Barrier(expected, timeout=30)
     watched = Watched(monkeypatch, together.wait)
-    written(numbers(0, 600), UNIFORM, row_group_size=50)
+    write_file(numbers(0, 600), UNIFORM, row_group_size=50)
     assert watched.most == expected
 
 

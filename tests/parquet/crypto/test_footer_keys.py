@@ -61,7 +61,7 @@ def file_of(*, plaintext_footer: bool, **properties: object) -> bytes:
     )
 
 
-def renewed(
+def renew_metadata(
     file: bytes,
     change: Callable[[bytes, str | None], bytes],
     properties: mc.FileDecryptionProperties = READER,
@@ -147,10 +147,10 @@ def test_only_key_metadata_changes(plaintext_footer: bool, which: str, length: i
         return b"new " + metadata + bytes(length)
 
     file = file_of(plaintext_footer=plaintext_footer)
-    new = renewed(file, change)
+    new = renew_metadata(file, change)
 
     assert split(new)[0] == split(file)[0]
-    old_keys, new_keys = (list_key_metadata(MemorySource(one), READER)[0] for one in (file, new))
+    old_keys, new_keys = (list_key_metadata(MemorySource(data), READER)[0] for data in (file, new))
     for old_key, new_key in zip(old_keys, new_keys, strict=True):
         assert new_key.metadata == change(old_key.metadata or b"", old_key.column)
     assert verify(new, FOOTER_KEY, KEYS, b"prefix")
@@ -177,9 +177,9 @@ def bare_footer(file: bytes) -> tuple[object, object]:
 
 def test_a_sealed_footer_is_kept_where_only_the_footer_keys_metadata_changes() -> None:
     file = file_of(plaintext_footer=False)
-    new = renewed(file, lambda old, column: old if column else b"other")
+    new = renew_metadata(file, lambda old, column: old if column else b"other")
     old_module, new_module = (
-        split(one)[1][thrift_struct(split(one)[1])[1] :] for one in (file, new)
+        split(data)[1][thrift_struct(split(data)[1])[1] :] for data in (file, new)
     )
     assert new_module == old_module
 
@@ -188,7 +188,7 @@ def test_a_sealed_footer_is_kept_where_only_the_footer_keys_metadata_changes() -
 def test_whatever_is_sealed_or_signed_anew_has_a_fresh_nonce(plaintext_footer: bool) -> None:
     file, nonces = file_of(plaintext_footer=plaintext_footer), set()
     for n in range(50):
-        file = renewed(file, lambda _, __, n=n: b"%d" % n)  # type: ignore[misc]  # mypy sees no default
+        file = renew_metadata(file, lambda _, __, n=n: b"%d" % n)  # type: ignore[misc]  # mypy sees no default
         _, tail = split(file)
         module = tail[thrift_struct(tail)[1] :]
         nonces.add(module[:12] if plaintext_footer else module[4:16])
@@ -205,7 +205,7 @@ def test_a_column_may_have_other_key_metadata_in_each_row_group() -> None:
         asked.add((column, metadata))
         return metadata[::-1]
 
-    new = renewed(body + sign(footer), reversing)
+    new = renew_metadata(body + sign(footer), reversing)
     assert {("id", b"The id's"), ("id", ID_NAME)} <= asked
     named = [own[2] for own, name in chunks(thrift_struct(split(new)[1])[0]) if name == "id"]
     assert named == [b"The id's"[::-1], ID_NAME[::-1], ID_NAME[::-1]]
@@ -215,7 +215,7 @@ def test_empty_key_metadata_of_arrow_is_left_alone() -> None:
     folder = shared_vectors() / "pyarrow"
     file = (folder / "enc" / "cpp_crc_gcm.parquet").read_bytes()
     entries = json.loads((folder / "manifest.json").read_text())["entries"]
-    (entry,) = (one for one in entries if one["file"] == "enc/cpp_crc_gcm.parquet")
+    (entry,) = (entry for entry in entries if entry["file"] == "enc/cpp_crc_gcm.parquet")
     reader = mc.FileDecryptionProperties(footer_key=bytes.fromhex(entry["enc"]["footer_key"]))
     listed, _ = list_key_metadata(MemorySource(file), reader)
     assert b"" in [key.metadata for key in listed]
@@ -230,7 +230,7 @@ def test_empty_key_metadata_of_arrow_is_left_alone() -> None:
 
 
 def sign(footer: bytes) -> bytes:
-    """Give the end of a file with a plaintext footer, signed without the package."""
+    """Return the end of a file with a plaintext footer, signed without the package."""
     algorithm = thrift_struct(footer)[0][8][1]
     aad = algorithm[1] + algorithm[2] + b"\0"
     nonce = b"0123456789ab"
@@ -248,7 +248,7 @@ def test_fields_of_newer_writers_stay() -> None:
     body, tail = split(file)
     footer = tail[: thrift_struct(tail)[1]]
     newer = body + sign(footer[:-1] + UNKNOWN + b"\0")
-    new = renewed(newer, lambda old, _: old + b"!")
+    new = renew_metadata(newer, lambda old, _: old + b"!")
     assert thrift_struct(split(new)[1])[0][500] == b"newer one"
     assert bare_footer(new) == bare_footer(newer)
     assert rows_of(new).equals(TABLE)
@@ -257,7 +257,7 @@ def test_fields_of_newer_writers_stay() -> None:
 # --- what is not signed anew ---------------------------------------------------------------------
 
 
-def altered(file: bytes) -> bytes:
+def alter_footer(file: bytes) -> bytes:
     """Alter a plaintext footer as an attacker does who has no key."""
     at = file.rindex(b"parquet-cpp")
     return file[:at] + b"parquet-CPP" + file[at + 11 :]
@@ -268,7 +268,7 @@ def test_an_altered_footer_is_never_signed_anew(require_encrypted: bool) -> None
     properties = mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, check_footer_integrity=False, require_encrypted=require_encrypted
     )
-    source = MemorySource(altered(file_of(plaintext_footer=True)))
+    source = MemorySource(alter_footer(file_of(plaintext_footer=True)))
     with pytest.raises(mc.FooterSignatureError):
         new_tail(source, properties, lambda old, _: old + b"!")
 
@@ -277,7 +277,7 @@ def test_rotation_never_signs_an_altered_footer(tmp_path: Path) -> None:
     path, kms = tmp_path / "a.parquet", RotatingKms(kf=1)
     tools = mc.KeyTools(kms)
     mc.write_table(TABLE, path, tools.encryption(mc.Policy(footer_key="kf", plaintext_footer=True)))
-    forged = altered(path.read_bytes())
+    forged = alter_footer(path.read_bytes())
     path.write_bytes(forged)
     kms.rotate()
     careless = tools.decryption(check_footer_integrity=False)

@@ -22,7 +22,7 @@ TABLE = pa.table({"secret": [f"s{n}" for n in range(ROWS)], "public": range(ROWS
 FILTERS = (pc.field("public") == 700, pc.field("public") > 1950, pc.field("secret") == "s1200")
 
 
-def sealed(*, plaintext_footer: bool) -> bytes:
+def encrypt_file(*, plaintext_footer: bool) -> bytes:
     out = io.BytesIO()
     options: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
     mc.write_table(
@@ -66,7 +66,7 @@ def forgeries(data: bytes) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.seeded
 @pytest.mark.parametrize("plaintext_footer", [False, True])
 def test_forged_indexes_of_a_plaintext_column_hide_no_row(plaintext_footer: bool) -> None:
-    data = sealed(plaintext_footer=plaintext_footer)
+    data = encrypt_file(plaintext_footer=plaintext_footer)
     wanted = [mc.read_table(data, OPENING, filters=condition) for condition in FILTERS]
     assert [table.num_rows for table in wanted] == [1, 49, 1]
     tried = set()

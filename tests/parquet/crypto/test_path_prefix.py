@@ -51,11 +51,11 @@ def write_by_tenant(folder: Path, encryption: object) -> list[Path]:
     return paths
 
 
-def swap(one: Path, other: Path) -> None:
-    spare = one.with_name("spare")
-    one.rename(spare)
-    other.rename(one)
-    spare.rename(other)
+def swap(first: Path, second: Path) -> None:
+    spare = first.with_name("spare")
+    first.rename(spare)
+    second.rename(first)
+    spare.rename(second)
 
 
 # --- which path ----------------------------------------------------------------------------------
@@ -349,6 +349,6 @@ def test_a_folder_under_one_prefix_is_refused_unless_asked_for(plain: Path, how:
     assert run(plain, "encrypt", *options, shared, "plain", "lake").exit_code == 0
     assert run(plain, "verify", *options, "lake").exit_code == 1
     assert run(plain, "verify", *options, shared, "lake").exit_code == 0
-    new = [f"--new-{one[2:]}" if one.startswith("--") else one for one in options]
+    new = [f"--new-{option[2:]}" if option.startswith("--") else option for option in options]
     again = run(plain, "rekey", *options, *new, "lake", "next")
     assert (again.exit_code, "--new-shared-aad-prefix" in again.stderr) == (2, True)

@@ -210,7 +210,7 @@ def test_numbers_have_one_spelling(tmp_path: Path, prefix: bytes) -> None:
             parts_of(folder, expected_parts=expected)
 
 
-def renamed(data: bytes, prefix: bytes) -> bytes:
+def replace_prefix(data: bytes, prefix: bytes) -> bytes:
     """Write another prefix into a file, for which no key is needed."""
 
     def change(crypto: Any) -> None:
@@ -222,7 +222,7 @@ def renamed(data: bytes, prefix: bytes) -> bytes:
 def test_a_part_that_claims_another_number_is_refused(tmp_path: Path) -> None:
     folder = dataset(tmp_path, 3, {})
     data = (folder / "part-00001.parquet").read_bytes()
-    (folder / "part-00001.parquet").write_bytes(renamed(data, b"people.part2"))
+    (folder / "part-00001.parquet").write_bytes(replace_prefix(data, b"people.part2"))
     with pytest.raises((mc.TagMismatchError, mc.AadPrefixError)):
         parts_of(folder, expected_parts=3)
 
@@ -320,7 +320,7 @@ READERS: list[Callable[..., Any]] = [
 ]
 
 
-def verified(verifier: Any, **more: Any) -> mc.FileDecryptionProperties:
+def reader_with_verifier(verifier: Any, **more: Any) -> mc.FileDecryptionProperties:
     given: dict[str, Any] = {"footer_key": FOOTER_KEY, "column_keys": {"ssn": COLUMN_KEY}} | more
     return mc.FileDecryptionProperties(aad_prefix_verifier=verifier, **given)
 
@@ -334,7 +334,7 @@ def test_a_verifier_sees_the_prefix_once(read: Any, plaintext_footer: bool) -> N
         seen.append(prefix)
         return True
 
-    assert read(part_of(7, plaintext_footer=plaintext_footer), verified(verify)) == 3
+    assert read(part_of(7, plaintext_footer=plaintext_footer), reader_with_verifier(verify)) == 3
     assert seen == [b"people.part7"]
 
 
@@ -342,7 +342,7 @@ def test_a_verifier_sees_the_prefix_once(read: Any, plaintext_footer: bool) -> N
 def test_what_is_not_true_refuses(answer: Any) -> None:
     for read in READERS:
         with pytest.raises(mc.AadPrefixError, match=r"people\.part7"):
-            read(part_of(7), verified(lambda _: answer))
+            read(part_of(7), reader_with_verifier(lambda _: answer))
 
 
 def test_a_verifier_sees_authenticated_prefixes_alone() -> None:
@@ -357,10 +357,10 @@ def test_a_verifier_sees_authenticated_prefixes_alone() -> None:
     body, tail, magic = split_tail(signed)
     broken = join_tail(body, tail[:-1] + bytes([tail[-1] ^ 1]), magic)
     for file, keys in (
-        (renamed(data, b"people.part8"), verified(verify)),
-        (data, verified(verify, footer_key=OTHER_KEY)),
-        (broken, verified(verify)),
-        (signed, verified(verify, footer_key=OTHER_KEY)),
+        (replace_prefix(data, b"people.part8"), reader_with_verifier(verify)),
+        (data, reader_with_verifier(verify, footer_key=OTHER_KEY)),
+        (broken, reader_with_verifier(verify)),
+        (signed, reader_with_verifier(verify, footer_key=OTHER_KEY)),
     ):
         for read in READERS:
             with pytest.raises((mc.TagMismatchError, mc.FooterSignatureError)):
@@ -372,13 +372,13 @@ def test_files_without_a_prefix_to_verify_are_refused() -> None:
     for data in (part_of(7, aad_prefix=None), part_of(7, store_aad_prefix=False)):
         for read in READERS:
             with pytest.raises(mc.AadPrefixError):
-                read(data, verified(lambda _: True))
+                read(data, reader_with_verifier(lambda _: True))
 
 
 def test_an_empty_stored_prefix_is_none() -> None:
-    data = renamed(part_of(7, aad_prefix=None), b"")
+    data = replace_prefix(part_of(7, aad_prefix=None), b"")
     with pytest.raises(mc.AadPrefixError):
-        mc.read_table(data, verified(lambda _: True))
+        mc.read_table(data, reader_with_verifier(lambda _: True))
 
 
 def test_a_verifiers_own_error_comes_through() -> None:
@@ -390,14 +390,14 @@ def test_a_verifiers_own_error_comes_through() -> None:
 
     for read in READERS:
         with pytest.raises(OutOfOrderError):
-            read(part_of(7), verified(verify))
+            read(part_of(7), reader_with_verifier(verify))
 
 
 def test_a_prefix_and_a_verifier_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="not both"):
-        verified(lambda _: True, aad_prefix=b"people.part7")
+        reader_with_verifier(lambda _: True, aad_prefix=b"people.part7")
     with pytest.raises(TypeError):
-        verified(b"people.part7")
+        reader_with_verifier(b"people.part7")
 
 
 def test_a_moved_border_is_refused_before_the_verifier() -> None:
@@ -413,14 +413,14 @@ def test_a_moved_border_is_refused_before_the_verifier() -> None:
         algorithm.aad_file_unique = last + algorithm.aad_file_unique
 
     with pytest.raises(mc.AadPrefixError, match="aad_file_unique"):
-        mc.read_table(edit_crypto(part_of(10), move), verified(verify))
+        mc.read_table(edit_crypto(part_of(10), move), reader_with_verifier(verify))
     assert seen == []
 
 
 # --- what must be encrypted ----------------------------------------------------------------------
 
 
-def sealed(**how: Any) -> bytes:
+def encrypt_file(**how: Any) -> bytes:
     plain = plain_file(
         pa.table({"id": [1, 2], "ssn": ["x", "y"], "a": [{"b": 1, "c": 2}, {"b": 3, "c": 4}]})
     )
@@ -462,7 +462,7 @@ def test_a_plaintext_file_is_read_where_it_is_said(footer_key: bytes | None) -> 
 
 @pytest.mark.parametrize("read", ALL_READERS)
 def test_a_column_in_plaintext_is_refused_where_its_key_is_given(read: Any) -> None:
-    data = sealed(plaintext_columns=["ssn"])
+    data = encrypt_file(plaintext_columns=["ssn"])
     with pytest.raises(mc.PlaintextError, match="ssn"):
         read(data, insisting(True, column_keys={"ssn": COLUMN_KEY}))
     read(data, insisting(True))
@@ -471,7 +471,7 @@ def test_a_column_in_plaintext_is_refused_where_its_key_is_given(read: Any) -> N
 
 @pytest.mark.parametrize("read", ALL_READERS)
 def test_named_columns_are_refused_in_plaintext(read: Any) -> None:
-    data = sealed(plaintext_columns=["ssn", "a.c"])
+    data = encrypt_file(plaintext_columns=["ssn", "a.c"])
     for names in (["ssn"], ["id", "ssn"], ["a"], ["a.c"]):
         with pytest.raises(mc.PlaintextError, match=r"ssn|a\.c"):
             read(data, insisting(names))
@@ -486,16 +486,16 @@ def test_named_columns_are_refused_under_the_footer_key_where_they_have_their_ow
 ) -> None:
     keys = {"ssn": COLUMN_KEY}
     with pytest.raises(mc.PlaintextError, match="ssn"):
-        read(sealed(), insisting(["ssn"], column_keys=keys))
-    read(sealed(column_keys=keys), insisting(["ssn"], column_keys=keys))
-    read(sealed(), insisting(["ssn"]))
+        read(encrypt_file(), insisting(["ssn"], column_keys=keys))
+    read(encrypt_file(column_keys=keys), insisting(["ssn"], column_keys=keys))
+    read(encrypt_file(), insisting(["ssn"]))
 
 
 @pytest.mark.parametrize("read", ALL_READERS)
 def test_names_that_fit_no_column_are_refused(read: Any) -> None:
     """A typing mistake would turn the check off."""
     with pytest.raises((ValueError, mc.PlaintextError), match="snn"):
-        read(sealed(plaintext_columns=["ssn"]), insisting(["snn"]))
+        read(encrypt_file(plaintext_columns=["ssn"]), insisting(["snn"]))
 
 
 @pytest.mark.parametrize("wrong", ["ssn", b"ssn", None, 1, [1]])
@@ -508,7 +508,9 @@ def test_what_is_required_is_a_bool_or_names(wrong: Any) -> None:
 def test_a_footer_whose_algorithm_was_removed_is_refused(required: Any) -> None:
     from modcrypt.parquet.format.idl import decode, encode
 
-    body, tail, magic = split_tail(sealed(plaintext_footer=True, column_keys={"ssn": COLUMN_KEY}))
+    body, tail, magic = split_tail(
+        encrypt_file(plaintext_footer=True, column_keys={"ssn": COLUMN_KEY})
+    )
     metadata, _ = decode("FileMetaData", tail)
     metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
     forged = join_tail(body, encode(metadata), magic)
@@ -520,7 +522,7 @@ def test_a_footer_whose_algorithm_was_removed_is_refused(required: Any) -> None:
 
 def test_a_column_swapped_to_plaintext_by_a_holder_of_the_footer_key() -> None:
     """They can write what they like under the footer key, or in plaintext, but it shows."""
-    data = sealed(column_keys={"ssn": COLUMN_KEY})
+    data = encrypt_file(column_keys={"ssn": COLUMN_KEY})
 
     def swap(metadata: Any) -> None:
         chunk = metadata.row_groups[0].columns[1]

@@ -385,7 +385,7 @@ def test_a_key_that_is_missing_for_one_file_alone(tmp_path: Path, mode: Any, wit
     if mode == "error":
         with pytest.raises(mc.KeyNotFoundError, match="name") as caught:
             mc.read_table(tmp_path, keys_of)
-        assert without in said(caught.value)
+        assert without in error_text(caught.value)
         return
     assert mc.read_table(tmp_path, keys_of, columns=["id"])["id"].to_pylist() == [0, 1, 2] * 2
     try:
@@ -419,19 +419,19 @@ def test_one_file_takes_properties_or_a_function(folders: Folders) -> None:
 # --- damage --------------------------------------------------------------------------------------
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     return " ".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def altered(data: bytes, at: int = 40) -> bytes:
+def flip_byte(data: bytes, at: int = 40) -> bytes:
     out = bytearray(data)
     out[at] ^= 1
     return bytes(out)
 
 
 DAMAGE: dict[str, tuple[type[Exception], Callable[[bytes], bytes]]] = {
-    "altered page": (mc.TagMismatchError, altered),
-    "altered footer": (mc.TagMismatchError, lambda data: altered(data, -9)),
+    "altered page": (mc.TagMismatchError, flip_byte),
+    "altered footer": (mc.TagMismatchError, lambda data: flip_byte(data, -9)),
     "plaintext": (mc.PlaintextError, lambda _: plain_file(rows(0, 3))),
     "cut short": (mc.FormatError, lambda data: data[:-5]),
     "empty": (mc.FormatError, lambda _: b""),
@@ -461,8 +461,8 @@ def test_the_damaged_file_is_named(folders: Folders, what: str, where: int) -> N
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(error) as caught:
         mc.read_table(folders.sealed, KEYS)
-    assert f"part-{where}.parquet" in said(caught.value)
-    assert sum(f"part-{n}.parquet" in said(caught.value) for n in range(10)) == 1
+    assert f"part-{where}.parquet" in error_text(caught.value)
+    assert sum(f"part-{n}.parquet" in error_text(caught.value) for n in range(10)) == 1
     if isinstance(caught.value, mc.TagMismatchError):
         assert caught.value.module is not None
     given: list[int] = []
@@ -470,7 +470,7 @@ def test_the_damaged_file_is_named(folders: Folders, what: str, where: int) -> N
         given.extend(
             i for batch in mc.iter_batches(folders.sealed, KEYS) for i in batch["id"].to_pylist()
         )
-    assert f"part-{where}.parquet" in said(caught.value)
+    assert f"part-{where}.parquet" in error_text(caught.value)
     assert given == [i for n in range(where) for i in (n, n + 1, n + 2)], "whole files, in order"
 
 
@@ -511,9 +511,9 @@ def test_a_file_system_in_memory(folders: Folders) -> None:
         wanted = mc.read_table(folders.sealed, KEYS)
         assert mc.read_table(root, KEYS, filesystem=memory).equals(wanted)
         assert mc.read_table("memory:/" + root, KEYS).equals(wanted)
-        one = f"{root}/country=SE/year=2026/b.parquet"
-        assert mc.read_table(["memory:/" + one], KEYS)["country"].to_pylist() == ["SE"] * 20
-        assert mc.read_table("memory:/" + one, KEYS).column_names == ["id", "name"]
+        part = f"{root}/country=SE/year=2026/b.parquet"
+        assert mc.read_table(["memory:/" + part], KEYS)["country"].to_pylist() == ["SE"] * 20
+        assert mc.read_table("memory:/" + part, KEYS).column_names == ["id", "name"]
     finally:
         memory.rm(root, recursive=True)
 
@@ -536,7 +536,7 @@ def test_relative_paths(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_file_and_no_thread_is_left_behind(folders: Folders) -> None:
     countries(folders)
 
-    def left() -> tuple[int, int]:
+    def count_open() -> tuple[int, int]:
         gc.collect()
         ours = [t for t in threading.enumerate() if t.name.startswith("modcrypt")]
         fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
@@ -545,26 +545,26 @@ def test_no_file_and_no_thread_is_left_behind(folders: Folders) -> None:
 
     mc.read_table(folders.sealed, KEYS)
     mc.read_table(folders.sealed, KEYS, filters=f("country") == "SE")  # without the first file
-    assert left() == (0, 0), "read"
+    assert count_open() == (0, 0), "read"
     mc.iter_batches(folders.sealed, KEYS)
-    assert left() == (0, 0), "never begun"
+    assert count_open() == (0, 0), "never begun"
     batches = mc.iter_batches(folders.sealed, KEYS, batch_size=3)
     next(batches)
     del batches
-    assert left() == (0, 0), "left after a batch"
+    assert count_open() == (0, 0), "left after a batch"
     for how in ({"columns": ["zebra"]}, {"filters": f("zebra") == 1}):
         with pytest.raises(ValueError, match="zebra"):
             mc.read_table(folders.sealed, KEYS, **how)
-    assert left() == (0, 0), "refused"
+    assert count_open() == (0, 0), "refused"
     with pytest.raises(mc.TagMismatchError):
         mc.read_table(folders.sealed, mc.FileDecryptionProperties(footer_key=OTHER_KEY))
     last = folders.sealed / "country=__HIVE_DEFAULT_PARTITION__/year=-7/z.parquet"
-    last.write_bytes(altered(last.read_bytes()))
+    last.write_bytes(flip_byte(last.read_bytes()))
     with pytest.raises(mc.TagMismatchError):
         mc.read_table(folders.sealed, KEYS)
     with pytest.raises(mc.TagMismatchError):
         list(mc.iter_batches(folders.sealed, KEYS))
-    assert left() == (0, 0), "failed"
+    assert count_open() == (0, 0), "failed"
 
 
 # --- together ------------------------------------------------------------------------------------

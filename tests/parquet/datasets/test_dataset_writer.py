@@ -46,7 +46,7 @@ def open_with_pyarrow(path: Path, key: bytes = FOOTER_KEY, **properties: Any) ->
 
 
 def by_folder(base: Path, paths: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Give the rows in each folder, in the order of the paths, as PyArrow decrypts them."""
+    """Return the rows in each folder, in the order of the paths, as PyArrow decrypts them."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in paths:
         with open_with_pyarrow(base / path) as file:
@@ -55,7 +55,7 @@ def by_folder(base: Path, paths: list[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def by_folder_of_pyarrow(base: Path, data: Any, scheme: Any) -> dict[str, list[dict[str, Any]]]:
-    """Have pyarrow.dataset write the same in plaintext; give the rows in each folder."""
+    """Have pyarrow.dataset write the same in plaintext; return the rows in each folder."""
     ds.write_dataset(data, base, format="parquet", partitioning=scheme, use_threads=False)
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for path in files(base):
@@ -65,7 +65,7 @@ def by_folder_of_pyarrow(base: Path, data: Any, scheme: Any) -> dict[str, list[d
 
 
 def files(base: Path) -> list[str]:
-    """Give all files in a folder, hidden ones too."""
+    """Return all files in a folder, hidden ones too."""
     return sorted(str(path.relative_to(base)) for path in base.rglob("*") if path.is_file())
 
 
@@ -329,8 +329,8 @@ def test_our_own_reader_gives_the_table_back(tmp_path: Path) -> None:
     mc.write_dataset(table, tmp_path, ENCRYPTION, partitioning=["n", "city"])
     read = mc.read_table(tmp_path, DECRYPTION)
     assert by_v(read).equals(by_v(table))
-    one = mc.read_table(tmp_path, DECRYPTION, filters=[("city", "=", "a/b"), ("n", "=", 2)])
-    assert sorted(one["v"].to_pylist()) == [v for v in range(60) if v % 3 == 2 and v % 4 == 2]
+    found = mc.read_table(tmp_path, DECRYPTION, filters=[("city", "=", "a/b"), ("n", "=", 2)])
+    assert sorted(found["v"].to_pylist()) == [v for v in range(60) if v % 3 == 2 and v % 4 == 2]
 
 
 def test_pyarrow_finds_the_dataset_in_decrypted_copies(tmp_path: Path) -> None:
@@ -463,25 +463,25 @@ def test_options_of_the_writer_reach_every_file(partitioning: Any, tmp_path: Pat
             assert groups[0].column(0).compression == "ZSTD"
 
 
-def scattered(batches: int = 40, partitions: int = 60) -> Iterator[pa.RecordBatch]:
+def scattered_batches(batches: int = 40, partitions: int = 60) -> Iterator[pa.RecordBatch]:
     for n in range(batches):
         values = range(n * partitions, (n + 1) * partitions)
         yield pa.record_batch({"v": values, "p": [v * 7 % partitions for v in values]})
 
 
 @pytest.fixture
-def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give little memory, and few open files."""
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return little memory, and few open files."""
     monkeypatch.setattr(dataset_writer, "_BLOCK_BYTES", 1000)
     monkeypatch.setattr(dataset_writer, "_GATHERED_BYTES", 4000)
     monkeypatch.setattr(dataset_writer, "_OPEN_FILES", 8)
 
 
-@pytest.mark.usefixtures("cramped")
+@pytest.mark.usefixtures("small_limits")
 def test_more_partitions_than_open_files_have_several_files_each(tmp_path: Path) -> None:
-    schema = next(scattered()).schema
+    schema = next(scattered_batches()).schema
     paths = mc.write_dataset(
-        scattered(),
+        scattered_batches(),
         tmp_path,
         ENCRYPTION,
         schema=schema,
@@ -498,18 +498,18 @@ def test_more_partitions_than_open_files_have_several_files_each(tmp_path: Path)
     mc.read_table(tmp_path, DECRYPTION, aad_prefix_template=TEMPLATE, expected_parts=len(paths))
 
 
-@pytest.mark.usefixtures("cramped")
+@pytest.mark.usefixtures("small_limits")
 def test_rows_that_wait_are_bounded_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = []
     split = dataset_writer._split_by_partition
 
-    def watched(block: pa.RecordBatch, scheme: Any) -> Any:
+    def watch(block: pa.RecordBatch, scheme: Any) -> Any:
         seen.append(pa.total_allocated_bytes())
         return split(block, scheme)
 
-    monkeypatch.setattr(dataset_writer, "_split_by_partition", watched)
+    monkeypatch.setattr(dataset_writer, "_split_by_partition", watch)
     before = pa.total_allocated_bytes()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -528,24 +528,24 @@ def test_rows_that_wait_are_bounded_in_memory(
     )  # of 500 that wait at most: row groups are no smaller than need be
 
 
-@pytest.mark.usefixtures("cramped")
+@pytest.mark.usefixtures("small_limits")
 def test_a_large_batch_is_divided_bit_by_bit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = []
     split = dataset_writer._split_by_partition
 
-    def watched(block: pa.RecordBatch, scheme: Any) -> Any:
+    def watch(block: pa.RecordBatch, scheme: Any) -> Any:
         seen.append(block.nbytes)
         return split(block, scheme)
 
-    monkeypatch.setattr(dataset_writer, "_split_by_partition", watched)
+    monkeypatch.setattr(dataset_writer, "_split_by_partition", watch)
     mc.write_dataset(numbers(0, 2000), tmp_path, ENCRYPTION, partitioning=["p"])
     assert sum(seen) == 32_000
     assert max(seen) < 2000
 
 
-@pytest.mark.usefixtures("cramped")
+@pytest.mark.usefixtures("small_limits")
 def test_a_file_that_is_in_use_stays_open(tmp_path: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for n in range(200):
@@ -801,7 +801,7 @@ class Oops(BaseException):
 
 
 @pytest.mark.parametrize("partitioning", [None, ["p"]])
-@pytest.mark.usefixtures("cramped")
+@pytest.mark.usefixtures("small_limits")
 def test_an_exception_in_the_data_leaves_no_file(partitioning: Any, tmp_path: Path) -> None:
     oops = Oops()
     seen = []

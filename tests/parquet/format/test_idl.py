@@ -218,7 +218,7 @@ class Insert:
 
 @each_case(
     "fields",
-    [*([one] for one in (*UNKNOWN, UUID)), UNKNOWN],
+    [*([kind] for kind in (*UNKNOWN, UUID)), UNKNOWN],
     ids=lambda fields: fields[0][0] if len(fields) == 1 else "all",
 )
 def test_unknown_fields_at_every_level_of_a_footer_survive(
@@ -485,14 +485,14 @@ def test_a_huge_declared_count_costs_nothing(case: int, number: int) -> None:
     data += b"\x00" * 3
     tracemalloc.start()
     try:
-        refused(name, data)
+        check_refusal(name, data)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-    assert calls_of(lambda: refused(name, data)) < 1000
+    assert calls_of(lambda: check_refusal(name, data)) < 1000
 
 
-def refused(name: str, data: bytes) -> None:
+def check_refusal(name: str, data: bytes) -> None:
     with pytest.raises(FormatError):
         decode(name, data)
 
@@ -524,8 +524,8 @@ def test_work_grows_with_the_bytes_and_not_faster(unit: bytes) -> None:
     assert many <= 8 * 1600 * len(unit)
 
 
-def nested(kind: str, depth: int) -> bytes:
-    """Give the payload of field 3 of a KeyValue: `depth` containers in each other."""
+def nest_containers(kind: str, depth: int) -> bytes:
+    """Return the payload of field 3 of a KeyValue: `depth` containers in each other."""
     opened, closed = {
         "structs": (b"\x1c", b"\x00"),
         "lists": (b"\x19", b""),
@@ -542,7 +542,7 @@ def nested(kind: str, depth: int) -> bytes:
 )
 def test_nesting_has_a_limit_far_from_the_interpreters(kind: str, wire: int) -> None:
     def with_field(depth: int) -> bytes:
-        return b"\x18\x01a" + bytes((0x20 | wire,)) + nested(kind, depth) + b"\x00"
+        return b"\x18\x01a" + bytes((0x20 | wire,)) + nest_containers(kind, depth) + b"\x00"
 
     shallow = with_field(10)
     assert encode(decode("KeyValue", shallow)[0]) == shallow

@@ -20,7 +20,7 @@ def varint(value: int) -> bytes:
     return bytes((*out, value))
 
 
-def spelt(levels: list[int], highest: int, runs: random.Random) -> bytes:
+def encode_levels(levels: list[int], highest: int, runs: random.Random) -> bytes:
     """Spell levels as runs of both kinds, value by value (Parquet "RLE/Bit-Packing Hybrid")."""
     width, out, at = highest.bit_length(), bytearray(), 0
     while at < len(levels):
@@ -77,8 +77,8 @@ def test_levels_are_counted(
     definition = [runs.choice((0, max_definition)) for _ in range(count)]
     repetition = [0, *(runs.randint(0, max_repetition) for _ in range(count - 1))]
     nulls, rows = count - definition.count(max_definition), repetition.count(0)
-    r = spelt(repetition, max_repetition, runs) if max_repetition else b""
-    d = spelt(definition, max_definition, runs)
+    r = encode_levels(repetition, max_repetition, runs) if max_repetition else b""
+    d = encode_levels(definition, max_definition, runs)
     levels = Levels(max_definition, max_repetition, counts_nulls=True)
     clear = memoryview(r + d)
     assert find_contradiction(levels, header(count, nulls, rows, r, d), clear) is None
@@ -91,7 +91,7 @@ def test_levels_are_counted(
 
 def test_a_writer_that_counts_no_nulls_is_believed() -> None:
     """With statistics off, parquet-java writes 0."""
-    definition = spelt([1, 0, 1, 0], 1, random.Random(0))
+    definition = encode_levels([1, 0, 1, 0], 1, random.Random(0))
     said = header(4, 0, 4, b"", definition)
     assert (
         find_contradiction(Levels(1, 0, counts_nulls=False), said, memoryview(definition)) is None

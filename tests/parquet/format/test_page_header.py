@@ -35,7 +35,7 @@ walk = page_header._scan_any
 
 
 def check_scan(data: bytes) -> PageHeader:
-    """Hold a scan against thriftpy2, wherever the header stands; give what was found."""
+    """Hold a scan against thriftpy2, wherever the header stands; return what was found."""
     judge, size = judged("PageHeader", data)
     found = scan(data, 0, len(data))
     assert found == walk(data, 0, len(data))

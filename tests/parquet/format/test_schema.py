@@ -33,12 +33,12 @@ Tree: TypeAlias = "tuple[str, list[Tree] | None]"
 """Name and children; None makes a leaf."""
 
 
-def flattened(tree: Tree) -> list[ThriftStruct]:
+def flatten_tree(tree: Tree) -> list[ThriftStruct]:
     name, children = tree
     if children is None:
         return [new("SchemaElement", name=name.encode(), type=INT32)]
     head = new("SchemaElement", name=name.encode(), num_children=len(children))
-    return [head, *(element for child in children for element in flattened(child))]
+    return [head, *(element for child in children for element in flatten_tree(child))]
 
 
 def paths(children: list[Tree], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -48,12 +48,12 @@ def paths(children: list[Tree], above: tuple[str, ...] = ()) -> list[tuple[str, 
     return out
 
 
-def pruned(tree: Tree, keep: list[bool]) -> Tree | None:
+def prune_tree(tree: Tree, keep: list[bool]) -> Tree | None:
     """Leave leaves out, taking their flags from `keep` in turn, and the groups this empties."""
     name, children = tree
     if children is None:
         return tree if keep.pop(0) else None
-    kept = [child for child in (pruned(child, keep) for child in children) if child is not None]
+    kept = [child for child in (prune_tree(child, keep) for child in children) if child is not None]
     return (name, kept) if kept or not children else None
 
 
@@ -77,7 +77,7 @@ def pyarrow_paths(file: bytes) -> list[str]:
     return [schema.column(i).path for i in range(len(schema))]
 
 
-def dotted(file: bytes) -> list[str]:
+def dotted_paths(file: bytes) -> list[str]:
     return [
         ".".join(path) for path in leaf_paths(decode("FileMetaData", footer_of(file))[0].schema)
     ]
@@ -87,26 +87,26 @@ def test_paths_are_pyarrows() -> None:
     out = io.BytesIO()
     pq.write_table(small_table(), out)
     for file in (out.getvalue(), of_rich_types()):
-        assert dotted(file) == pyarrow_paths(file)
-    assert "address.zip" in dotted(out.getvalue())
-    assert "tags.list.element" in dotted(out.getvalue())
+        assert dotted_paths(file) == pyarrow_paths(file)
+    assert "address.zip" in dotted_paths(out.getvalue())
+    assert "tags.list.element" in dotted_paths(out.getvalue())
 
 
 def test_paths_of_other_writers_are_pyarrows() -> None:
     files = sorted(shared_vectors().glob("*/twins/*.parquet"))
     assert len(files) > 10
     for path in files:
-        assert dotted(path.read_bytes()) == pyarrow_paths(path.read_bytes())
+        assert dotted_paths(path.read_bytes()) == pyarrow_paths(path.read_bytes())
 
 
 @given(ROOTS)
 def test_paths_are_those_of_the_tree(root: Tree) -> None:
-    assert leaf_paths(flattened(root)) == paths(root[1] or [])
+    assert leaf_paths(flatten_tree(root)) == paths(root[1] or [])
 
 
 def test_names_that_are_not_ascii_or_hold_dots_are_kept() -> None:
     tree: Tree = ("schema", [("a.b", [("ü\N{SNOWMAN}", None)]), ("", None)])
-    assert leaf_paths(flattened(tree)) == [("a.b", "ü\N{SNOWMAN}"), ("",)]
+    assert leaf_paths(flatten_tree(tree)) == [("a.b", "ü\N{SNOWMAN}"), ("",)]
 
 
 def test_a_leaf_that_says_it_has_no_children_is_a_leaf() -> None:
@@ -219,17 +219,17 @@ def test_covering_goes_by_whole_names_and_never_by_parts_of_them(
 
 @given(ROOTS, st.data())
 def test_what_is_kept_is_the_pruned_tree(root: Tree, data: st.DataObject) -> None:
-    schema = flattened(root)
+    schema = flatten_tree(root)
     before = shape(schema)
     keep = [data.draw(st.booleans()) for _ in leaf_paths(schema)]
-    expected = pruned(root, list(keep)) or (root[0], [])  # the root stays, whatever it loses
-    assert shape(keep_leaves(schema, keep)) == shape(flattened(expected))
+    expected = prune_tree(root, list(keep)) or (root[0], [])  # the root stays, whatever it loses
+    assert shape(keep_leaves(schema, keep)) == shape(flatten_tree(expected))
     assert shape(schema) == before, "the schema given was changed"
 
 
 def test_one_of_two_leaves_of_a_nested_group() -> None:
     tree: Tree = ("s", [("id", None), ("a", [("b", [("c", None), ("d", None)]), ("e", None)])])
-    kept = keep_leaves(flattened(tree), [True, False, True, False])
+    kept = keep_leaves(flatten_tree(tree), [True, False, True, False])
     assert shape(kept) == [
         (b"s", None, 2),
         (b"id", INT32, None),

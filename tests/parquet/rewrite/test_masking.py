@@ -45,7 +45,7 @@ READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 
 
-def hashed(text: str | bytes | None) -> str | None:
+def hash_text(text: str | bytes | None) -> str | None:
     """Compute the hash of a value from its text."""
     if text is None:
         return None
@@ -53,13 +53,13 @@ def hashed(text: str | bytes | None) -> str | None:
     return mask_hash(HASH_KEY, data)
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def write_file(table: pa.Table, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()
 
 
-def masked(sealed: bytes, reader: mc.FileDecryptionProperties = READER, **masks: Any) -> bytes:
+def mask_file(sealed: bytes, reader: mc.FileDecryptionProperties = READER, **masks: Any) -> bytes:
     out = io.BytesIO()
     if "hashed" in masks:
         masks = {"hash_key": HASH_KEY} | masks
@@ -69,7 +69,7 @@ def masked(sealed: bytes, reader: mc.FileDecryptionProperties = READER, **masks:
 
 def masked_plain(plain: bytes, **masks: Any) -> bytes:
     """Mask a file on its encrypted way, and give the plaintext of what came out."""
-    made = masked(encrypt(plain, **KEYS), **masks)
+    made = mask_file(encrypt(plain, **KEYS), **masks)
     verify(made, FOOTER_KEY, {})
     return decrypt(made, **KEYS)
 
@@ -161,13 +161,13 @@ def flat(array: pa.Array) -> Placed:
     return pa.table({"c": array, "id": range(len(array))}), "c", lambda values: values
 
 
-def picked(array: pa.Array, *index: int) -> pa.Array:
+def pick(array: pa.Array, *index: int) -> pa.Array:
     """Take some values; Arrow's own `take` knows no views."""
     return pa.concat_arrays([array[n : n + 1] for n in index])
 
 
-def required(array: pa.Array) -> Placed:
-    array = picked(array, *[n for n, value in enumerate(array) if value.is_valid])
+def place_required(array: pa.Array) -> Placed:
+    array = pick(array, *[n for n, value in enumerate(array) if value.is_valid])
     schema = pa.schema([pa.field("c", array.type, nullable=False)])
     return pa.table([array], schema=schema), "c", lambda v: [x for x in v if x is not None]
 
@@ -195,7 +195,7 @@ def in_list(array: pa.Array) -> Placed:
 
 def in_fixed_list(array: pa.Array) -> Placed:
     """Put it into pairs, between which a row is null."""
-    values = picked(array, 0, 1, 0, 1, 1, 0)
+    values = pick(array, 0, 1, 0, 1, 1, 0)
     pairs = pa.FixedSizeListArray.from_arrays(values, 2, mask=pa.array([False, True, False]))
     return pa.table({"c": pairs}), "c.list.element", lambda v: [v[:2], None, [v[1], v[0]]]
 
@@ -214,8 +214,8 @@ everywhere = each_case(
     [
         pytest.param(name, place, id=f"{name}, {place.__name__}")
         for name in TYPES
-        for place in (flat, required, in_group, in_list, in_fixed_list, in_map)
-        if (name, place) != ("null", required)  # nothing would be left
+        for place in (flat, place_required, in_group, in_list, in_fixed_list, in_map)
+        if (name, place) != ("null", place_required)  # nothing would be left
     ],
 )
 
@@ -226,13 +226,13 @@ def test_values_of_every_type_everywhere_become_the_hashes_of_their_texts(
 ) -> None:
     array, texts = TYPES[name]
     table, column, around = place(array)
-    plain = written(table)
+    plain = write_file(table)
     found = read(masked_plain(plain, hashed=[column]))
-    assert found.column(0).to_pylist() == around([hashed(text) for text in texts])
+    assert found.column(0).to_pylist() == around([hash_text(text) for text in texts])
     assert found.num_columns == 1 or found.column("id").equals(table.column("id"))
     leaf = found.schema.field(0).type
     assert "string" in str(leaf)
-    assert found.schema.field(0).nullable == (place is not required)
+    assert found.schema.field(0).nullable == (place is not place_required)
 
 
 @everywhere
@@ -247,10 +247,10 @@ def test_values_of_every_type_everywhere_become_nulls_of_that_type(
         [inner.column(0).combine_chunks(), pa.array(range(inner.num_rows))],
         fields=[field, pa.field("beside", pa.int64())],
     )
-    plain = written(pa.table({"around": group}))
+    plain = write_file(pa.table({"around": group}))
     before, found = read(plain), read(masked_plain(plain, null=[f"around.{column}"]))
     rows = around([None] * len(texts))
-    if place is required:
+    if place is place_required:
         rows = [None] * inner.num_rows
     assert [row[field.name] for row in found.column(0).to_pylist()] == rows
     assert [row["beside"] for row in found.column(0).to_pylist()] == list(range(len(rows)))
@@ -258,7 +258,7 @@ def test_values_of_every_type_everywhere_become_nulls_of_that_type(
 
 
 def leaf_types(schema: pa.Schema) -> list[str]:
-    """Give the types of the leaves, whether or not they can be null."""
+    """Return the types of the leaves, whether or not they can be null."""
     return str(schema.remove_metadata()).replace(" not null", "").splitlines()
 
 
@@ -279,14 +279,16 @@ def test_however_values_are_stored_hashes_are_the_same(how: str) -> None:
     groups = {
         name: pa.StructArray.from_arrays([TYPES[name][0][:2]] * 2, ["a", "b"]) for name in names
     }
-    plain = written(pa.table(groups), **OTHERWISE_STORED[how])
+    plain = write_file(pa.table(groups), **OTHERWISE_STORED[how])
     made = masked_plain(
         plain, hashed=[f"{name}.a" for name in names], null=[f"{name}.b" for name in names]
     )
     rows = read(made)
     for name in names:
         texts = TYPES[name][1][:2]
-        assert rows.column(name).to_pylist() == [{"a": hashed(one), "b": None} for one in texts]
+        assert rows.column(name).to_pylist() == [
+            {"a": hash_text(text), "b": None} for text in texts
+        ]
     file = pq.ParquetFile(io.BytesIO(made))
     before = pq.ParquetFile(io.BytesIO(plain))
     for n in range(len(file.schema)):
@@ -310,32 +312,34 @@ def test_equal_values_have_equal_hashes_in_all_types_row_groups_and_files() -> N
         "dictionary": pa.array(numbers, pa.uint8()).dictionary_encode(),
     }
     table = pa.table(columns)
-    one = read(masked_plain(written(table, row_group_size=2), hashed=table.column_names))
+    masked = read(masked_plain(write_file(table, row_group_size=2), hashed=table.column_names))
     for name in columns:
-        assert one.column(name).to_pylist() == [hashed(str(n) if n else None) for n in numbers]
+        assert masked.column(name).to_pylist() == [
+            hash_text(str(n) if n else None) for n in numbers
+        ]
     other = pa.table({"elsewhere": [12, 7]})
-    two = read(masked_plain(written(other), hashed=["elsewhere"]))
-    assert two.column(0).to_pylist() == [hashed("12"), hashed("7")]
-    assert len({*one.column("int32").to_pylist(), None}) == 3, "and others have others"
+    two = read(masked_plain(write_file(other), hashed=["elsewhere"]))
+    assert two.column(0).to_pylist() == [hash_text("12"), hash_text("7")]
+    assert len({*masked.column("int32").to_pylist(), None}) == 3, "and others have others"
 
 
 def test_another_hash_key_gives_other_hashes() -> None:
-    plain = written(small_table())
+    plain = write_file(small_table())
     sealed = encrypt(plain, **KEYS)
     files = [
-        masked(sealed, hashed=["name"], hash_key=key)
+        mask_file(sealed, hashed=["name"], hash_key=key)
         for key in (HASH_KEY, HASH_KEY[:16], HASH_KEY[:24])
     ]
     with_keys = [set(read(decrypt(file, **KEYS)).column("name").to_pylist()) for file in files]
-    for n, one in enumerate(with_keys):
-        assert one & set.union(*with_keys[:n], *with_keys[n + 1 :]) == {None}
+    for n, copy in enumerate(with_keys):
+        assert copy & set.union(*with_keys[:n], *with_keys[n + 1 :]) == {None}
 
 
 # --- shapes of files ------------------------------------------------------------------------------
 
 
 def wide_table(rows: int = 60) -> pa.Table:
-    """Give small_table with a map, a list of groups and a sorted key."""
+    """Return small_table with a map, a list of groups and a sorted key."""
     pairs = [[("k", n), ("l", None)][: n % 3] if n % 7 else None for n in range(rows)]
     table = small_table(max(rows, 1)).slice(0, rows)  # types come from values
     return table.append_column("m", pa.array(pairs, pa.map_(pa.string(), pa.int64())))
@@ -361,11 +365,11 @@ def several(*rows: int) -> bytes:
 
 
 SHAPES: dict[str, Callable[[], bytes]] = {
-    "one row group": lambda: written(wide_table(), **EVERYTHING),
-    "row groups, V2": lambda: written(
+    "one row group": lambda: write_file(wide_table(), **EVERYTHING),
+    "row groups, V2": lambda: write_file(
         wide_table(), row_group_size=7, data_page_version="2.0", compression="zstd", **EVERYTHING
     ),
-    "no rows": lambda: written(wide_table(0), **EVERYTHING),
+    "no rows": lambda: write_file(wide_table(0), **EVERYTHING),
     "no row groups": lambda: several(),
     "row groups without rows": lambda: several(0, 5, 0, 0, 7, 0),
     "one row": lambda: several(1),
@@ -413,12 +417,12 @@ def test_masks_of_all_kinds_at_once_leave_the_rest_as_it_is(shape: str) -> None:
 def masked_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": None,
-        "name": hashed(row["name"]),
-        "price": hashed(f"{row['price']:.2f}".rstrip("0").rstrip(".")),
+        "name": hash_text(row["name"]),
+        "price": hash_text(f"{row['price']:.2f}".rstrip("0").rstrip(".")),
         "score": row["score"],
         "flag": None,
-        "address": {"zip": hashed(row["address"]["zip"]), "city": None},
-        "tags": [hashed(tag) for tag in row["tags"]],
+        "address": {"zip": hash_text(row["address"]["zip"]), "city": None},
+        "tags": [hash_text(tag) for tag in row["tags"]],
         "m": None if row["m"] is None else [(key, None) for key, _ in row["m"]],
     }
 
@@ -436,16 +440,16 @@ def test_whole_fields_of_every_shape_become_null() -> None:
 def test_a_group_in_lists_is_masked_in_part() -> None:
     kind = pa.list_(pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.string())]))
     rows = [[{"a": 1, "b": "x"}, None, {"a": 2, "b": None}], None, [], [{"a": 3, "b": ""}]]
-    plain = written(pa.table({"c": pa.array(rows, kind)}))
+    plain = write_file(pa.table({"c": pa.array(rows, kind)}))
     nulls = read(masked_plain(plain, null=["c.list.element.a"])).column(0).to_pylist()
     none = {"a": None, "b": None}
     assert nulls == [[none | {"b": "x"}, None, none], None, [], [none | {"b": ""}]]
     hashes = read(masked_plain(plain, hashed=["c"])).column(0).to_pylist()
     assert hashes == [
-        [{"a": hashed("1"), "b": hashed("x")}, None, {"a": hashed("2"), "b": None}],
+        [{"a": hash_text("1"), "b": hash_text("x")}, None, {"a": hash_text("2"), "b": None}],
         None,
         [],
-        [{"a": hashed("3"), "b": hashed("")}],
+        [{"a": hash_text("3"), "b": hash_text("")}],
     ]
 
 
@@ -453,7 +457,9 @@ def test_keys_of_a_map_may_be_hashed_but_not_null() -> None:
     plain = plain_of("one row group")
     found = read(masked_plain(plain, hashed=["m"])).column("m").to_pylist()
     assert found == [
-        None if m is None else [(hashed(k), hashed(None if v is None else str(v))) for k, v in m]
+        None
+        if m is None
+        else [(hash_text(k), hash_text(None if v is None else str(v))) for k, v in m]
         for m in read(plain).column("m").to_pylist()
     ]
     with pytest.raises(ValueError, match="keys of a map"):
@@ -462,7 +468,7 @@ def test_keys_of_a_map_may_be_hashed_but_not_null() -> None:
 
 
 def test_statistics_of_masked_columns_are_those_of_what_is_there_now() -> None:
-    plain = written(small_table(60), row_group_size=7)
+    plain = write_file(small_table(60), row_group_size=7)
     made = masked_plain(plain, hashed=["name"], null=["address.zip"])
     metadata, rows = pq.read_metadata(io.BytesIO(made)), read(made)
     at = 0
@@ -475,9 +481,11 @@ def test_statistics_of_masked_columns_are_those_of_what_is_there_now() -> None:
         assert found["name"].statistics.null_count == group.num_rows - len(names)
         assert not found["address.zip"].statistics.has_min_max
         assert found["address.zip"].statistics.null_count == group.num_rows
-        assert group.total_byte_size == sum(one.total_uncompressed_size for one in found.values())
+        assert group.total_byte_size == sum(
+            chunk.total_uncompressed_size for chunk in found.values()
+        )
         at += group.num_rows
-    wanted = hashed("name-3")
+    wanted = hash_text("name-3")
     filtered = pq.read_table(io.BytesIO(made), filters=[("name", "==", wanted)])
     assert filtered.column("id").to_pylist() == [n for n in range(60) if n % 11 == 3 and n % 7]
 
@@ -488,7 +496,7 @@ SPARK = "org.apache.spark.sql.parquet.row.metadata"
 
 
 def telling_table() -> pa.Table:
-    """Give a table whose metadata repeats values of its columns wherever engines put them."""
+    """Return a table whose metadata repeats values of its columns wherever engines put them."""
     about = {
         "index_columns": ["SECRET_key"],
         "columns": [
@@ -520,14 +528,14 @@ def telling_table() -> pa.Table:
     )  # fmt: skip
 
 
-def told(plain: bytes) -> bytes:
-    """Give all that a file says: itself, and its Arrow schema as it is spelt."""
+def footer_texts(plain: bytes) -> bytes:
+    """Return the bytes of a file and its decoded Arrow schema."""
     pairs = {pair[1]: pair.get(2, b"") for pair in footer_of(plain).get(5, [])}
     return plain + base64.b64decode(pairs.get(b"ARROW:schema", b""))
 
 
 def telling_file() -> bytes:
-    plain = written(
+    plain = write_file(
         telling_table(), compression="none", write_page_index=True,
         bloom_filter_options={"text": {"ndv": 3}}, sorting_columns=[pq.SortingColumn(2)],
     )  # fmt: skip
@@ -543,7 +551,7 @@ def telling_file() -> bytes:
         "k1", "t1", "s1", "a", "box", "count", "label", "iceberg", "pair", "value",
         "attribute",
     )  # fmt: skip
-    assert all(f"SECRET_{name}".encode() in told(plain) for name in secrets)
+    assert all(f"SECRET_{name}".encode() in footer_texts(plain) for name in secrets)
     return plain
 
 
@@ -552,7 +560,7 @@ def test_no_trace_of_the_values_is_left(what: str) -> None:
     columns = ["SECRET_key", "text", "shape", "group.a", "point.x"]
     made = masked_plain(telling_file(), **{what: columns})
     footer = footer_of(made)
-    found = told(made)
+    found = footer_texts(made)
     if what != "drop":
         found = found.replace(b"SECRET_key", b"")  # the column's name
     kept = {
@@ -573,7 +581,7 @@ def test_no_trace_of_the_values_is_left(what: str) -> None:
 def test_hashed_columns_leave_no_trace_of_their_types() -> None:
     day = pa.array([DAY, None])
     table = pa.table({"born": day, "g": pa.array([{"born": DAY, "n": 1}] * 2)})
-    made = masked_plain(written(table), hashed=["born", "g.born"])
+    made = masked_plain(write_file(table), hashed=["born", "g.born"])
     schema = read(made).schema
     assert schema.field("born").type == pa.string()
     assert schema.field("g").type.field("born").type == pa.string()
@@ -595,7 +603,7 @@ def test_a_chunk_without_pages_is_not_forgotten() -> None:
         md.key_value_metadata = [struct("KeyValue", key=b"SECRET", value=b"SECRET")]
         md.statistics = struct("Statistics", max_value=b"SECRET", min_value=b"SECRET")
 
-    plain = forging.edit_plain(written(pa.table({"id": [1], "flag": [True]}).slice(0, 0)), tell)
+    plain = forging.edit_plain(write_file(pa.table({"id": [1], "flag": [True]}).slice(0, 0)), tell)
     assert b"SECRET" in plain
     for masks in ({"null": ["flag"]}, {"hashed": ["flag"]}):
         assert b"SECRET" not in masked_plain(plain, **masks)
@@ -604,8 +612,8 @@ def test_a_chunk_without_pages_is_not_forgotten() -> None:
 def test_what_arrow_says_of_a_field_goes_with_its_type() -> None:
     field = pa.field("t", pa.uuid(), metadata={"about": "SECRET"})
     table = pa.table([pa.array(IDS, pa.uuid())], schema=pa.schema([field]))
-    assert b"SECRET" in told(written(table))
-    found = told(masked_plain(written(table), hashed=["t"]))
+    assert b"SECRET" in footer_texts(write_file(table))
+    found = footer_texts(masked_plain(write_file(table), hashed=["t"]))
     assert b"SECRET" not in found
     assert b"uuid" not in found
 
@@ -613,7 +621,7 @@ def test_what_arrow_says_of_a_field_goes_with_its_type() -> None:
 def test_rows_stay_sorted_by_what_stands_before_a_masked_column() -> None:
     table = pa.table({"a": [1, 1, 2], "b": ["x", "y", "z"], "c": [1, 2, 3]})
     order = [pq.SortingColumn(0), pq.SortingColumn(1), pq.SortingColumn(2)]
-    plain = written(table, sorting_columns=order)
+    plain = write_file(table, sorting_columns=order)
     for masks in ({"null": ["b"]}, {"hashed": ["b"]}, {"drop": ["b"]}):
         metadata = pq.read_metadata(io.BytesIO(masked_plain(plain, **masks)))
         assert metadata.row_group(0).sorting_columns == (order[0],)
@@ -624,7 +632,7 @@ def test_rows_stay_sorted_by_what_stands_before_a_masked_column() -> None:
 def test_hashes_are_in_the_order_of_texts_whatever_the_values_were_in() -> None:
     """Floats and INT96 may have orders of their own, which no reader knows for text."""
     table = pa.table({"f": [1.5], "t": pa.array([1], pa.timestamp("ns")), "kept": [2.5]})
-    plain = written(table, use_deprecated_int96_timestamps=True)
+    plain = write_file(table, use_deprecated_int96_timestamps=True)
     floats = struct("ColumnOrder", IEEE_754_TOTAL_ORDER=struct("IEEE754TotalOrder"))
     moments = struct("ColumnOrder", INT96_TIMESTAMP_ORDER=struct("Int96TimestampOrder"))
     orders = [floats, moments, floats]
@@ -635,14 +643,14 @@ def test_hashes_are_in_the_order_of_texts_whatever_the_values_were_in() -> None:
 
 @pytest.mark.parametrize("name", ["__filename", "__fragment_index", "", "a.b", "*", "ü"])
 def test_columns_may_have_any_name(name: str) -> None:
-    plain = written(pa.table({name: ["x", None], "id": [1, 2]}))
-    for masks, expected in (({"hashed": [name]}, hashed("x")), ({"null": [name]}, None)):
+    plain = write_file(pa.table({name: ["x", None], "id": [1, 2]}))
+    for masks, expected in (({"hashed": [name]}, hash_text("x")), ({"null": [name]}, None)):
         with pq.ParquetFile(io.BytesIO(masked_plain(plain, **masks))) as file:
             assert file.read().column(0).to_pylist() == [expected, None]
 
 
 def test_neither_the_hash_key_nor_the_data_keys_are_in_the_file() -> None:
-    made = masked(encrypt(plain_of("one row group"), **KEYS), hashed=["name"])
+    made = mask_file(encrypt(plain_of("one row group"), **KEYS), hashed=["name"])
     plain = decrypt(made, **KEYS)
     for key in (HASH_KEY, FOOTER_KEY):
         for spelt in (key, key.hex().encode(), base64.b64encode(key)):
@@ -676,11 +684,15 @@ def test_a_file_says_which_of_its_columns_are_masked_and_not_what_is_gone() -> N
 
 def test_masks_of_several_runs_are_told_together_and_only_of_what_is_there() -> None:
     sealed = encrypt(plain_of("one row group"), **KEYS)
-    sealed = masked(sealed, hashed=["name", "address"], null=["id"])
-    sealed = masked(sealed, hashed=["price"], null=["day"], drop=["address.zip", "flag"])
+    sealed = mask_file(sealed, hashed=["name", "address"], null=["id"])
+    sealed = mask_file(sealed, hashed=["price"], null=["day"], drop=["address.zip", "flag"])
     found = note_of(decrypt(sealed, **KEYS))
     assert found["null"] == [["day"], ["id"]]
-    assert [one["column"] for one in found["hashed"]] == [["address", "city"], ["name"], ["price"]]
+    assert [entry["column"] for entry in found["hashed"]] == [
+        ["address", "city"],
+        ["name"],
+        ["price"],
+    ]
     assert b"zip" not in decrypt(sealed, **KEYS)
     out = io.BytesIO()
     mc.share_parquet(sealed, out, READER, mc.FileEncryptionProperties(**KEYS), ["price", "score"])
@@ -694,20 +706,22 @@ def test_masks_of_several_runs_are_told_together_and_only_of_what_is_there() -> 
 def test_columns_left_out_for_want_of_a_key_are_not_named_either() -> None:
     keys = {"column_keys": {"name": COLUMN_KEY}}
     reader = mc.FileDecryptionProperties(**KEYS, **keys)  # type: ignore[arg-type]  # names
-    sealed = masked(encrypt(plain_of("one row"), **KEYS, **keys), reader, hashed=["name", "price"])
+    sealed = mask_file(
+        encrypt(plain_of("one row"), **KEYS, **keys), reader, hashed=["name", "price"]
+    )
     out = io.BytesIO()
     mc.decrypt_parquet(sealed, out, mc.FileDecryptionProperties(**KEYS, on_missing_key="drop"))
     assert note_of(out.getvalue())["hashed"] == [{"column": ["price"], "key": CHECK}]
 
 
 def test_hashes_are_hashed_again_with_another_key_alone() -> None:
-    sealed = masked(encrypt(plain_of("one row"), **KEYS), hashed=["name", "address"])
+    sealed = mask_file(encrypt(plain_of("one row"), **KEYS), hashed=["name", "address"])
     for again in (["name"], ["price", "address.city"], ["address"]):
         with pytest.raises(ValueError, match=rf"from hashed: {again[-1]}"):
-            masked(sealed, hashed=again)
-    twice = masked(sealed, hashed=["name"], hash_key=HASH_KEY[:16])
+            mask_file(sealed, hashed=again)
+    twice = mask_file(sealed, hashed=["name"], hash_key=HASH_KEY[:16])
     with pytest.raises(ValueError, match="from hashed: name"):
-        masked(twice, hashed=["name"])
+        mask_file(twice, hashed=["name"])
     assert len(note_of(decrypt(twice, **KEYS))["hashed"]) == 4
 
 
@@ -715,9 +729,9 @@ def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
     """PyArrow repeats pairs in its own schema, where nobody would keep them up to date."""
     note = json.dumps({"null": [], "hashed": [{"column": ["b"], "key": CHECK}]})
     table = pa.table({"a": [1], "b": ["x"], "c": [1]}, metadata={"modcrypt.masked": note})
-    made = masked_plain(written(table), null=["a"], drop=["b"])
+    made = masked_plain(write_file(table), null=["a"], drop=["b"])
     assert note_of(made) == {"null": [["a"]], "hashed": []}
-    assert told(made).count(b"modcrypt.masked") == 1
+    assert footer_texts(made).count(b"modcrypt.masked") == 1
 
 
 @each_case(
@@ -728,9 +742,9 @@ def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
 )  # fmt: skip
 def test_a_note_that_can_not_be_read_stops_masks_and_nothing_else(value: str) -> None:
     table = pa.table({"id": [1], "name": ["x"]}, metadata={"modcrypt.masked": value})
-    sealed = encrypt(written(table), **KEYS)
+    sealed = encrypt(write_file(table), **KEYS)
     with pytest.raises(mc.FormatError, match=r"modcrypt\.masked"):
-        masked(sealed, null=["id"])
+        mask_file(sealed, null=["id"])
     out = io.BytesIO()
     mc.rekey_parquet(sealed, out, READER, mc.FileEncryptionProperties(**KEYS))
     assert value.encode() in decrypt(out.getvalue(), **KEYS)
@@ -783,23 +797,25 @@ def test_keys_metadata_modes_and_prefix_stay_where_nothing_else_is_said(name: st
         "algorithms": (properties.get("encryption_algorithm", GCM),),
     }
 
-    made = masked(sealed, mc.FileDecryptionProperties(**reader), null=["score"], hashed=["name"])
+    made = mask_file(sealed, mc.FileDecryptionProperties(**reader), null=["score"], hashed=["name"])
 
     found = read(decrypt(made, **reader))
-    assert found.column("name").to_pylist() == [hashed(v) for v in read(plain)["name"].to_pylist()]
-    leaves = [leaf for leaf, _ in described(sealed, prefix)["columns"]]
+    assert found.column("name").to_pylist() == [
+        hash_text(v) for v in read(plain)["name"].to_pylist()
+    ]
+    leaves = [leaf for leaf, _ in describe_encryption(sealed, prefix)["columns"]]
     verify(
         made, FOOTER_KEY, leaf_keys(properties, leaves), prefix, algorithms=reader["algorithms"]
     )  # fmt: skip
-    assert described(made, prefix) == described(sealed, prefix)
+    assert describe_encryption(made, prefix) == describe_encryption(sealed, prefix)
     unchanged = [leaf for leaf in leaves if leaf not in ("score", "name", "id")]
     assert levels_of(made, properties, leaves, unchanged) == levels_of(
         sealed, properties, leaves, unchanged
     )
 
 
-def described(data: bytes, prefix: bytes | None) -> dict[str, Any]:
-    """Say how a file is encrypted, by its own structs."""
+def describe_encryption(data: bytes, prefix: bytes | None) -> dict[str, Any]:
+    """Explain how a file is encrypted, by its own structs."""
     file = forging.opened(data, FOOTER_KEY, prefix or b"")
     _, tail, magic = forging.split_tail(data)
     crypto = decode("FileMetaData" if magic == b"PAR1" else "FileCryptoMetaData", tail)[0]
@@ -818,7 +834,7 @@ def described(data: bytes, prefix: bytes | None) -> dict[str, Any]:
 
 
 def columns_of(data: bytes, prefix: bytes | None) -> list[Any]:
-    """Give the columns of the schema, as PyArrow names them."""
+    """Return the columns of the schema, as PyArrow names them."""
     metadata = forging.opened(data, FOOTER_KEY, prefix or b"").metadata
     bare = struct(
         "FileMetaData", version=1, schema=metadata.schema, num_rows=0, row_groups=[],
@@ -885,7 +901,7 @@ def test_a_plaintext_file_is_masked_and_encrypted_in_one_pass() -> None:
 def test_no_key_is_needed_for_what_goes_away_whole(what: str) -> None:
     keys = {"name": COLUMN_KEY, "address": OTHER_KEY}
     sealed = encrypt(plain_of("row groups, V2"), **KEYS, column_keys=keys)
-    made = masked(sealed, READER, **{what: ["name", "address"]})
+    made = mask_file(sealed, READER, **{what: ["name", "address"]})
     found = read(decrypt(made, **KEYS))
     if what == "drop":
         assert not {"name", "address"} & set(found.column_names)
@@ -893,7 +909,7 @@ def test_no_key_is_needed_for_what_goes_away_whole(what: str) -> None:
         assert found.column("name").null_count == found.column("address").null_count == 60
     for part in ({"null": ["address.zip", "name"]}, {"hashed": ["name", "address"]}):
         with pytest.raises(mc.KeyNotFoundError, match=r"address|name"):
-            masked(sealed, READER, **part)
+            mask_file(sealed, READER, **part)
 
 
 def test_a_hashed_column_without_a_key_follows_on_missing_key() -> None:
@@ -964,11 +980,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_name_that_means_two_columns_is_refused() -> None:
     """One of them has a dot; who meant the other would lose this one."""
     table = pa.table({"a.b": ["x"], "a": [{"b": 1}], "c": [1]})
-    sealed = encrypt(written(table), **KEYS)
+    sealed = encrypt(write_file(table), **KEYS)
     for masks in ({"null": ["a.b"]}, {"drop": ["c", "a.b"]}, {"hashed": ["a.b"]}):
         with pytest.raises(ValueError, match=r"ambiguous names.*a\.b"):
-            masked(sealed, READER, **masks)
-    found = read(decrypt(masked(sealed, READER, drop=["a"]), **KEYS))
+            mask_file(sealed, READER, **masks)
+    found = read(decrypt(mask_file(sealed, READER, drop=["a"]), **KEYS))
     assert found.column_names == ["a.b", "c"]
 
 
@@ -978,7 +994,7 @@ def test_a_callers_mistake_is_a_valueerror_before_a_key_is_wrapped(
 ) -> None:
     masks, words = MISTAKES[name]
     table = small_table() if name == "all dropped" else wide_table()
-    sealed = encrypt(written(table), **KEYS)
+    sealed = encrypt(write_file(table), **KEYS)
     kms = MemoryKms()
     encryption = mc.KeyTools(kms).encryption(mc.Policy(footer_key="kf"))
     out = tmp_path / "out.parquet"
@@ -987,7 +1003,7 @@ def test_a_callers_mistake_is_a_valueerror_before_a_key_is_wrapped(
         mc.mask_parquet(sealed, out, READER, encryption, **masks)
     assert kms.calls == []
     assert out.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["out.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
 
 def test_a_flipped_bit_in_a_masked_column_publishes_nothing(tmp_path: Path) -> None:
@@ -1014,7 +1030,7 @@ def test_rows_beyond_the_largest_row_group_of_pyarrow_are_not_lost(
     sealed = encrypt(plain_of("one row group"), **KEYS)
     monkeypatch.setattr(pq, "write_table", least)
     with pytest.raises(mc.UnsupportedFormatError, match=r"column address\.city.*so many rows"):
-        masked(sealed, null=["address.city"])
+        mask_file(sealed, null=["address.city"])
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -1023,7 +1039,7 @@ def test_what_pyarrow_cannot_decode_is_refused_without_its_words(
 ) -> None:
     """Its message may hold values; and whose fault it is, no OSError of bytes in memory says."""
     table = pa.table({"t": ["SECRET value"] * 9})
-    plain = bytearray(written(table, compression=compression, use_dictionary=False))
+    plain = bytearray(write_file(table, compression=compression, use_dictionary=False))
     chunk = footer_of(bytes(plain))[4][0][1][0][3]
     end = chunk[9] + chunk[7]
     if compression == "none":  # a length that passes the page
@@ -1094,19 +1110,19 @@ def test_no_more_than_a_row_group_is_in_memory(tmp_path: Path) -> None:
 )
 def test_equal_values_have_equal_hashes_however_they_are_stored(arrays: list[pa.Array]) -> None:
     found = [
-        read(masked_plain(written(pa.table({"c": array})), hashed=["c"])).column("c").to_pylist()
+        read(masked_plain(write_file(pa.table({"c": array})), hashed=["c"])).column("c").to_pylist()
         for array in arrays
     ]
-    assert all(one == found[0] for one in found)
+    assert all(column == found[0] for column in found)
 
 
 def test_decimals_of_many_digits_keep_all_of_them() -> None:
     """Python's decimals have 28 digits where nobody says otherwise."""
     digits = "12345678901234567890123456789012345"
     values = [Decimal(f"{digits}.01"), Decimal(f"{digits}.02"), Decimal(f"{digits}.10")]
-    plain = written(pa.table({"c": pa.array(values, pa.decimal128(38, 2))}))
+    plain = write_file(pa.table({"c": pa.array(values, pa.decimal128(38, 2))}))
     found = read(masked_plain(plain, hashed=["c"])).column("c").to_pylist()
-    assert found == [hashed(text) for text in (f"{digits}.01", f"{digits}.02", f"{digits}.1")]
+    assert found == [hash_text(text) for text in (f"{digits}.01", f"{digits}.02", f"{digits}.1")]
 
 
 # --- the key of the hashes -----------------------------------------------------------------------
@@ -1115,16 +1131,16 @@ def test_decimals_of_many_digits_keep_all_of_them() -> None:
 def test_a_hash_is_what_the_documents_say() -> None:
     """The recipe of DECISIONS, by PyCA's HKDF."""
     derived = HKDF(SHA256(), 32, None, b"modcrypt mask hash v1").derive(HASH_KEY)
-    assert hashed(b"7") == hmac.digest(derived, b"7", "sha256").hex()
+    assert hash_text(b"7") == hmac.digest(derived, b"7", "sha256").hex()
 
 
 @pytest.mark.parametrize("text", ["", "modcrypt hash key", "modcrypt mask check v1", "\x01"])
 def test_no_value_has_the_check_of_the_key_as_its_hash(text: str) -> None:
-    sealed = encrypt(written(pa.table({"name": [text]})), footer_key=FOOTER_KEY)
+    sealed = encrypt(write_file(pa.table({"name": [text]})), footer_key=FOOTER_KEY)
     out = io.BytesIO()
     mc.mask_parquet(sealed, out, FOOTER_READER, hashed=["name"], hash_key=HASH_KEY)
     (value,) = mc.read_table(out.getvalue(), FOOTER_READER)["name"].to_pylist()
-    assert value == hashed(text.encode())
+    assert value == hash_text(text.encode())
     assert value[:16] != CHECK
     assert value != hmac.digest(HASH_KEY, text.encode(), "sha256").hex()
 
@@ -1143,7 +1159,7 @@ SHARED = {
 @each_case("dry_run", [False, True])
 def test_a_key_of_the_file_makes_no_hashes(name: str, dry_run: bool) -> None:
     sealed = encrypt(
-        written(pa.table({"name": ["a"], "own": ["b"]})),
+        write_file(pa.table({"name": ["a"], "own": ["b"]})),
         footer_key=FOOTER_KEY, column_keys={"own": COLUMN_KEY},
     )  # fmt: skip
     retriever = {b"": None}.get

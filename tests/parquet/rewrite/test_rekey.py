@@ -55,7 +55,7 @@ def rekey(
     return out.getvalue()
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def write_file(table: pa.Table, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()
@@ -124,7 +124,7 @@ def no_row_groups() -> bytes:
 
 
 def empty_row_groups() -> bytes:
-    """Give row groups of no rows before, between and after others."""
+    """Return row groups of no rows before, between and after others."""
     out, table = io.BytesIO(), small_table(10)
     with pq.ParquetWriter(out, table.schema) as writer:
         for rows in (0, 4, 0, 0, 6, 0):
@@ -133,21 +133,21 @@ def empty_row_groups() -> bytes:
 
 
 SHAPES: dict[str, Callable[[], bytes]] = {
-    "small": lambda: written(small_table()),
-    "pages v1": lambda: written(small_table(60), **EVERYTHING),
-    "pages v2": lambda: written(
+    "small": lambda: write_file(small_table()),
+    "pages v1": lambda: write_file(small_table(60), **EVERYTHING),
+    "pages v2": lambda: write_file(
         small_table(60), data_page_version="2.0", compression="zstd", **EVERYTHING
     ),
-    "uncompressed v2": lambda: written(
+    "uncompressed v2": lambda: write_file(
         small_table(60), data_page_version="2.0", compression="none", use_dictionary=False, **PAGES
     ),
-    "nested": lambda: written(nested_table(), write_page_index=True, **PAGES),
-    "nested v2": lambda: written(nested_table(), data_page_version="2.0", **PAGES),
-    "many row groups": lambda: written(small_table(60), row_group_size=1),
-    "no rows": lambda: written(small_table(0), write_page_index=True),
+    "nested": lambda: write_file(nested_table(), write_page_index=True, **PAGES),
+    "nested v2": lambda: write_file(nested_table(), data_page_version="2.0", **PAGES),
+    "many row groups": lambda: write_file(small_table(60), row_group_size=1),
+    "no rows": lambda: write_file(small_table(0), write_page_index=True),
     "no row groups": no_row_groups,
     "empty row groups": empty_row_groups,
-    "one column": lambda: written(pa.table({"n": range(100_000)}), use_dictionary=False),
+    "one column": lambda: write_file(pa.table({"n": range(100_000)}), use_dictionary=False),
 }
 
 
@@ -201,7 +201,7 @@ def test_the_plaintext_file_stays_what_it_was_byte_for_byte(case: Case) -> None:
 
 
 def nonces(data: bytes, modules: list[Module]) -> set[bytes]:
-    """Give the nonces of modules that stand in the file by themselves; each must be another."""
+    """Return the nonces of modules that stand in the file by themselves; each must be another."""
     found = [
         data[m.offset + m.size - 28 :][:12]
         if m.type == 0 and data[-4:] == b"PAR1"  # a signature: nonce and tag
@@ -225,7 +225,7 @@ def test_a_plaintext_source_is_encrypted_where_the_caller_takes_those(shape: str
 
 def test_a_writers_file_without_what_others_write_decrypts_as_it_did() -> None:
     """arrow-rs and others leave out fields of row groups, which encrypting must add."""
-    plain = written(small_table(60), row_group_size=20, bloom_filter_options={"id": {"ndv": 60}})
+    plain = write_file(small_table(60), row_group_size=20, bloom_filter_options={"id": {"ndv": 60}})
 
     def leave_out(metadata: Any) -> None:
         for row_group in metadata.row_groups:
@@ -279,7 +279,7 @@ def test_a_file_may_take_its_own_place(tmp_path: Path, threads: int | None) -> N
     path.chmod(0o640)
     mc.rekey_parquet(path, path, READER, NEW, threads=threads)
     check_new(path.read_bytes())
-    assert [one.name for one in tmp_path.iterdir()] == ["a.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
 def test_sources_and_destinations_of_all_kinds(tmp_path: Path) -> None:
@@ -361,20 +361,20 @@ def test_unknown_columns_are_refused_before_a_key_is_asked_for(tmp_path: Path) -
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Iterator[Path]:
-    """Give a destination that is there already, and look that it is still there at the end."""
+def old_file(tmp_path: Path) -> Iterator[Path]:
+    """Yield a destination that is there already, and look that it is still there at the end."""
     path = tmp_path / "out.parquet"
     path.write_bytes(b"old")
     yield path
     assert path.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["out.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
 
 @functools.cache
 def rich(plaintext_footer: bool, algorithm: str = GCM) -> bytes:
-    """Give a file with modules of every type."""
+    """Return a file with modules of every type."""
     table = small_table(20).select(["id", "name"])
-    plain = written(
+    plain = write_file(
         table, write_page_index=True, max_rows_per_page=10, write_batch_size=10,
         bloom_filter_options={"id": {"ndv": 20}},
     )  # fmt: skip
@@ -391,7 +391,7 @@ RICH = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": C
 
 
 @pytest.mark.parametrize("plaintext_footer", [False, True])
-def test_a_flipped_bit_in_any_module_is_refused(plaintext_footer: bool, old: Path) -> None:
+def test_a_flipped_bit_in_any_module_is_refused(plaintext_footer: bool, old_file: Path) -> None:
     data = rich(plaintext_footer)
     modules = verify(data, FOOTER_KEY, {"name": COLUMN_KEY})
     # All types, but those that a file can't have alone: a plaintext footer seals no footer.
@@ -404,14 +404,14 @@ def test_a_flipped_bit_in_any_module_is_refused(plaintext_footer: bool, old: Pat
             flipped = bytearray(data)
             flipped[at] ^= 0x10
             with pytest.raises(mc.ModcryptError):
-                mc.rekey_parquet(bytes(flipped), old, RICH, NEW)
+                mc.rekey_parquet(bytes(flipped), old_file, RICH, NEW)
     rekey(data, RICH, NEW)
 
 
 @pytest.mark.parametrize("plaintext_footer", [False, True])
 def test_no_single_flipped_bit_goes_through_unseen(plaintext_footer: bool) -> None:
     """Every byte of a small file, that of the footer and of what is not sealed included."""
-    plain = written(pa.table({"n": [1, 2, 3]}), write_statistics=False, store_schema=False)
+    plain = write_file(pa.table({"n": [1, 2, 3]}), write_statistics=False, store_schema=False)
     data = encrypt(plain, footer_key=FOOTER_KEY, plaintext_footer=plaintext_footer)
     passed = []
     for at in range(len(data)):
@@ -446,16 +446,16 @@ def test_no_single_flipped_bit_goes_through_unseen(plaintext_footer: bool) -> No
     ],
 )
 def test_wrong_and_missing_keys_and_prefixes_are_refused(
-    plaintext_footer: bool, reader: dict[str, Any], error: type[Exception], old: Path
+    plaintext_footer: bool, reader: dict[str, Any], error: type[Exception], old_file: Path
 ) -> None:
     decryption = mc.FileDecryptionProperties(**reader)
     with pytest.raises(error):
-        mc.rekey_parquet(rich(plaintext_footer), old, decryption, NEW)
+        mc.rekey_parquet(rich(plaintext_footer), old_file, decryption, NEW)
 
 
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("given", [None, NEW_PREFIX, b""])
-def test_a_wrong_prefix_is_refused(stored: bool, given: bytes | None, old: Path) -> None:
+def test_a_wrong_prefix_is_refused(stored: bool, given: bytes | None, old_file: Path) -> None:
     data = encrypt(
         plain_of("small"), footer_key=FOOTER_KEY, aad_prefix=PREFIX, store_aad_prefix=stored
     )
@@ -468,7 +468,7 @@ def test_a_wrong_prefix_is_refused(stored: bool, given: bytes | None, old: Path)
     # A prefix that is supplied is a part of the AAD: whether it is the wrong one, no tag can tell.
     error = mc.AadPrefixError if stored or not given else mc.TagMismatchError
     with pytest.raises(error):
-        mc.rekey_parquet(data, old, decryption, NEW)
+        mc.rekey_parquet(data, old_file, decryption, NEW)
 
 
 def test_columns_without_a_key_may_be_left_out_or_null() -> None:
@@ -496,7 +496,7 @@ def keys_of_rich() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_forged_plaintext_footer_is_not_signed_anew(check: bool, old: Path) -> None:
+def test_a_forged_plaintext_footer_is_not_signed_anew(check: bool, old_file: Path) -> None:
     """Whatever a reader puts up with: the new file would say that the forgery is genuine."""
     data = rich(True)
     body, tail, magic = forging.split_tail(data)
@@ -504,10 +504,10 @@ def test_a_forged_plaintext_footer_is_not_signed_anew(check: bool, old: Path) ->
     forged = forging.join_tail(body, tail[:at] + b"P" + tail[at + 1 :], magic)
     decryption = mc.FileDecryptionProperties(**keys_of_rich(), check_footer_integrity=check)
     with pytest.raises(mc.FooterSignatureError):
-        mc.rekey_parquet(forged, old, decryption, NEW)
+        mc.rekey_parquet(forged, old_file, decryption, NEW)
 
 
-def test_a_label_of_another_algorithm_is_refused(old: Path) -> None:
+def test_a_label_of_another_algorithm_is_refused(old_file: Path) -> None:
     def relabel(crypto: Any) -> None:
         union = crypto.encryption_algorithm
         gcm = union.AES_GCM_V1
@@ -515,29 +515,29 @@ def test_a_label_of_another_algorithm_is_refused(old: Path) -> None:
         crypto.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_CTR_V1=ctr)
 
     with pytest.raises(mc.UnsupportedFormatError, match="AES_GCM_CTR_V1"):
-        mc.rekey_parquet(forging.edit_crypto(rich(False), relabel), old, RICH, NEW)
+        mc.rekey_parquet(forging.edit_crypto(rich(False), relabel), old_file, RICH, NEW)
     with pytest.raises(mc.UnsupportedFormatError, match="algorithms="):
-        mc.rekey_parquet(rich(False, CTR), old, RICH, NEW)
+        mc.rekey_parquet(rich(False, CTR), old_file, RICH, NEW)
 
 
-def test_a_damaged_page_under_ctr_is_seen_by_its_crc(old: Path) -> None:
-    plain = written(small_table(), write_page_checksum=True)
+def test_a_damaged_page_under_ctr_is_seen_by_its_crc(old_file: Path) -> None:
+    plain = write_file(small_table(), write_page_checksum=True)
     data = bytearray(encrypt(plain, footer_key=FOOTER_KEY, encryption_algorithm=CTR))
     pages = [m for m in verify(bytes(data), FOOTER_KEY, {}, algorithms=(CTR,)) if m.type == 2]
     assert pages[0].offset is not None
     data[pages[0].offset + 20] ^= 1
     decryption = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=[CTR])
     with pytest.raises(mc.ChecksumError):
-        mc.rekey_parquet(bytes(data), old, decryption, NEW)
+        mc.rekey_parquet(bytes(data), old_file, decryption, NEW)
 
 
-def test_an_exception_of_the_callers_own_leaves_the_old_file(old: Path) -> None:
+def test_an_exception_of_the_callers_own_leaves_the_old_file(old_file: Path) -> None:
     def fail(_: int) -> NoReturn:
         raise RuntimeError("enough")
 
     for threads in (1, 2):
         with pytest.raises(RuntimeError, match="enough"):
-            mc.rekey_parquet(rich(False), old, RICH, NEW, progress=fail, threads=threads)
+            mc.rekey_parquet(rich(False), old_file, RICH, NEW, progress=fail, threads=threads)
 
 
 def test_progress_ends_near_the_files_size() -> None:
@@ -570,7 +570,7 @@ rekey_parquet(path, path, FileDecryptionProperties(footer_key=key),
 def test_a_killed_process_leaves_the_file_that_was_there(tmp_path: Path) -> None:
     numbers = np.random.default_rng(1).integers(0, 2**60, 500_000)
     path = tmp_path / "a.parquet"
-    plain = written(pa.table({"n": numbers}), compression="none", use_dictionary=False)
+    plain = write_file(pa.table({"n": numbers}), compression="none", use_dictionary=False)
     path.write_bytes(encrypt(plain, footer_key=FOOTER_KEY))
     before = path.read_bytes()
     process = subprocess.Popen(
@@ -585,12 +585,14 @@ def test_a_killed_process_leaves_the_file_that_was_there(tmp_path: Path) -> None
         process.send_signal(signal.SIGKILL)
     process.wait(timeout=60)
     assert path.read_bytes() == before
-    assert all(one.name.startswith(".") for one in tmp_path.iterdir() if one != path)
+    assert all(left.name.startswith(".") for left in tmp_path.iterdir() if left != path)
     mc.rekey_parquet(path, path, READER, NEW)
     assert decrypt(path.read_bytes(), footer_key=OTHER_KEY) == plain
 
 
-def test_a_write_that_fails_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file(
+    old_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = OSError(28, "No space left on device")
 
     def fail(self: FdSink, data: memoryview | bytes) -> None:
@@ -599,7 +601,7 @@ def test_a_write_that_fails_leaves_the_old_file(old: Path, monkeypatch: pytest.M
     monkeypatch.setattr(FdSink, "append", fail)
     for threads in (1, 2):
         with pytest.raises(OSError, match="No space") as caught:
-            mc.rekey_parquet(rich(False), old, RICH, NEW, threads=threads)
+            mc.rekey_parquet(rich(False), old_file, RICH, NEW, threads=threads)
         assert caught.value is full
 
 
@@ -613,7 +615,7 @@ KMS_MATRIX = pairwise(
 )  # fmt: skip
 
 
-def keyed(
+def keyed_properties(
     case: Case, side: str, kms: MemoryKms
 ) -> tuple[Any, mc.FileDecryptionProperties]:  # what encrypts, what decrypts
     if case[side] == "explicit":
@@ -643,12 +645,12 @@ def decrypted_at(path: Path, reader: mc.FileDecryptionProperties) -> bytes:
 @each_case("case", KMS_MATRIX, ids=case_name)
 def test_keys_of_a_key_service_on_both_sides(case: Case, tmp_path: Path) -> None:
     kms, plain = MemoryKms(), plain_of(PLAIN)
-    encryption, decryption = keyed(case, "old", kms)
+    encryption, decryption = keyed_properties(case, "old", kms)
     source = tmp_path / "a.parquet"
     (tmp_path / "plain").write_bytes(plain)
     mc.encrypt_parquet(tmp_path / "plain", source, encryption)
     target = source if case["same"] else tmp_path / "b.parquet"
-    encryption, reader = keyed(case, "new", kms)
+    encryption, reader = keyed_properties(case, "new", kms)
 
     mc.rekey_parquet(source, target, decryption, encryption)
 
@@ -667,14 +669,14 @@ def test_a_key_service_that_refuses_leaves_file_and_material(tmp_path: Path) -> 
     tools = mc.KeyTools(kms)
     policy = mc.Policy(footer_key="kf", column_keys={"kc1": ["name"]}, internal_key_material=False)
     mc.write_table(small_table(), path, tools.encryption(policy))
-    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for denied in ("kf", "kc1", "kc2"):
         kms.denied = {denied}
         fresh = mc.KeyTools(kms)
         new = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, internal_key_material=False)
         with pytest.raises(mc.KeyAccessDeniedError):
             mc.rekey_parquet(path, path, fresh.decryption(), fresh.encryption(new))
-        assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     kms.denied = set()
     assert mc.read_table(path, mc.KeyTools(kms).decryption()).equals(small_table())
 
@@ -690,21 +692,21 @@ def test_a_bit_flipped_late_leaves_file_and_material(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[pages[-1].end - 1] ^= 1
     path.write_bytes(data)
-    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(mc.TagMismatchError):
         mc.rekey_parquet(path, path, tools.decryption(), encryption)
-    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 # --- columns that stay ----------------------------------------------------------------------------
 
-LEAVES = leaves_of(written(small_table(1)))
+LEAVES = leaves_of(write_file(small_table(1)))
 
 
 def pages_of(
     data: bytes, keys: dict[str, bytes], footer_key: bytes, prefix: bytes | None
 ) -> dict[str, list[bytes]]:
-    """Give the bytes of each column's page modules, found by code that is not modcrypt's."""
+    """Return the bytes of each column's page modules, found by code that is not modcrypt's."""
     modules = verify(data, footer_key, keys, prefix, algorithms=BOTH)
     found: dict[str, list[bytes]] = {leaf: [] for leaf in LEAVES}
     for m in modules:
@@ -806,7 +808,7 @@ def covers(name: str, leaf: str) -> bool:
 
 
 def unique_of(data: bytes) -> bytes:
-    """Give the `aad_file_unique` that a file says it has."""
+    """Return the `aad_file_unique` that a file says it has."""
     _, tail, magic = forging.split_tail(data)
     name = "FileMetaData" if magic == b"PAR1" else "FileCryptoMetaData"
     union = decode(name, tail)[0].encryption_algorithm
@@ -817,7 +819,7 @@ def unique_of(data: bytes) -> bytes:
 def sealed_under(
     data: bytes, keys: dict[str, bytes], footer_key: bytes, prefix: bytes | None
 ) -> dict[tuple[bytes, bytes], bytes]:
-    """Give every module by key and nonce: those in the footer, and its signature, included."""
+    """Return every module by key and nonce: those in the footer, and its signature, included."""
     file = forging.opened(data, footer_key, prefix or b"")
     modules: list[tuple[bytes, bytes]] = []
     for m in verify(data, footer_key, keys, prefix, algorithms=BOTH):

@@ -27,7 +27,7 @@ def tools_and_table() -> tuple[mc.KeyTools, pa.Table]:
     return mc.KeyTools(MemoryKms()), table
 
 
-def decrypted(path: Path, tools: mc.KeyTools) -> bytes:
+def decrypt_file(path: Path, tools: mc.KeyTools) -> bytes:
     out = io.BytesIO()
     mc.decrypt_parquet(path, out, tools.decryption())
     return out.getvalue()
@@ -46,11 +46,11 @@ def test_data_pages_keep_their_layout_and_keys_their_lengths(tmp_path: Path, lev
     )
     path = tmp_path / "a.parquet"
     mc.write_table(table, path, tools.encryption(policy), data_page_version="2.0")
-    before, plain = path.read_bytes(), decrypted(path, tools)
+    before, plain = path.read_bytes(), decrypt_file(path, tools)
     (rotated,) = mc.rotate_keys(path, tools, what="dek")
     assert (rotated.result, rotated.keys) == ("rotated", 2)
     assert path.read_bytes() != before
-    assert decrypted(path, tools) == plain
+    assert decrypt_file(path, tools) == plain
     with open_source(path) as source:
         plan = plan_decryption(source, tools.decryption())
         assert {len(cipher.key) for cipher in plan.ciphers.values()} == {24}
@@ -77,11 +77,11 @@ def test_a_file_larger_than_what_is_held_at_once_comes_through(tmp_path: Path) -
         "row_group_size": 500_000,
     }
     mc.write_table(table, path, tools.encryption(policy), write_page_index=True, **options)
-    plain = decrypted(path, tools)
+    plain = decrypt_file(path, tools)
     assert len(plain) > 20 << 20
     (rotated,) = mc.rotate_keys(path, tools, what="dek")
     assert rotated.result == "rotated"
-    assert decrypted(path, tools) == plain
+    assert decrypt_file(path, tools) == plain
 
 
 @pytest.mark.parametrize("part", [0.2, 0.8])
@@ -100,7 +100,7 @@ def test_a_page_that_does_not_authenticate_leaves_the_file_alone(
     (rotated,) = mc.rotate_keys(path, tools, what="dek")
     assert rotated.result == "tag"
     assert path.read_bytes() == bytes(damaged)
-    assert [one.name for one in tmp_path.iterdir()] == ["a.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
 def test_what_is_missing_is_not_put_in_its_place_for_good(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def write_file(table: pa.Table, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()
@@ -54,7 +54,7 @@ def shared(
     return out.getvalue()
 
 
-def opened(copy: bytes) -> bytes:
+def open_copy(copy: bytes) -> bytes:
     """Verify a copy by code that is not modcrypt's, and decrypt it."""
     verify(copy, PARTNER_KEY, {})
     return decrypt(copy, footer_key=PARTNER_KEY)
@@ -84,13 +84,13 @@ SELECTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_what_is_shared_is_there_with_all_its_modules(name: str, options: dict[str, Any]) -> None:
     columns, expected = SELECTIONS[name]
     table = small_table(60)
-    plain = written(table, **options)
+    plain = write_file(table, **options)
     keys = {"footer_key": FOOTER_KEY, "column_keys": COLUMN_KEYS}
     sealed = encrypt(plain, **keys, aad_prefix=b"our own name of the file")
     out = io.BytesIO()
     reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=COLUMN_KEYS)
     result = mc.share_parquet(sealed, out, reader, PARTNER, columns)
-    found = opened(out.getvalue())
+    found = open_copy(out.getvalue())
     rows = read(found)
     assert rows.column_names == list(expected)
     for field, leaves in expected.items():
@@ -114,7 +114,7 @@ def leaves_of(footer: dict[int, Any]) -> list[str]:
 
 
 def test_the_copy_may_have_keys_of_its_own_by_the_names_that_are_there() -> None:
-    sealed = encrypt(written(small_table()), footer_key=FOOTER_KEY)
+    sealed = encrypt(write_file(small_table()), footer_key=FOOTER_KEY)
     encryption = mc.FileEncryptionProperties(
         footer_key=PARTNER_KEY, column_keys={"address.zip": COLUMN_KEY}, plaintext_columns=["id"],
         plaintext_footer=True, aad_prefix=b"theirs",
@@ -141,7 +141,7 @@ def test_files_without_rows(rows: str) -> None:
         if rows == "none":
             writer.write_table(small_table().slice(0, 0))
     copy = shared(encrypt(out.getvalue(), footer_key=FOOTER_KEY), ["address.city", "id"])
-    assert str(read(opened(copy)).schema.remove_metadata()) == (
+    assert str(read(open_copy(copy)).schema.remove_metadata()) == (
         "id: int64\naddress: struct<city: string>\n  child 0, city: string"
     )
 
@@ -153,7 +153,7 @@ def test_files_without_rows(rows: str) -> None:
 def test_no_key_is_needed_nor_asked_for_but_those_of_the_columns(plaintext_footer: bool) -> None:
     table = small_table()
     sealed = encrypt(
-        written(table),
+        write_file(table),
         footer_key=FOOTER_KEY,
         column_keys=COLUMN_KEYS,
         footer_key_metadata=b"kf",
@@ -168,14 +168,14 @@ def test_no_key_is_needed_nor_asked_for_but_those_of_the_columns(plaintext_foote
 
     reader = mc.FileDecryptionProperties(key_retriever=retrieve)
     copy = shared(sealed, ["name", "score"], reader)
-    assert read(opened(copy)).equals(table.select(["name", "score"]))
+    assert read(open_copy(copy)).equals(table.select(["name", "score"]))
     assert asked == [b"kf", b"name"]
     with pytest.raises(mc.KeyNotFoundError, match=r"address\.zip"):
         shared(sealed, ["address.zip"])
 
 
 def test_the_partners_key_opens_the_copy_and_nothing_else() -> None:
-    sealed = encrypt(written(small_table()), footer_key=FOOTER_KEY)
+    sealed = encrypt(write_file(small_table()), footer_key=FOOTER_KEY)
     copy = shared(sealed, ["id", "score"])
     for data, key in ((copy, FOOTER_KEY), (sealed, PARTNER_KEY)):
         with pytest.raises(mc.TagMismatchError):
@@ -216,7 +216,7 @@ def test_a_key_service_wraps_the_keys_of_the_copy(tmp_path: Path) -> None:
 
 
 def telling_file(compression: str = "none") -> bytes:
-    """Give a file in which every engine's metadata tells of a column that is not shared."""
+    """Return a file in which every engine's metadata tells of a column that is not shared."""
     column: dict[str, Any] = {"pandas_type": "unicode", "numpy_type": "object", "metadata": None}
     about = {
         "index_columns": ["SECRET_index"],
@@ -260,15 +260,15 @@ def telling_file(compression: str = "none") -> bytes:
         [{"SECRET_part": "SECRET_p", "open": n} for n in range(2)],
     ]  # fmt: skip
     table = pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
-    return written(
+    return write_file(
         table, compression=compression, write_page_index=True,
         bloom_filter_options={"SECRET_column": {"ndv": 2}},
         sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
     )  # fmt: skip
 
 
-def told(plain: bytes) -> bytes:
-    """Give all that a file says: itself, and its Arrow schema as it is spelt."""
+def footer_texts(plain: bytes) -> bytes:
+    """Return the bytes of a file and its decoded Arrow schema."""
     pairs = {pair[1]: pair.get(2, b"") for pair in footer_of(plain).get(5, [])}
     return plain + base64.b64decode(pairs.get(b"ARROW:schema", b""))
 
@@ -279,11 +279,11 @@ def test_neither_names_nor_values_of_other_columns_are_in_the_copy() -> None:
         "index", "level", "column", "long_gone", "without_field", "attribute", "box", "shape",
         "more", "doc", "part", "iceberg", "pair", "value", "avro", "a", "b", "s", "i", "p",
     )  # fmt: skip
-    assert all(f"SECRET_{name}".encode() in told(plain) for name in secrets)
+    assert all(f"SECRET_{name}".encode() in footer_texts(plain) for name in secrets)
     sealed = encrypt(plain, footer_key=FOOTER_KEY, aad_prefix=b"SECRET_prefix")
     copy = shared(sealed, ["keep", "shape", "group.open"])
-    found = opened(copy)
-    assert b"SECRET" not in told(found)
+    found = open_copy(copy)
+    assert b"SECRET" not in footer_texts(found)
     assert b"SECRET" not in copy
     footer = footer_of(found)
     pairs = {pair[1]: pair[2] for pair in footer[5]}
@@ -300,11 +300,11 @@ def test_neither_names_nor_values_of_other_columns_are_in_the_copy() -> None:
 def test_key_value_pairs_of_others_go_even_where_all_columns_are_shared() -> None:
     plain = telling_file()
     everything = pq.read_schema(io.BytesIO(plain)).names
-    found = opened(shared(encrypt(plain, footer_key=FOOTER_KEY), everything))
+    found = open_copy(shared(encrypt(plain, footer_key=FOOTER_KEY), everything))
     pairs = {pair[1] for pair in footer_of(found)[5]}
     assert pairs == {b"ARROW:schema", b"pandas", b"geo"}
     for name in ("attribute", "long_gone", "box", "more", "pair", "value", "iceberg", "avro"):
-        assert f"SECRET_{name}".encode() not in told(found)
+        assert f"SECRET_{name}".encode() not in footer_texts(found)
 
 
 @each_case("value", [b"", b"no JSON", b"[]", b"[" * 100_000, b"\xff", None])
@@ -314,19 +314,19 @@ def test_pairs_that_cannot_be_understood_go(key: bytes, value: bytes | None) -> 
     if value is not None:
         pair.value = value
     plain = forging.edit_plain(
-        written(small_table(), store_schema=False),
+        write_file(small_table(), store_schema=False),
         lambda metadata: setattr(metadata, "key_value_metadata", [pair]),
     )
     for columns in (["id"], small_table(1).column_names):
-        found = opened(shared(encrypt(plain, footer_key=FOOTER_KEY), columns))
+        found = open_copy(shared(encrypt(plain, footer_key=FOOTER_KEY), columns))
         assert 5 not in footer_of(found)
 
 
 def test_half_a_map_is_shared_as_what_it_is() -> None:
     table = pa.table({"m": pa.array([[("SECRET", 1)], None], pa.map_(pa.string(), pa.int64()))})
-    sealed = encrypt(written(table, compression="none"), footer_key=FOOTER_KEY)
-    found = opened(shared(sealed, ["m.key_value.value"]))
-    assert b"SECRET" not in told(found)
+    sealed = encrypt(write_file(table, compression="none"), footer_key=FOOTER_KEY)
+    found = open_copy(shared(sealed, ["m.key_value.value"]))
+    assert b"SECRET" not in footer_texts(found)
     assert read(found).column("m").to_pylist() == [{"key_value": [{"value": 1}]}, None]
 
 
@@ -345,21 +345,21 @@ def test_names_that_cannot_be_meant_are_refused(columns: Any, words: str, tmp_pa
     out = tmp_path / "out.parquet"
     with pytest.raises(ValueError, match=words):
         mc.share_parquet(
-            encrypt(written(small_table()), footer_key=FOOTER_KEY), out, READER, PARTNER, columns
+            encrypt(write_file(small_table()), footer_key=FOOTER_KEY), out, READER, PARTNER, columns
         )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_means_two_columns_shares_neither() -> None:
     table = pa.table({"a.b": ["x"], "a": [{"b": 1, "c": 2}]})
-    sealed = encrypt(written(table), footer_key=FOOTER_KEY)
+    sealed = encrypt(write_file(table), footer_key=FOOTER_KEY)
     with pytest.raises(ValueError, match=r"ambiguous names.*a\.b"):
         shared(sealed, ["a.b"])
-    assert read(opened(shared(sealed, ["a.c"]))).to_pylist() == [{"a": {"c": 2}}]
+    assert read(open_copy(shared(sealed, ["a.c"]))).to_pylist() == [{"a": {"c": 2}}]
 
 
 def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
-    sealed = bytearray(encrypt(written(small_table(), **EVERYTHING), footer_key=FOOTER_KEY))
+    sealed = bytearray(encrypt(write_file(small_table(), **EVERYTHING), footer_key=FOOTER_KEY))
     out = tmp_path / "out.parquet"
     modules = verify(bytes(sealed), FOOTER_KEY, {})
     for kind in range(2, 10):  # the page, index and bloom filter of a column that is shared
@@ -374,6 +374,6 @@ def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
 
 def test_a_plaintext_file_is_shared_where_the_caller_takes_those() -> None:
     taken = mc.FileDecryptionProperties(require_encrypted=False)
-    found = opened(shared(telling_file(), ["keep"], taken))
-    assert b"SECRET" not in told(found)
+    found = open_copy(shared(telling_file(), ["keep"], taken))
+    assert b"SECRET" not in footer_texts(found)
     assert read(found).column("keep").to_pylist() == [1, 2]

@@ -44,7 +44,7 @@ STATES = ("authentic", "locked", "unchecked", "unauthenticated", "plaintext", "f
 
 @dataclass(frozen=True)
 class Drawn:
-    """What `draw` is given."""
+    """Arguments of `draw`."""
 
     columns: tuple[str, ...]
     row_groups: int
@@ -67,7 +67,7 @@ class Drawn:
         )
 
     def stated(self, states: dict[int, State]) -> Drawn:
-        """Give some regions, by their start, another state."""
+        """Return a copy in which some regions, by their start, have another state."""
         regions = (
             replace(r, state=states[r.start], key=None if states[r.start] == "plaintext" else r.key)
             if r.start in states
@@ -131,9 +131,9 @@ def file(people: Path) -> Drawn:
 
 def page_of(file: Drawn, row_group: int, column: int, number: int = 1) -> Region:
     (found,) = (
-        one
-        for one in file.regions
-        if (one.kind, one.row_group, one.column, one.page)
+        region
+        for region in file.regions
+        if (region.kind, region.row_group, region.column, region.page)
         == ("data page", row_group, column, number)
     )
     return found
@@ -152,19 +152,19 @@ def finding(region: Region, message: str = "the tag does not match", **other: An
 
 
 @pytest.fixture(scope="module")
-def damaged(file: Drawn) -> Drawn:
+def damaged_file(file: Drawn) -> Drawn:
     """All six states, two faults, a warning about bytes and one about none."""
     bad, head = page_of(file, 1, 0), page_of(file, 2, 1)
     states: dict[int, State] = {}
-    for one in file.regions:
-        if one.path == "address.zip":
-            states[one.start] = "locked"
-        elif one.path == "address.city" and one.row_group == 2:
-            states[one.start] = "unchecked"
-        elif one.path == "flag":
-            states[one.start] = "plaintext"
-        elif one.path == "id" and one.row_group == 0 and one.kind == "data page":
-            states[one.start] = "unauthenticated"
+    for region in file.regions:
+        if region.path == "address.zip":
+            states[region.start] = "locked"
+        elif region.path == "address.city" and region.row_group == 2:
+            states[region.start] = "unchecked"
+        elif region.path == "flag":
+            states[region.start] = "plaintext"
+        elif region.path == "id" and region.row_group == 0 and region.kind == "data page":
+            states[region.start] = "unauthenticated"
     states |= {bad.start: "fault", head.start: "fault"}
     findings = (
         finding(bad),
@@ -229,8 +229,8 @@ def test_a_strips_width_is_its_share_of_the_chunks_bytes(chromium: Browser, file
     assert len(cells) == 15
     for place, width, parts in cells:
         r, c = map(int, place.split(","))
-        spans = [one for one in file.regions if (one.row_group, one.column) == (r, c)]
-        chunk = sum(one.size for one in spans)
+        spans = [region for region in file.regions if (region.row_group, region.column) == (r, c)]
+        chunk = sum(span.size for span in spans)
         assert len(parts) > 1
         assert sum(end - start for start, end, _ in parts) == chunk  # nothing was left out
         for start, end, pixels in parts:
@@ -238,9 +238,9 @@ def test_a_strips_width_is_its_share_of_the_chunks_bytes(chromium: Browser, file
 
 
 def test_the_strip_of_the_file_is_to_scale_from_its_first_byte_to_its_last(
-    chromium: Browser, damaged: Drawn
+    chromium: Browser, damaged_file: Drawn
 ) -> None:
-    chromium.show(damaged.page())
+    chromium.show(damaged_file.page())
     left, width, parts = chromium.run(
         """const box = document.querySelector("#file .strip").getBoundingClientRect();
         return [box.left, box.width, [...document.querySelectorAll("#file .part")].map((part) => {
@@ -249,35 +249,35 @@ def test_the_strip_of_the_file_is_to_scale_from_its_first_byte_to_its_last(
         })]"""
     )
     assert parts[0][0] == 0
-    assert parts[-1][1] == damaged.size
-    assert all(one[1] == two[0] for one, two in pairwise(parts))  # gaps are drawn, too
+    assert parts[-1][1] == damaged_file.size
+    assert all(first[1] == second[0] for first, second in pairwise(parts))  # gaps are drawn, too
     for start, end, x, pixels in parts:
-        assert x - left == pytest.approx(start / damaged.size * width, abs=0.6)
-        assert pixels == pytest.approx((end - start) / damaged.size * width, abs=0.6)
+        assert x - left == pytest.approx(start / damaged_file.size * width, abs=0.6)
+        assert pixels == pytest.approx((end - start) / damaged_file.size * width, abs=0.6)
 
 
 def test_gaps_are_named_and_counted(chromium: Browser, file: Drawn) -> None:
     chromium.show(file.page())
-    listed = sum(one.size for one in file.regions)
+    listed = sum(region.size for region in file.regions)
     gaps = chromium.run(
         """const row = [...document.querySelectorAll("#kinds tbody tr")]
-            .find((one) => one.cells[0].textContent === "gap");
+            .find((element) => element.cells[0].textContent === "gap");
         return Number(row.cells[4].dataset.value)"""
     )
     assert gaps == file.size - listed > 0
 
 
-def test_what_is_counted_adds_up(chromium: Browser, damaged: Drawn) -> None:
-    chromium.show(damaged.page())
+def test_what_is_counted_adds_up(chromium: Browser, damaged_file: Drawn) -> None:
+    chromium.show(damaged_file.page())
     sums = chromium.run(
         """const sum = (rows, n) => [...document.querySelectorAll(rows)]
             .reduce((all, row) => all + Number(row.cells[n].dataset.value), 0);
         return [sum(".states tbody tr", 3), sum("#kinds tbody tr", 4),
                 sum("#columns tbody tr", 4), sum("#columns tbody tr", 3)]"""
     )
-    in_columns = [one for one in damaged.regions if one.column is not None]
-    assert sums[:2] == [damaged.size, damaged.size]
-    assert sums[2:] == [sum(one.size for one in in_columns), len(in_columns)]
+    in_columns = [region for region in damaged_file.regions if region.column is not None]
+    assert sums[:2] == [damaged_file.size, damaged_file.size]
+    assert sums[2:] == [sum(region.size for region in in_columns), len(in_columns)]
     for state in STATES:
         parts = chromium.run(
             """return Number([...document.querySelectorAll(".states tbody tr")].find(
@@ -286,17 +286,17 @@ def test_what_is_counted_adds_up(chromium: Browser, damaged: Drawn) -> None:
         )
         gaps = 3 if state == "plaintext" else 0
         assert parts in range(
-            sum(one.state == state for one in damaged.regions),
-            sum(one.state == state for one in damaged.regions) + gaps + 1,
+            sum(region.state == state for region in damaged_file.regions),
+            sum(region.state == state for region in damaged_file.regions) + gaps + 1,
         )
         assert parts
 
 
 def test_the_pointer_on_a_strip_shows_what_and_where_it_is(
-    chromium: Browser, damaged: Drawn
+    chromium: Browser, damaged_file: Drawn
 ) -> None:
-    bad = page_of(damaged, 1, 0)
-    chromium.show(damaged.page())
+    bad = page_of(damaged_file, 1, 0)
+    chromium.show(damaged_file.page())
     told = chromium.hover(f"#grid .part[data-start='{bad.start}']")
     lines = told.splitlines()
     assert lines[0] == "data page"
@@ -310,7 +310,7 @@ def test_the_pointer_on_a_strip_shows_what_and_where_it_is(
         const all = document.querySelector("#file .strip").getBoundingClientRect();
         return (one.left - all.left) / all.width"""
     )
-    assert frame == pytest.approx(bad.start / damaged.size, abs=0.003)
+    assert frame == pytest.approx(bad.start / damaged_file.size, abs=0.003)
     ActionChains(chromium.driver).move_to_element(chromium.find("h1")).perform()
     assert chromium.count("#tip[hidden]") == 1
 
@@ -318,7 +318,7 @@ def test_the_pointer_on_a_strip_shows_what_and_where_it_is(
 def test_a_joined_strip_says_how_many_it_stands_for(chromium: Browser, file: Drawn) -> None:
     """A page header of a few bytes is joined with its page."""
     page = page_of(file, 0, 0)
-    header = next(one for one in file.regions if one.end == page.start)
+    header = next(region for region in file.regions if region.end == page.start)
     chromium.show(file.page())
     told = chromium.hover(f"#grid .part[data-start='{header.start}']")
     assert told.startswith("data page header, data page")
@@ -330,13 +330,14 @@ def test_choosing_a_cell_lists_every_part_of_the_chunk(chromium: Browser, file: 
     chromium.show(file.page())
     assert chromium.count("#detail[hidden]") == 1
     chromium.click("[data-cell='2,1'] .part")
-    spans = [one for one in file.regions if (one.row_group, one.column) == (2, 1)]
+    spans = [region for region in file.regions if (region.row_group, region.column) == (2, 1)]
     rows = chromium.run(
         """return [...document.querySelectorAll("#detail tbody tr")]
             .map((row) => [...row.cells].map((cell) => cell.innerText))"""
     )
     assert [[row[0], row[2], row[4], row[5]] for row in rows] == [
-        [one.kind, f"{one.start:,}\u2013{one.end:,}", "authentic", "B · kms ssn"] for one in spans
+        [span.kind, f"{span.start:,}\u2013{span.end:,}", "authentic", "B · kms ssn"]
+        for span in spans
     ]
     assert "row group 2, column ssn" in chromium.text("#detail h3")
 
@@ -345,12 +346,12 @@ def test_choosing_a_cell_lists_every_part_of_the_chunk(chromium: Browser, file: 
 
 
 def test_a_click_on_a_finding_marks_its_module_everywhere(
-    chromium: Browser, damaged: Drawn
+    chromium: Browser, damaged_file: Drawn
 ) -> None:
     """The second one tells no bytes: its address is enough. The window is a low one."""
-    chromium.show(damaged.page(), height=700)
+    chromium.show(damaged_file.page(), height=700)
     for number, (r, c) in enumerate([(1, 0), (2, 1)]):
-        module = page_of(damaged, r, c)
+        module = page_of(damaged_file, r, c)
         chromium.click(f"[data-finding='{number}'] button")
         for box in ("#file", "#grid", "#detail"):
             hit = chromium.run(
@@ -370,9 +371,9 @@ def test_a_click_on_a_finding_marks_its_module_everywhere(
 
 
 def test_a_finding_about_bytes_frames_them_and_one_about_none_says_so(
-    chromium: Browser, damaged: Drawn
+    chromium: Browser, damaged_file: Drawn
 ) -> None:
-    chromium.show(damaged.page())
+    chromium.show(damaged_file.page())
     chromium.click("[data-finding='2'] td:last-child")
     assert chromium.count("#file .range.fixed") == 1
     assert chromium.count("#grid .hit, #detail:not([hidden])") == 0
@@ -381,8 +382,8 @@ def test_a_finding_about_bytes_frames_them_and_one_about_none_says_so(
     assert chromium.text("#said") == "This finding has no place in the file."
 
 
-def test_findings_are_flagged_and_counted(chromium: Browser, damaged: Drawn) -> None:
-    chromium.show(damaged.page())
+def test_findings_are_flagged_and_counted(chromium: Browser, damaged_file: Drawn) -> None:
+    chromium.show(damaged_file.page())
     assert chromium.text("header p").split("\n") == ["2 faults2 warnings"]
     assert chromium.count("#findings tbody tr") == 4
     assert chromium.count("#grid .mark") == 2
@@ -393,8 +394,10 @@ def test_findings_are_flagged_and_counted(chromium: Browser, damaged: Drawn) -> 
 
 def test_a_fault_that_no_finding_tells_of_is_flagged_all_the_same(chromium: Browser) -> None:
     """However small it is among the other parts."""
-    one = made_up(3, 2, 400, state=lambda r, c, p: "fault" if (r, c, p) == (1, 2, 77) else "locked")
-    chromium.show(one.page())
+    drawn = made_up(
+        3, 2, 400, state=lambda r, c, p: "fault" if (r, c, p) == (1, 2, 77) else "locked"
+    )
+    chromium.show(drawn.page())
     assert chromium.text("header p") == "2 faulty parts"
     assert chromium.count("[data-cell='1,2'] .mark") == chromium.count("#grid .mark") == 2
     assert chromium.count("[data-cell='1,2'].faulty") == chromium.count(".faulty") == 1
@@ -440,13 +443,15 @@ def test_columns_are_sorted_found_and_shown_in_the_grid(chromium: Browser) -> No
     assert chromium.run(shown) == [f"c{n}" for n in reversed(range(20))]
     chromium.click("#columns thead th:nth-child(5) button")
     sizes = chromium.run(
-        "return [...document.querySelectorAll('#columns data')].map((one) => Number(one.value))"
+        "return [...document.querySelectorAll('#columns data')].map((item) => Number(item.value))"
     )
     assert sizes == sorted(sizes, reverse=True)
     chromium.find("#filter").send_keys("c7")
     assert chromium.run(shown) == ["c7"]
     chromium.click("#columns [data-column='7']")
-    across = "return [...document.querySelectorAll('.across')].map((one) => one.dataset.cell)"
+    across = (
+        "return [...document.querySelectorAll('.across')].map((element) => element.dataset.cell)"
+    )
     assert chromium.run(across) == ["0,7", "1,7"]
 
 
@@ -455,9 +460,9 @@ def test_columns_are_sorted_found_and_shown_in_the_grid(chromium: Browser) -> No
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_all_text_has_the_contrast_that_wcag_asks_for(
-    chromium: Browser, damaged: Drawn, dark: bool
+    chromium: Browser, damaged_file: Drawn, dark: bool
 ) -> None:
-    chromium.show(damaged.page(notes=[("Heading", "Sentence.")]), dark=dark)
+    chromium.show(damaged_file.page(notes=[("Heading", "Sentence.")]), dark=dark)
     chromium.click("[data-finding='0'] button")
     chromium.hover("#grid .part")
     seen, poor = chromium.run(POOR_CONTRAST)
@@ -484,8 +489,8 @@ def test_the_system_chooses_light_or_dark_and_the_button_the_other(
     assert (paper(chromium), chromium.text("#theme")) == (dark, "Light")
 
 
-def test_states_and_keys_differ_in_more_than_hue(chromium: Browser, damaged: Drawn) -> None:
-    chromium.show(damaged.page())
+def test_states_and_keys_differ_in_more_than_hue(chromium: Browser, damaged_file: Drawn) -> None:
+    chromium.show(damaged_file.page())
     looks = chromium.run(
         """return arguments[0].map((state) => {
             const style = getComputedStyle(document.querySelector(`.states .s-${state}`));
@@ -496,7 +501,7 @@ def test_states_and_keys_differ_in_more_than_hue(chromium: Browser, damaged: Dra
     patterns = [re.sub(r"(rgba?|color|light-dark)\([^)]*\)", "", look) for look in looks]
     assert len(set(patterns)) == len(STATES)
     letters = chromium.run(
-        "return [...document.querySelectorAll('#keys .key')].map((one) => one.textContent)"
+        "return [...document.querySelectorAll('#keys .key')].map((element) => element.textContent)"
     )
     assert letters == ["A", "B", "C"]
     rails = chromium.run(
@@ -513,8 +518,10 @@ def test_states_and_keys_differ_in_more_than_hue(chromium: Browser, damaged: Dra
     assert rails == 24
 
 
-def test_on_paper_it_is_light_whole_and_without_buttons(chromium: Browser, damaged: Drawn) -> None:
-    chromium.show(damaged.page(), width=1000, dark=True)
+def test_on_paper_it_is_light_whole_and_without_buttons(
+    chromium: Browser, damaged_file: Drawn
+) -> None:
+    chromium.show(damaged_file.page(), width=1000, dark=True)
     chromium.emulate(dark=True, media="print")
     assert not chromium.find("#theme").is_displayed()
     assert chromium.run("return getComputedStyle(document.documentElement).colorScheme") == "light"
@@ -529,8 +536,10 @@ def test_on_paper_it_is_light_whole_and_without_buttons(chromium: Browser, damag
 
 
 @pytest.mark.parametrize("width", [700, 1600, 2500])
-def test_nothing_is_wider_than_the_window(chromium: Browser, damaged: Drawn, width: int) -> None:
-    chromium.show(damaged.page(notes=[("n" * 300, "m" * 300)], title="t" * 400), width=width)
+def test_nothing_is_wider_than_the_window(
+    chromium: Browser, damaged_file: Drawn, width: int
+) -> None:
+    chromium.show(damaged_file.page(notes=[("n" * 300, "m" * 300)], title="t" * 400), width=width)
     chromium.click("[data-finding='0'] button")
     assert chromium.overflow() <= 0
 
@@ -547,17 +556,17 @@ def test_a_narrower_window_is_drawn_anew(chromium: Browser) -> None:
 
 
 def hostile() -> Drawn:
-    one = made_up(len(EVIL), 2, 2)
+    drawn = made_up(len(EVIL), 2, 2)
     regions = tuple(
         r if r.column is None else replace(r, path=EVIL[r.column], key=EVIL[r.column])
-        for r in one.regions
+        for r in drawn.regions
     )
     found = tuple(
         finding(r, message=EVIL[r.column], word=EVIL[r.column])
         for r in regions
         if r.column is not None and r.kind == "data page"
     )
-    return replace(one, columns=EVIL, regions=regions, findings=found)
+    return replace(drawn, columns=EVIL, regions=regions, findings=found)
 
 
 def test_hostile_names_are_only_ever_text(chromium: Browser) -> None:
@@ -661,7 +670,9 @@ def test_two_thousand_columns_are_a_square_each(chromium: Browser) -> None:
         return "fault" if (r, c, p) == (7, 1201, 1) else "locked" if c % 11 == 0 else "authentic"
 
     wide = made_up(2_000, 10, 2, state=state, path="feature_with_quite_a_long_name_", keys=40)
-    bad = next(one for one in wide.regions if one.state == "fault" and one.kind == "data page")
+    bad = next(
+        region for region in wide.regions if region.state == "fault" and region.kind == "data page"
+    )
     page = replace(wide, findings=(finding(bad),)).page()
     assert len(page.encode()) < 8 << 20
     chromium.show(page)
@@ -693,8 +704,8 @@ def test_a_hundred_thousand_modules_give_a_page_of_bounded_size(chromium: Browse
         const sum = (parts, n) => parts.reduce((all, one) => all + one[n], 0);
         return [sum(data.rows.flat(2), 2), sum(data.rows.flat(2), 6), sum(data.file, 2)]"""
     )
-    in_chunks = [one for one in many.regions if one.column is not None]
-    assert sizes == [sum(one.size for one in in_chunks), 100_000, many.size]
+    in_chunks = [region for region in many.regions if region.column is not None]
+    assert sizes == [sum(region.size for region in in_chunks), 100_000, many.size]
     assert chromium.count("[data-cell='4,7'].faulty") == 1
 
 
@@ -721,9 +732,9 @@ def test_the_worst_file_gives_a_page_of_bounded_size() -> None:
     """Long names that have to be escaped, no two neighbours alike, and a finding for each."""
     states: list[State] = ["fault", "locked", "authentic", "unchecked", "plaintext"]
     bad = made_up(2_000, 10, 2, state=lambda r, c, p: states[(r + c + p) % 5], path="&" * 1_000)
-    found = tuple(finding(one, message="<" * 1_000) for one in bad.regions[1:20_000])
+    found = tuple(finding(region, message="<" * 1_000) for region in bad.regions[1:20_000])
     regions = tuple(
-        replace(one, key=f"{'&' * 200}{n % 5_000}") for n, one in enumerate(bad.regions)
+        replace(region, key=f"{'&' * 200}{n % 5_000}") for n, region in enumerate(bad.regions)
     )
     page = replace(bad, regions=regions, findings=found).page(
         title="&" * 10_000, notes=[(f"{'&' * 999}{n}", "<" * 9_999) for n in range(5_000)]
@@ -734,8 +745,8 @@ def test_the_worst_file_gives_a_page_of_bounded_size() -> None:
 
 def test_merging_keeps_every_part_once_and_in_order() -> None:
     """Whatever the limit: alone, joined where alike, or in slices."""
-    one = made_up(2, 2, 40, state=lambda r, c, p: STATES[(p // 7) % 6])
-    regions = list(one.regions)
+    drawn = made_up(2, 2, 40, state=lambda r, c, p: STATES[(p // 7) % 6])
+    regions = list(drawn.regions)
     for limit in (1, 2, 5, 30, 100, 1_000):
         groups = drawing._merge_neighbours(regions, limit, lambda region: region.row_group)
         assert len(groups) <= limit
@@ -774,10 +785,10 @@ def test_what_notes_say_of_many_columns_they_say_once(chromium: Browser) -> None
     assert "and 1,994 more" in chromium.text(".notes")
 
 
-def test_without_javascript_the_tables_are_there(chromium: Browser, damaged: Drawn) -> None:
+def test_without_javascript_the_tables_are_there(chromium: Browser, damaged_file: Drawn) -> None:
     chromium.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
-        chromium.show(damaged.page())
+        chromium.show(damaged_file.page())
     finally:
         chromium.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert chromium.count("#findings tbody tr") == 4

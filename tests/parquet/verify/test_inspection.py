@@ -1,4 +1,4 @@
-"""What a file tells, judged by PyArrow, by a decoder of its own, and by the real writers' files."""
+"""Inspection, compared with PyArrow, an independent decoder and files of real writers."""
 
 from __future__ import annotations
 
@@ -57,27 +57,27 @@ def plain() -> bytes:
 
 
 @cache
-def sealed(**properties: Any) -> bytes:
+def encrypt_sample(**properties: Any) -> bytes:
     """Encrypt a table of several row groups, with two columns under keys of their own."""
     given = {"footer_key": FOOTER_KEY, "plaintext_columns": ("day",)} | properties
     return encrypted(plain(), FileEncryptionProperties(column_keys=COLUMNS, **given))
 
 
-def prefixed(aad_prefix: bytes | None) -> FileDecryptionProperties:
+def reader_with_prefix(aad_prefix: bytes | None) -> FileDecryptionProperties:
     return FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys=COLUMNS, aad_prefix=aad_prefix
     )
 
 
-def said(sentences: tuple[str, ...], *words: str) -> bool:
-    """Tell whether one sentence has all these words."""
-    return any(all(word in one for word in words) for one in sentences)
+def is_said(sentences: tuple[str, ...], *words: str) -> bool:
+    """Return whether one sentence has all these words."""
+    return any(all(word in sentence for word in words) for sentence in sentences)
 
 
 def column(found: Inspection, path: str) -> ColumnInspection:
     assert found.columns is not None
-    (one,) = (one for one in found.columns if one.path == path)
-    return one
+    (found_column,) = (column for column in found.columns if column.path == path)
+    return found_column
 
 
 def check_regions(found: Inspection) -> None:
@@ -90,20 +90,20 @@ def check_regions(found: Inspection) -> None:
     assert reached == found.size == sum(region.size for region in found.regions)
 
 
-def inspected(
+def inspect_each_way(
     source: Any, *properties: FileDecryptionProperties | None
 ) -> Iterator[tuple[FileDecryptionProperties | None, bool, Inspection]]:
     """Inspect with each of the properties, with pages and without; all bytes are accounted for."""
-    for one in properties:
+    for reader in properties:
         for pages in (False, True):
-            found = inspect_parquet(source, one, pages=pages)
+            found = inspect_parquet(source, reader, pages=pages)
             check_regions(found)
             json.dumps(found.fields())
-            yield one, pages, found
+            yield reader, pages, found
 
 
 def kinds(found: Inspection, path: str) -> Counter[tuple[str, str]]:
-    return Counter((one.kind, one.state) for one in found.regions if one.path == path)
+    return Counter((region.kind, region.state) for region in found.regions if region.path == path)
 
 
 # --- files of other writers ----------------------------------------------------------------------
@@ -120,7 +120,7 @@ def properties_in(entry: dict[str, Any]) -> list[FileDecryptionProperties | None
 def test_every_byte_of_every_writers_file_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path, enc = shared_vectors() / folder / entry["file"], entry["enc"]
     given = properties_in(entry)
-    for properties, pages, found in inspected(path, *given):
+    for properties, pages, found in inspect_each_way(path, *given):
         assert found.encrypted
         assert found.footer_mode == enc["footer_mode"]
         assert found.algorithm == enc["algorithm"]
@@ -138,9 +138,11 @@ def test_every_byte_of_every_writers_file_has_its_name(folder: str, entry: dict[
 def check_all_known(found: Inspection, path: Path, entry: dict[str, Any], pages: bool) -> None:
     """With all keys nothing is hidden, and all is as PyArrow finds it in the decrypted file."""
     assert not found.hidden
-    assert not [one for one in found.regions if one.state in ("fault", "locked")]
-    assert not [one for one in found.regions if one.kind in ("gap", "modules")]
-    assert not [one for one in found.regions if pages and one.kind in ("pages", "bloom filter")]
+    assert not [region for region in found.regions if region.state in ("fault", "locked")]
+    assert not [region for region in found.regions if region.kind in ("gap", "modules")]
+    assert not [
+        region for region in found.regions if pages and region.kind in ("pages", "bloom filter")
+    ]
     reader = FileDecryptionProperties(**(keys_of(entry["enc"]) | reader_of(entry["enc"])))
     check_modules(found, list_modules(path, reader), pages)
     out = io.BytesIO()
@@ -150,12 +152,12 @@ def check_all_known(found: Inspection, path: Path, entry: dict[str, Any], pages:
 
 def check_modules(found: Inspection, modules: list[ModuleSpan], pages: bool) -> None:
     """Regions begin and end where modules do, and are called like them."""
-    in_chunks = [one for one in modules if one.module.type is not ModuleType.FOOTER]
+    in_chunks = [span for span in modules if span.module.type is not ModuleType.FOOTER]
     if pages:
         regions = {
-            (one.start, one.end, one.kind, one.page)
-            for one in found.regions
-            if one.key is not None and one.column is not None
+            (region.start, region.end, region.kind, region.page)
+            for region in found.regions
+            if region.key is not None and region.column is not None
         }
         assert regions == {
             (m.start, m.end, m.module.type.name.lower().replace("_", " "), m.module.page)
@@ -163,8 +165,10 @@ def check_modules(found: Inspection, modules: list[ModuleSpan], pages: bool) -> 
         }
         return
     borders = {border for m in in_chunks for border in (m.start, m.end)}
-    own = [one for one in found.regions if one.key is not None and one.column is not None]
-    assert {border for one in own for border in (one.start, one.end)} <= borders
+    own = [
+        region for region in found.regions if region.key is not None and region.column is not None
+    ]
+    assert {border for region in own for border in (region.start, region.end)} <= borders
 
 
 def check_facts(found: Inspection, judge: pq.FileMetaData) -> None:
@@ -175,15 +179,15 @@ def check_facts(found: Inspection, judge: pq.FileMetaData) -> None:
     assert len(found.columns) == judge.num_columns
     names = {name.decode() for name in judge.metadata or {}}
     assert set(found.key_value_metadata) == names
-    for c, one in enumerate(found.columns):
+    for c, column in enumerate(found.columns):
         schema = judge.schema.column(c)
-        assert one.path == schema.path
-        assert one.physical_type.partition("(")[0] == schema.physical_type
-        assert (one.logical_type is None) == (schema.logical_type.type == "NONE")
+        assert column.path == schema.path
+        assert column.physical_type.partition("(")[0] == schema.physical_type
+        assert (column.logical_type is None) == (schema.logical_type.type == "NONE")
         chunks = [judge.row_group(r).column(c) for r in range(judge.num_row_groups)]
-        assert one.values == sum(chunk.num_values for chunk in chunks)
+        assert column.values == sum(chunk.num_values for chunk in chunks)
         codecs = {chunk.compression for chunk in chunks}
-        assert (one.codec is None and not chunks) or {one.codec} == codecs
+        assert (column.codec is None and not chunks) or {column.codec} == codecs
 
 
 @each_case(("folder", "entry"), listed("tampered"))
@@ -193,7 +197,7 @@ def test_every_byte_of_tampered_files_has_its_name(folder: str, entry: dict[str,
         with pytest.raises(mc.FormatError):
             inspect_parquet(path)
         return
-    for _ in inspected(path, *properties_in(entry)):
+    for _ in inspect_each_way(path, *properties_in(entry)):
         pass
 
 
@@ -208,13 +212,15 @@ def test_published_files_show_what_their_readme_says() -> None:
             column_keys=column_keys,
             aad_prefix=b"tester" if "disable_aad" in path.name else None,
         )
-        for properties, _, found in inspected(path, None, keys):
+        for properties, _, found in inspect_each_way(path, None, keys):
             assert found.footer_key.kind == "opaque"
             assert found.algorithm == ("AES_GCM_CTR_V1" if "_ctr" in path.name else "AES_GCM_V1")
             if properties is not None:
-                own = {one.path for one in found.columns or () if one.key == "column key"}
+                own = {column.path for column in found.columns or () if column.key == "column key"}
                 assert own == (set() if "uniform" in path.name else set(column_keys))
-                assert all(one.has_key for one in found.columns or () if one.key is not None)
+                assert all(
+                    column.has_key for column in found.columns or () if column.key is not None
+                )
 
 
 def test_external_key_material_is_named_as_such() -> None:
@@ -224,7 +230,7 @@ def test_external_key_material_is_named_as_such() -> None:
     assert found.footer_key.storage == "external"
     assert found.footer_key.reference == "footerKey"
     assert found.footer_key.master_key_id is None
-    assert said(found.leaks, "key material", "beside")
+    assert is_said(found.leaks, "key material", "beside")
 
 
 def test_iceberg_and_spark_files_show_themselves() -> None:
@@ -233,7 +239,7 @@ def test_iceberg_and_spark_files_show_themselves() -> None:
         check_regions(found)
         assert found.needs_aad_prefix
         assert found.columns is None
-        assert said(found.hidden, "footer is encrypted")
+        assert is_said(found.hidden, "footer is encrypted")
     for path in sorted(shared_vectors().glob("parquet-java/spark/*/part-0.parquet")):
         found = inspect_parquet(path)
         check_regions(found)
@@ -269,12 +275,12 @@ def test_every_byte_has_its_name_in_every_mode(
         footer_key=FOOTER_KEY, column_keys=keys, algorithms=[algorithm]
     )
     modules = list_modules(data, accepting)
-    for properties, pages, found in inspected(data, None, some, footer, every):
+    for properties, pages, found in inspect_each_way(data, None, some, footer, every):
         assert found.algorithm == algorithm
         if properties is every:
             check_modules(found, modules, pages)
             check_facts(found, pq.read_metadata(io.BytesIO(source)))
-            bodies = {one.state for one in found.regions if one.kind == "data page"}
+            bodies = {region.state for region in found.regions if region.kind == "data page"}
             ctr = algorithm == "AES_GCM_CTR_V1"
             assert bodies == ({"unauthenticated" if ctr else "unchecked"} if pages else set())
 
@@ -283,55 +289,63 @@ NESTED = {"bloom_filter_options": {"id": True}}
 
 
 def test_without_keys_a_sealed_footer_hides_all_but_the_framing() -> None:
-    data = sealed(plaintext_columns=())
-    for _, pages, found in inspected(data, None):
+    data = encrypt_sample(plaintext_columns=())
+    for _, pages, found in inspect_each_way(data, None):
         told = (found.num_rows, found.row_groups, found.columns, found.created_by)
         assert told == (None, None, None, None)
         assert found.key_value_metadata == ()
         assert not found.footer_authenticated
         assert found.aad_file_unique_size == 8
-        modules = [one for one in found.regions if one.kind == "modules"]
-        assert {one.state for one in modules} == {"locked"}
+        modules = [region for region in found.regions if region.kind == "modules"]
+        assert {region.state for region in modules} == {"locked"}
         expected = list_modules(data, READER)[:-1]
         if pages:
             assert [(m.start, m.end) for m in modules] == [(m.start, m.end) for m in expected]
         else:
             assert [(m.start, m.end) for m in modules] == [(4, expected[-1].end)]
-        assert said(found.hidden, f"{len(expected)} modules can be distinguished")
+        assert is_said(found.hidden, f"{len(expected)} modules can be distinguished")
 
 
 def test_framing_that_a_plaintext_column_breaks_leaves_the_rest_as_one() -> None:
-    found = inspect_parquet(sealed(plaintext_columns=("id",)), pages=True)
-    (rest,) = (one for one in found.regions if one.kind == "gap")
+    found = inspect_parquet(encrypt_sample(plaintext_columns=("id",)), pages=True)
+    (rest,) = (region for region in found.regions if region.kind == "gap")
     assert rest.start == 4
     assert rest.state == "unchecked"
-    assert said(found.hidden, f"{rest.size:,} bytes cannot")
+    assert is_said(found.hidden, f"{rest.size:,} bytes cannot")
 
 
 def test_without_keys_a_plaintext_footer_shows_places_of_pages_and_indexes() -> None:
-    data = sealed(plaintext_footer=True)
+    data = encrypt_sample(plaintext_footer=True)
     spans = list_modules(data, READER)
-    for _, pages, found in inspected(data, None):
+    for _, pages, found in inspect_each_way(data, None):
         if pages:
-            expected = {(one.start, one.end) for one in spans if one.module.page is not None}
-            locked = [one for one in found.regions if one.page is not None and one.key is not None]
-            assert {one.state for one in locked} == {"locked"}
-            assert {(one.start, one.end) for one in locked} == expected
+            expected = {(span.start, span.end) for span in spans if span.module.page is not None}
+            locked = [
+                region
+                for region in found.regions
+                if region.page is not None and region.key is not None
+            ]
+            assert {region.state for region in locked} == {"locked"}
+            assert {(region.start, region.end) for region in locked} == expected
         assert {state for _, state in kinds(found, "day")} == {"plaintext"}
         assert {state for _, state in kinds(found, "id")} == {"locked"}
-        blooms = [one for one in spans if "BLOOM" in one.module.type.name]
-        hidden = [one for one in found.regions if one.kind == "modules"]
-        assert {one.state for one in hidden} == {"locked"}  # the footer tells no place of filters
-        assert sum(one.size for one in hidden) == sum(one.end - one.start for one in blooms)
-        assert not [one for one in found.regions if one.kind == "gap"]
-        (signature,) = (one for one in found.regions if one.kind == "footer signature")
+        blooms = [span for span in spans if "BLOOM" in span.module.type.name]
+        hidden = [region for region in found.regions if region.kind == "modules"]
+        assert {region.state for region in hidden} == {
+            "locked"
+        }  # the footer tells no place of filters
+        assert sum(region.size for region in hidden) == sum(
+            span.end - span.start for span in blooms
+        )
+        assert not [region for region in found.regions if region.kind == "gap"]
+        (signature,) = (region for region in found.regions if region.kind == "footer signature")
         assert (signature.size, signature.state) == (28, "locked")
 
 
 def test_keys_of_some_columns_open_those_alone() -> None:
-    data = sealed(plaintext_footer=True)
+    data = encrypt_sample(plaintext_footer=True)
     some = FileDecryptionProperties(column_keys={"name": COLUMN_KEY})
-    for _, pages, found in inspected(data, some):
+    for _, pages, found in inspect_each_way(data, some):
         assert not found.footer_authenticated
         assert column(found, "name").has_key is True
         assert column(found, "id").has_key is False
@@ -339,44 +353,50 @@ def test_keys_of_some_columns_open_those_alone() -> None:
         assert column(found, "day").has_key is None
         states = {state for _, state in kinds(found, "name")}
         assert states == ({"authentic", "unchecked"} if pages else {"unchecked"})
-        assert said(found.hidden, "without a key", "id", "address.zip")
+        assert is_said(found.hidden, "without a key", "id", "address.zip")
 
 
 def test_a_column_without_key_behind_a_sealed_footer_hides_where_it_lies() -> None:
-    data = sealed()
+    data = encrypt_sample()
     footer = FileDecryptionProperties(footer_key=FOOTER_KEY)
-    for _, _, found in inspected(data, footer):
+    for _, _, found in inspect_each_way(data, footer):
         name = column(found, "name")
         assert name.key == "column key"
         assert name.has_key is False
         assert (name.compressed_size, name.values, name.codec) == (None, None, None)
-        hidden = [one for one in found.regions if one.kind == "modules"]
+        hidden = [region for region in found.regions if region.kind == "modules"]
         assert hidden
-        assert {one.state for one in hidden} == {"locked"}
+        assert {region.state for region in hidden} == {"locked"}
         pages = [m for m in list_modules(data, READER) if m.module.path == "name"]
         data_pages = [m for m in pages if "PAGE" in m.module.type.name]
         for module in data_pages:
-            assert any(one.start <= module.start and module.end <= one.end for one in hidden)
+            assert any(
+                region.start <= module.start and module.end <= region.end for region in hidden
+            )
 
 
 def test_a_plaintext_file_is_inspected_too() -> None:
-    for _, pages, found in inspected(plain(), None, READER):
+    for _, pages, found in inspect_each_way(plain(), None, READER):
         assert not found.encrypted
         assert found.algorithm is None
         assert not found.hidden
-        assert said(found.leaks, "Everything")
-        assert {one.state for one in found.regions} == {"plaintext"}
+        assert is_said(found.leaks, "Everything")
+        assert {region.state for region in found.regions} == {"plaintext"}
         check_facts(found, pq.read_metadata(io.BytesIO(plain())))
-        whole = [one for one in found.regions if one.kind == "pages"]
+        whole = [region for region in found.regions if region.kind == "pages"]
         assert bool(whole) is not pages
-    found_pages = [one for one in found.regions if (one.kind, one.path) == ("data page", "id")]
+    found_pages = [
+        region for region in found.regions if (region.kind, region.path) == ("data page", "id")
+    ]
     assert len(found_pages) == 3 + 3 + 1  # 25, 25 and 10 rows in pages of 10
 
 
 def test_types_are_spelt_as_the_specification_does() -> None:
-    found = inspect_parquet(sealed(plaintext_footer=True))
+    found = inspect_parquet(encrypt_sample(plaintext_footer=True))
     assert found.columns is not None
-    assert {one.path: (one.physical_type, one.logical_type) for one in found.columns} == {
+    assert {
+        column.path: (column.physical_type, column.logical_type) for column in found.columns
+    } == {
         "id": ("INT64", None),
         "name": ("BYTE_ARRAY", "STRING"),
         "price": ("FIXED_LEN_BYTE_ARRAY(6)", "DECIMAL(12,2)"),
@@ -400,7 +420,7 @@ def test_more_types_than_those() -> None:
     )
     found = inspect_parquet(plain_file(table))
     assert found.columns is not None
-    assert [one.logical_type for one in found.columns] == [
+    assert [column.logical_type for column in found.columns] == [
         "INT(8,true)", "TIME(false,MILLIS)", "TIMESTAMP(true,MICROS)", "UUID",
     ]  # fmt: skip
 
@@ -411,7 +431,7 @@ def test_files_without_rows() -> None:
         empty = encrypted(plain_file(TABLE.slice(0, 0)), properties)
         none = encrypted(without_row_groups(plain_file(TABLE.slice(0, 0))), properties)
         for data in (empty, none):
-            for _, _, found in inspected(data, None, READER):
+            for _, _, found in inspect_each_way(data, None, READER):
                 assert found.num_rows in (0, None)
     assert column(found, "id").key == "hidden"
 
@@ -436,11 +456,11 @@ def test_what_pyarrow_leaves_in_a_plaintext_footer_is_told() -> None:
     chunks = footer_of(data)[4][0][1]
     assert all(16 in chunk[3] and 12 not in chunk[3] for chunk in chunks)  # size, no statistics
     found = inspect_parquet(data)
-    assert said(found.leaks, "Size statistics", "id", "name")
-    assert not said(found.leaks, "least and greatest", "in the footer")
-    assert said(found.leaks, "ARROW:schema")
-    assert said(found.leaks, "parquet-cpp-arrow version")
-    assert said(found.leaks, "60 rows in 3 row groups")
+    assert is_said(found.leaks, "Size statistics", "id", "name")
+    assert not is_said(found.leaks, "least and greatest", "in the footer")
+    assert is_said(found.leaks, "ARROW:schema")
+    assert is_said(found.leaks, "parquet-cpp-arrow version")
+    assert is_said(found.leaks, "60 rows in 3 row groups")
     assert "size statistics" in column(found, "id").visible
     assert "statistics" not in column(found, "id").visible
     for word in ("name", "type", "sizes", "values", "codec", "encodings", "places"):
@@ -449,36 +469,36 @@ def test_what_pyarrow_leaves_in_a_plaintext_footer_is_told() -> None:
 
 
 def test_what_we_leave_in_a_plaintext_footer_is_no_more_than_is_needed() -> None:
-    data = sealed(plaintext_footer=True)
+    data = encrypt_sample(plaintext_footer=True)
     chunks = {b".".join(c[3][3]): c for c in footer_of(data)[4][0][1]}
     found = inspect_parquet(data)
     assert found.columns is not None
-    for one in found.columns:
-        fields = chunks[one.path.encode()][3]
-        assert ("statistics" in one.visible) == (12 in fields) == (one.path == "day")
-        assert ("size statistics" in one.visible) == (16 in fields)
-        assert ("bloom filter place" in one.visible) == (14 in fields)
-    assert said(found.leaks, "Plaintext columns", "day")
-    assert not said(found.leaks, "Size statistics")
+    for column in found.columns:
+        fields = chunks[column.path.encode()][3]
+        assert ("statistics" in column.visible) == (12 in fields) == (column.path == "day")
+        assert ("size statistics" in column.visible) == (16 in fields)
+        assert ("bloom filter place" in column.visible) == (14 in fields)
+    assert is_said(found.leaks, "Plaintext columns", "day")
+    assert not is_said(found.leaks, "Size statistics")
 
 
 def test_a_sealed_footer_leaks_sizes_key_metadata_and_prefix() -> None:
-    data = sealed(aad_prefix=PREFIX, footer_key_metadata=b"key-7", plaintext_columns=())
+    data = encrypt_sample(aad_prefix=PREFIX, footer_key_metadata=b"key-7", plaintext_columns=())
     found = inspect_parquet(data)
     assert len(found.leaks) == 3
-    assert said(found.leaks, "sizes of the file")
-    assert said(found.leaks, "AAD prefix", PREFIX.decode())
-    assert said(found.leaks, "1 key, 5 bytes")
+    assert is_said(found.leaks, "sizes of the file")
+    assert is_said(found.leaks, "AAD prefix", PREFIX.decode())
+    assert is_said(found.leaks, "1 key, 5 bytes")
 
 
 def test_bloom_filters_and_indexes_that_a_writer_left_in_clear_are_told() -> None:
     """Written as arrow-rs does: the filter of an encrypted column as in a plaintext file."""
     source = plain()
-    data = with_clear_parts(source, sealed())
-    for _, pages, found in inspected(data, READER):
-        assert said(found.leaks, "Unencrypted bloom filters", "name")
-        assert said(found.leaks, "Unencrypted offset indexes", "name")
-        assert not said(found.leaks, "Unencrypted column indexes")
+    data = with_clear_parts(source, encrypt_sample())
+    for _, pages, found in inspect_each_way(data, READER):
+        assert is_said(found.leaks, "Unencrypted bloom filters", "name")
+        assert is_said(found.leaks, "Unencrypted offset indexes", "name")
+        assert not is_said(found.leaks, "Unencrypted column indexes")
         assert {"bloom filter", "offset index"} <= set(column(found, "name").visible)
         assert column(found, "id").visible == ()
         if not pages:
@@ -526,17 +546,19 @@ def test_levels_in_clear_are_told(plaintext_footer: bool) -> None:
             ),
         )
         reader = FileDecryptionProperties(footer_key=FOOTER_KEY)
-        for _, pages, found in inspected(data, reader):
+        for _, pages, found in inspect_each_way(data, reader):
             clear = levels == "plaintext"
-            assert said(found.leaks, "Unencrypted levels of data pages V2") is clear
-            assert said(found.quirks, "encrypted whole", "parquet-java does not read") is not clear
+            assert is_said(found.leaks, "Unencrypted levels of data pages V2") is clear
+            assert (
+                is_said(found.quirks, "encrypted whole", "parquet-java does not read") is not clear
+            )
             if pages:
                 assert ("levels" in column(found, "b.list.element").visible) is clear
         without = inspect_parquet(data, pages=True)
         check_regions(without)
         if plaintext_footer:
             broken = levels == "plaintext"
-            assert said(without.leaks, "not a sequence of modules") is broken
+            assert is_said(without.leaks, "not a sequence of modules") is broken
             assert bool(kinds(without, "a")["pages", "locked"]) is broken
 
 
@@ -554,8 +576,8 @@ def test_the_key_tools_file_names_its_master_keys_and_no_wrapped_key(tmp_path: P
     assert found.footer_key.double_wrapping
     assert len(bytes.fromhex(found.footer_key.kek_id or "")) == 16
     assert column(found, "name").key_info.master_key_id == "kc1"
-    assert said(found.leaks, "master keys", "kf, kc1")
-    assert {one.key for one in found.regions if one.path == "name"} == {"kc1"}
+    assert is_said(found.leaks, "master keys", "kf, kc1")
+    assert {region.key for region in found.regions if region.path == "name"} == {"kc1"}
     check_shows_none_of(found, *wrapped_keys(path.read_bytes()))
 
     opened = inspect_parquet(path, mc.KeyTools(kms).decryption())
@@ -587,25 +609,25 @@ def test_duckdbs_file_is_named_and_shown(tmp_path: Path) -> None:
         config = "FORMAT parquet, ENCRYPTION_CONFIG {footer_key: 'k'}, ROW_GROUP_SIZE 10000"
         connection.execute(f"COPY ({rows}) TO '{path}' ({config})")
     wrong = FileDecryptionProperties(footer_key=OTHER_KEY)
-    for properties, pages, found in inspected(path, None, wrong, READER):
+    for properties, pages, found in inspect_each_way(path, None, wrong, READER):
         assert found.writer == "DuckDB"
         assert found.aad_file_unique_size is None
-        assert said(found.quirks, "DuckDB", "without any AAD")
+        assert is_said(found.quirks, "DuckDB", "without any AAD")
         assert found.footer_authenticated == (properties is READER)
         if properties is READER:
             assert found.num_rows == 30000
             assert found.created_by is not None
             assert found.created_by.startswith("DuckDB version")
-            assert [one.path for one in found.columns or ()] == ["id", "name"]
+            assert [column.path for column in found.columns or ()] == ["id", "name"]
             assert column(found, "id").values == 30000
             names = {kind for kind, _ in kinds(found, "name")}
             pieces = {"dictionary page header", "dictionary page", "data page header", "data page"}
             assert names == (pieces if pages else {"pages"})
         elif properties is wrong:
-            assert said(found.hidden, "does not authenticate")
-    demanded = inspect_parquet(path, prefixed(PREFIX))
+            assert is_said(found.hidden, "does not authenticate")
+    demanded = inspect_parquet(path, reader_with_prefix(PREFIX))
     assert not demanded.footer_authenticated
-    assert said(demanded.hidden, "AAD prefix is required")
+    assert is_said(demanded.hidden, "AAD prefix is required")
 
 
 def test_polars_file_is_inspected() -> None:
@@ -623,7 +645,7 @@ def test_polars_file_is_inspected() -> None:
         reader = FileDecryptionProperties(
             footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY, "id": OTHER_KEY}
         )
-        for properties, pages, found in inspected(out.getvalue(), None, reader):
+        for properties, pages, found in inspect_each_way(out.getvalue(), None, reader):
             assert found.writer is not None
             assert "Polars" in found.writer
             if properties is reader:
@@ -636,7 +658,7 @@ def test_pyarrows_key_tools_are_seen_with_their_empty_key_metadata() -> None:
     """Arrow C++ writes key metadata of no bytes for what has none."""
     path = shared_vectors() / "pyarrow" / "enc" / "cpp_ctr_pf_v2.parquet"
     found = inspect_parquet(path)
-    assert said(found.quirks, "empty key metadata", "Arrow C++")
+    assert is_said(found.quirks, "empty key metadata", "Arrow C++")
     assert found.writer == "Arrow C++"
 
 
@@ -667,8 +689,8 @@ def test_parquet_java_pads_its_footers() -> None:
     assert crypto[1]  # an algorithm
     found = inspect_parquet(path, reader)
     assert found.writer == "parquet-java"
-    assert said(found.quirks, "zero bytes after the footer", "parquet-java pads")
-    assert not said(inspect_parquet(sealed(), READER).quirks, "zero bytes")
+    assert is_said(found.quirks, "zero bytes after the footer", "parquet-java pads")
+    assert not is_said(inspect_parquet(encrypt_sample(), READER).quirks, "zero bytes")
 
 
 def go_numbered(data: bytes) -> bytes:
@@ -676,8 +698,8 @@ def go_numbered(data: bytes) -> bytes:
     keys = {"name": COLUMN_KEY, "address.zip": OTHER_KEY, "address.city": OTHER_KEY}
     file = forging.opened(data, FOOTER_KEY)
     body = bytearray(file.body)
-    for one in list_modules(data, READER):
-        module = one.module
+    for span in list_modules(data, READER):
+        module = span.module
         if not module.type.name.endswith("PAGE_HEADER"):
             continue
         assert module.row_group is not None
@@ -686,32 +708,32 @@ def go_numbered(data: bytes) -> bytes:
         place = module.row_group, module.column
         key = keys.get(module.path, FOOTER_KEY)
         right = module_suffix(module.type, *place, module.page)
-        plain = forging.open_module(key, bytes(body[one.start : one.end]), file.file_aad + right)
+        plain = forging.open_module(key, bytes(body[span.start : span.end]), file.file_aad + right)
         kind = 3 if module.type is ModuleType.DATA_PAGE_HEADER else 5
         wrong = module_suffix(kind, *place, module.page or 0)
-        body[one.start : one.end] = seal(key, plain, file.file_aad + wrong)
+        body[span.start : span.end] = seal(key, plain, file.file_aad + wrong)
     file.body = bytes(body)
     return file.closed(FOOTER_KEY)
 
 
 def test_differently_numbered_module_types_are_named() -> None:
-    data = go_numbered(sealed())
+    data = go_numbered(encrypt_sample())
     with pytest.raises(mc.TagMismatchError):
         mc.decrypt_parquet(data, io.BytesIO(), READER)
-    right = inspect_parquet(sealed(), READER, pages=True)
-    for _, pages, found in inspected(data, READER):
-        assert said(found.quirks, "parquet-go/parquet-go", "numbered")
-        assert not said(found.quirks, "Inconsistent")
+    right = inspect_parquet(encrypt_sample(), READER, pages=True)
+    for _, pages, found in inspect_each_way(data, READER):
+        assert is_said(found.quirks, "parquet-go/parquet-go", "numbered")
+        assert not is_said(found.quirks, "Inconsistent")
         if pages:
-            assert [(one.start, one.end, one.kind) for one in found.regions] == [
-                (one.start, one.end, one.kind) for one in right.regions
+            assert [(region.start, region.end, region.kind) for region in found.regions] == [
+                (region.start, region.end, region.kind) for region in right.regions
             ]
-    assert not said(right.quirks, "parquet-go")
+    assert not is_said(right.quirks, "parquet-go")
 
 
 def test_a_signature_as_parquet_go_makes_it_is_named() -> None:
     """A tag over no bytes, with the footer as additional data."""
-    data = sealed(plaintext_footer=True)
+    data = encrypt_sample(plaintext_footer=True)
     body, tail, magic = forging.split_tail(data)
     footer, nonce = tail[:-28], os.urandom(12)
     aad = forging.opened(data, FOOTER_KEY).file_aad + b"\x00" + footer
@@ -719,10 +741,10 @@ def test_a_signature_as_parquet_go_makes_it_is_named() -> None:
     signed = forging.join_tail(body, footer + signature, magic)
     found = inspect_parquet(signed, READER)
     assert not found.footer_authenticated
-    assert said(found.quirks, "signature is parquet-go/parquet-go's own")
+    assert is_said(found.quirks, "signature is parquet-go/parquet-go's own")
     other = FileDecryptionProperties(footer_key=OTHER_KEY)
-    assert not said(inspect_parquet(signed, other).quirks, "parquet-go")
-    assert not said(inspect_parquet(data, other).quirks, "parquet-go")
+    assert not is_said(inspect_parquet(signed, other).quirks, "parquet-go")
+    assert not is_said(inspect_parquet(data, other).quirks, "parquet-go")
 
 
 def test_column_metadata_that_is_not_sealed_is_told() -> None:
@@ -731,12 +753,12 @@ def test_column_metadata_that_is_not_sealed_is_told() -> None:
             row_group.columns[1].encrypted_column_metadata = None
             row_group.columns[1].meta_data = row_group.columns[0].meta_data
 
-    found = inspect_parquet(reclosed(sealed(), FOOTER_KEY, change), READER)
-    assert said(found.quirks, "not encrypted with the column's own key", "name")
+    found = inspect_parquet(reclosed(encrypt_sample(), FOOTER_KEY, change), READER)
+    assert is_said(found.quirks, "not encrypted with the column's own key", "name")
     assert column(found, "name").has_key is None
 
 
-def relabelled(old: str, name: str) -> Callable[[ThriftStruct], None]:
+def relabel(old: str, name: str) -> Callable[[ThriftStruct], None]:
     def change(struct: ThriftStruct) -> None:
         parameters = getattr(struct.encryption_algorithm, old)
         kind = "AesGcmV1" if name == "AES_GCM_V1" else "AesGcmCtrV1"
@@ -757,36 +779,36 @@ def test_gcm_labels_over_ctr_pages_are_named(compression: str) -> None:
             encryption_algorithm="AES_GCM_CTR_V1",
         ),
     )  # fmt: skip
-    labelled = reclosed(data, FOOTER_KEY, relabelled("AES_GCM_CTR_V1", "AES_GCM_V1"))
-    for _, _, found in inspected(labelled, READER):
+    labelled = reclosed(data, FOOTER_KEY, relabel("AES_GCM_CTR_V1", "AES_GCM_V1"))
+    for _, _, found in inspect_each_way(labelled, READER):
         assert found.footer_authenticated
-        assert said(found.quirks, "says AES_GCM_V1", "Arrow C++")
-        assert said(found.quirks, "has the size") == (compression == "none")
-        assert not said(found.quirks, "Inconsistent")
-    for _, _, found in inspected(data, READER):
-        assert not said(found.quirks, "says AES_GCM")
+        assert is_said(found.quirks, "says AES_GCM_V1", "Arrow C++")
+        assert is_said(found.quirks, "has the size") == (compression == "none")
+        assert not is_said(found.quirks, "Inconsistent")
+    for _, _, found in inspect_each_way(data, READER):
+        assert not is_said(found.quirks, "says AES_GCM")
 
 
 def test_a_forged_ctr_label_is_found_out_by_the_tag_of_a_page() -> None:
-    forged = edit_crypto(sealed(), relabelled("AES_GCM_V1", "AES_GCM_CTR_V1"))
-    for _, _, found in inspected(forged, READER):
+    forged = edit_crypto(encrypt_sample(), relabel("AES_GCM_V1", "AES_GCM_CTR_V1"))
+    for _, _, found in inspect_each_way(forged, READER):
         assert found.algorithm == "AES_GCM_CTR_V1"
         assert found.footer_authenticated  # nothing protects the label
-        assert said(found.quirks, "label was forged")
+        assert is_said(found.quirks, "label was forged")
 
 
 def test_a_stripped_signature_is_named() -> None:
     """PyArrow's key tools and Polars take such a file for plaintext."""
-    body, tail, magic = forging.split_tail(sealed(plaintext_footer=True))
+    body, tail, magic = forging.split_tail(encrypt_sample(plaintext_footer=True))
     metadata, _ = decode("FileMetaData", tail)
     metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
     stripped = forging.join_tail(body, encode(metadata), magic)
-    for _, _, found in inspected(stripped, None, READER):
+    for _, _, found in inspect_each_way(stripped, None, READER):
         assert found.encrypted
         assert found.algorithm is None
         assert not found.footer_authenticated
-        assert said(found.quirks, "unsigned", "removed")
-        assert not [one for one in found.regions if one.kind == "footer signature"]
+        assert is_said(found.quirks, "unsigned", "removed")
+        assert not [region for region in found.regions if region.kind == "footer signature"]
         assert column(found, "id").key == "footer key"
 
 
@@ -796,13 +818,13 @@ def test_a_moved_border_of_the_prefix_is_named() -> None:
         parameters.aad_file_unique = parameters.aad_prefix[-2:] + parameters.aad_file_unique
         parameters.aad_prefix = parameters.aad_prefix[:-2]
 
-    moved = edit_crypto(sealed(aad_prefix=b"part.10"), move)
+    moved = edit_crypto(encrypt_sample(aad_prefix=b"part.10"), move)
     for properties in (None, READER):
         found = inspect_parquet(moved, properties)
         assert found.aad_prefix == b"part."
         assert found.aad_file_unique_size == 10
-        assert said(found.quirks, "10 bytes", "moved")
-    assert not inspect_parquet(moved, prefixed(b"part.")).footer_authenticated
+        assert is_said(found.quirks, "10 bytes", "moved")
+    assert not inspect_parquet(moved, reader_with_prefix(b"part.")).footer_authenticated
 
 
 def test_ordinals_that_are_missing_or_out_of_order_are_named() -> None:
@@ -816,15 +838,17 @@ def test_ordinals_that_are_missing_or_out_of_order_are_named() -> None:
     def drop(metadata: ThriftStruct) -> None:
         del metadata.row_groups[0]
 
-    for _, _, found in inspected(reclosed(sealed(), FOOTER_KEY, remove), READER):
-        assert said(found.quirks, "3 of 3 row groups have no ordinal")
-    for _, pages, found in inspected(reclosed(sealed(), FOOTER_KEY, reverse), READER):
-        assert said(found.quirks, "reordered", "0, 2")
-        assert not pages or not said(found.quirks, "Inconsistent")  # modules open by ordinal
-    for _, _, found in inspected(reclosed(sealed(), FOOTER_KEY, drop), READER):
-        assert said(found.quirks, "reordered or removed")
-        assert said(found.quirks, "number of rows in the footer differs")
-    assert not said(inspect_parquet(sealed(), READER).quirks, "ordinal")
+    for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, remove), READER):
+        assert is_said(found.quirks, "3 of 3 row groups have no ordinal")
+    for _, pages, found in inspect_each_way(
+        reclosed(encrypt_sample(), FOOTER_KEY, reverse), READER
+    ):
+        assert is_said(found.quirks, "reordered", "0, 2")
+        assert not pages or not is_said(found.quirks, "Inconsistent")  # modules open by ordinal
+    for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, drop), READER):
+        assert is_said(found.quirks, "reordered or removed")
+        assert is_said(found.quirks, "number of rows in the footer differs")
+    assert not is_said(inspect_parquet(encrypt_sample(), READER).quirks, "ordinal")
 
 
 def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_named() -> None:
@@ -837,23 +861,23 @@ def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_na
         metadata.row_groups[0].columns[4].meta_data.total_compressed_size = 1 << 40
 
     for change, word in ((overlap, "inside"), (away, "do not lie between")):
-        for _, _, found in inspected(reclosed(sealed(), FOOTER_KEY, change), READER):
-            assert said(found.quirks, "Inconsistent", word)
+        for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, change), READER):
+            assert is_said(found.quirks, "Inconsistent", word)
 
 
 def test_a_damaged_page_header_leaves_the_rest_of_its_chunk_as_one_fault() -> None:
-    data = bytearray(sealed())
+    data = bytearray(encrypt_sample())
     (victim,) = (
-        one for one in list_modules(bytes(data), READER)
-        if one.module.type is ModuleType.DATA_PAGE_HEADER
-        and (one.module.row_group, one.module.path, one.module.page) == (0, "score", 1)
+        span for span in list_modules(bytes(data), READER)
+        if span.module.type is ModuleType.DATA_PAGE_HEADER
+        and (span.module.row_group, span.module.path, span.module.page) == (0, "score", 1)
     )  # fmt: skip
     data[victim.start + 20] ^= 1
     found = inspect_parquet(bytes(data), READER, pages=True)
     check_regions(found)
-    (fault,) = (one for one in found.regions if one.state == "fault")
+    (fault,) = (region for region in found.regions if region.state == "fault")
     assert (fault.start, fault.kind, fault.path) == (victim.start, "pages", "score")
-    assert said(found.quirks, "data page header, row group 0, column score, page 1")
+    assert is_said(found.quirks, "data page header, row group 0, column score, page 1")
 
 
 # --- keys that do not fit ------------------------------------------------------------------------
@@ -861,17 +885,17 @@ def test_a_damaged_page_header_leaves_the_rest_of_its_chunk_as_one_fault() -> No
 
 @pytest.mark.parametrize("plaintext_footer", [False, True], ids=["sealed", "signed"])
 def test_a_wrong_footer_key_is_said_and_the_rest_is_shown(plaintext_footer: bool) -> None:
-    data = sealed(plaintext_footer=plaintext_footer)
+    data = encrypt_sample(plaintext_footer=plaintext_footer)
     wrong = FileDecryptionProperties(footer_key=OTHER_KEY)
     without = inspect_parquet(data)
-    for _, _, found in inspected(data, wrong):
+    for _, _, found in inspect_each_way(data, wrong):
         assert not found.footer_authenticated
-        assert said(found.hidden, "does not authenticate with the given key")
+        assert is_said(found.hidden, "does not authenticate with the given key")
         assert found.num_rows == without.num_rows
         assert (found.columns is None) is not plaintext_footer
         if plaintext_footer:
             assert column(found, "id").has_key is False
-            assert said(found.quirks, "does not open with the given key", "id")
+            assert is_said(found.quirks, "does not open with the given key", "id")
 
 
 def test_a_wrong_column_key_is_said() -> None:
@@ -879,27 +903,32 @@ def test_a_wrong_column_key_is_said() -> None:
         footer_key=FOOTER_KEY, column_keys={"name": OTHER_KEY, "address": OTHER_KEY}
     )
     for plaintext_footer in (False, True):
-        for _, _, found in inspected(sealed(plaintext_footer=plaintext_footer), wrong):
+        for _, _, found in inspect_each_way(
+            encrypt_sample(plaintext_footer=plaintext_footer), wrong
+        ):
             assert found.footer_authenticated
             assert column(found, "name").has_key is False
             assert column(found, "address.zip").has_key is True
-            assert said(found.quirks, "Columns: name.")
+            assert is_said(found.quirks, "Columns: name.")
 
 
 def test_what_is_asked_of_the_prefix_counts() -> None:
-    stored, supplied = sealed(aad_prefix=PREFIX), sealed(aad_prefix=PREFIX, store_aad_prefix=False)
-    assert inspect_parquet(stored, prefixed(PREFIX)).footer_authenticated
-    assert inspect_parquet(supplied, prefixed(PREFIX)).aad_prefix == PREFIX
-    other = inspect_parquet(stored, prefixed(b"other"))
+    stored, supplied = (
+        encrypt_sample(aad_prefix=PREFIX),
+        encrypt_sample(aad_prefix=PREFIX, store_aad_prefix=False),
+    )
+    assert inspect_parquet(stored, reader_with_prefix(PREFIX)).footer_authenticated
+    assert inspect_parquet(supplied, reader_with_prefix(PREFIX)).aad_prefix == PREFIX
+    other = inspect_parquet(stored, reader_with_prefix(b"other"))
     assert not other.footer_authenticated
     assert other.columns is None
     assert other.aad_prefix == PREFIX
-    assert said(other.hidden, "another AAD prefix")
+    assert is_said(other.hidden, "another AAD prefix")
     missing = inspect_parquet(supplied, READER)
     assert missing.needs_aad_prefix
-    assert said(missing.hidden, "does not store", "pass aad_prefix")
+    assert is_said(missing.hidden, "does not store", "pass aad_prefix")
     refused = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix_verifier=lambda _: False)
-    assert said(inspect_parquet(stored, refused).hidden, "refuses")
+    assert is_said(inspect_parquet(stored, refused).hidden, "refuses")
 
 
 def test_a_retriever_that_fails_is_no_error_of_the_file() -> None:
@@ -915,15 +944,15 @@ def test_a_retriever_that_fails_is_no_error_of_the_file() -> None:
     found = inspect_parquet(data, FileDecryptionProperties(key_retriever=retrieve))
     assert found.footer_authenticated
     assert column(found, "name").has_key is False
-    assert said(found.hidden, "nobody answers")
+    assert is_said(found.hidden, "nobody answers")
     assert asked == [b"foot", b"nome"]  # and no second column, for which nobody would answer
 
-    def denied(metadata: bytes) -> bytes:
+    def deny_keys(metadata: bytes) -> bytes:
         raise PermissionError
 
-    found = inspect_parquet(data, FileDecryptionProperties(key_retriever=denied))
+    found = inspect_parquet(data, FileDecryptionProperties(key_retriever=deny_keys))
     assert found.columns is None
-    assert said(found.hidden, "was denied access")
+    assert is_said(found.hidden, "was denied access")
 
 
 @cache
@@ -955,11 +984,11 @@ def test_what_is_no_parquet_file_is_a_format_error(data: bytes) -> None:
 
 def test_paths_file_objects_and_filesystems(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
-    path.write_bytes(sealed())
+    path.write_bytes(encrypt_sample())
     by_path = inspect_parquet(path, READER)
     assert by_path.name == str(path)
     sources: list[tuple[Any, Any]] = [
-        (str(path), None), (io.BytesIO(sealed()), None), (sealed(), None),
+        (str(path), None), (io.BytesIO(encrypt_sample()), None), (encrypt_sample(), None),
         ("file.parquet", pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())),
     ]  # fmt: skip
     for source, filesystem in sources:
@@ -973,9 +1002,9 @@ def test_paths_file_objects_and_filesystems(tmp_path: Path) -> None:
 def test_a_prefix_by_name_needs_a_name() -> None:
     properties = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=str.encode)
     with pytest.raises(ValueError, match="name"):
-        inspect_parquet(sealed(), properties)
+        inspect_parquet(encrypt_sample(), properties)
     with pytest.raises(TypeError):
-        inspect_parquet(sealed(), FOOTER_KEY)  # type: ignore[arg-type]  # the test
+        inspect_parquet(encrypt_sample(), FOOTER_KEY)  # type: ignore[arg-type]  # the test
 
 
 def test_without_pages_no_page_is_read_but_for_the_first_ones_of_one_column() -> None:
@@ -1000,7 +1029,7 @@ def check_shows_none_of(found: Inspection, *secrets: bytes) -> None:
         spelt = {secret.decode("latin-1"), secret.hex(), repr(secret)[2:-1]}
         spelt |= {base64.b64encode(secret).decode().rstrip("="), repr(list(secret))[1:-1]}
         for text in shown:
-            assert not [one for one in spelt if one in text]
+            assert not [form for form in spelt if form in text]
 
 
 def test_no_key_and_no_key_metadata_of_an_unknown_kind_is_shown() -> None:
@@ -1018,7 +1047,7 @@ def test_no_key_and_no_key_metadata_of_an_unknown_kind_is_shown() -> None:
         )  # fmt: skip
         keys = FileDecryptionProperties(footer_key=footer_key, column_keys={"name": column_key})
         wrong = FileDecryptionProperties(footer_key=column_key, column_keys={"name": footer_key})
-        for _, _, found in inspected(data, None, wrong, keys):
+        for _, _, found in inspect_each_way(data, None, wrong, keys):
             check_shows_none_of(found, *secrets)
             assert found.footer_key.kind == "opaque"
             assert found.footer_key.size == len(standard)
@@ -1030,7 +1059,7 @@ def test_a_password_in_a_key_services_address_is_not_shown() -> None:
         "kmsInstanceID": "inst", "kmsInstanceURL": "https://user:hunter2@kms.example/x?token=abc",
         "masterKeyID": "kf", "wrappedDEK": "d3JhcHBlZA==", "doubleWrapping": False,
     }  # fmt: skip
-    data = sealed(footer_key_metadata=json.dumps(material).encode())
+    data = encrypt_sample(footer_key_metadata=json.dumps(material).encode())
     found = inspect_parquet(data)
     told = found.footer_key.kms_instance
     assert told is not None
@@ -1041,13 +1070,13 @@ def test_a_password_in_a_key_services_address_is_not_shown() -> None:
 
 def test_the_drawing_names_columns_and_sentences(tmp_path: Path) -> None:
     for pages in (False, True):
-        found = inspect_parquet(sealed(), READER, pages=pages)
+        found = inspect_parquet(encrypt_sample(), READER, pages=pages)
         html = found.to_html()
         assert html.lower().startswith("<!doctype html>")
-        for one in found.columns or ():
-            assert one.path in html
+        for column in found.columns or ():
+            assert column.path in html
         assert "AES_GCM_V1" in html
-    assert "encrypted: schema" in inspect_parquet(sealed()).to_html()
+    assert "encrypted: schema" in inspect_parquet(encrypt_sample()).to_html()
 
 
 # --- hostile bytes -------------------------------------------------------------------------------
@@ -1119,9 +1148,9 @@ def test_regions_are_of_the_kinds_that_the_map_names() -> None:
     }  # fmt: skip
     regions: list[Region] = []
     for footer in (False, True):
-        for _, _, found in inspected(sealed(plaintext_footer=footer), None, READER):
+        for _, _, found in inspect_each_way(encrypt_sample(plaintext_footer=footer), None, READER):
             regions += found.regions
-    assert {one.kind for one in regions} <= known
+    assert {region.kind for region in regions} <= known
 
 
 @pytest.mark.parametrize("mode", ["encrypted", "plaintext"])
@@ -1135,4 +1164,4 @@ def test_files_that_parquet_go_wrote_are_named(mode: str) -> None:
     found = inspect_parquet(data, keys, pages=True)
     assert found.footer_mode == mode
     assert sum(region.size for region in found.regions) == len(data)
-    assert said(found.quirks, "parquet-go/parquet-go", "numbered")
+    assert is_said(found.quirks, "parquet-go/parquet-go", "numbered")

@@ -63,12 +63,12 @@ def words(verification: Verification) -> list[str]:
     return [finding.word for finding in verification.findings]
 
 
-def told(verification: Verification) -> str:
+def joined_messages(verification: Verification) -> str:
     return "\n".join(finding.message for finding in verification.findings)
 
 
 def open_to_alteration(verification: Verification) -> set[tuple[str, str | None]]:
-    return {(one.what, one.path) for one in verification.not_authenticated}
+    return {(entry.what, entry.path) for entry in verification.not_authenticated}
 
 
 # --- files as they were written ------------------------------------------------------------------
@@ -76,7 +76,7 @@ def open_to_alteration(verification: Verification) -> set[tuple[str, str | None]
 FOLDERS = ("parquet-java", "pyarrow")
 
 
-def listed(section: str) -> list[Any]:
+def list_entries(section: str) -> list[Any]:
     """List a parameter for every entry of the manifests, or one whose test skips without them."""
     root = os.environ.get("MODCRYPT_SHARED_VECTORS")
     if not root:
@@ -109,7 +109,7 @@ def reader_of(entry: dict[str, Any]) -> dict[str, Any]:
     return reader
 
 
-@each_case(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), list_entries("entries"))
 def test_nothing_is_found_in_files_of_other_writers(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
     checked = verify_parquet(path, FileDecryptionProperties(**reader_of(entry)), regions=True)
@@ -130,7 +130,7 @@ def test_nothing_is_found_in_files_of_other_writers(folder: str, entry: dict[str
     assert any(what == "levels" for what, _ in missing) == expected_levels
 
 
-@each_case(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), list_entries("entries"))
 def test_modules_counted_are_those_that_the_manifest_counts(
     folder: str, entry: dict[str, Any]
 ) -> None:
@@ -146,7 +146,7 @@ def test_modules_counted_are_those_that_the_manifest_counts(
 
 
 @each_case("keys", [None, {}, {"footer_key"}], ids=["nothing", "none", "footer key"])
-@each_case(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), list_entries("entries"))
 def test_nothing_is_made_up_where_keys_are_missing(
     folder: str, entry: dict[str, Any], keys: set[str] | None
 ) -> None:
@@ -156,7 +156,7 @@ def test_nothing_is_made_up_where_keys_are_missing(
         kept = {"algorithms", *keys} | ({"aad_prefix"} if keys else set())
         given = FileDecryptionProperties(**{k: v for k, v in reader.items() if k in kept})
     checked = verify_parquet(path, given)
-    assert checked.ok, told(checked)
+    assert checked.ok, joined_messages(checked)
     if not keys:
         assert not checked.complete
         assert checked.modules == 0
@@ -183,7 +183,7 @@ WORD_OF = {
 }
 
 
-@each_case(("folder", "entry"), listed("tampered"))
+@each_case(("folder", "entry"), list_entries("tampered"))
 def test_every_tampering_that_can_be_seen_is_seen(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
     reader = FileDecryptionProperties(**reader_of(entry))
@@ -196,7 +196,7 @@ def test_every_tampering_that_can_be_seen_is_seen(folder: str, entry: dict[str, 
     assert words(checked)[0] in WORD_OF[start]
     columns = entry["scope"].rpartition(" ")[2].split(",")
     if entry["scope"].startswith("column"):
-        found = {one.module.path for one in checked.findings if one.module is not None}
+        found = {finding.module.path for finding in checked.findings if finding.module is not None}
         assert found <= set(columns)
     # The rest of the file was looked at all the same.
     if start in ("flip", "swap", "dup", "page_from_other_file"):
@@ -222,7 +222,7 @@ def test_what_was_done_is_told_where_it_can_be_found_out(tamper: str, hint: str)
     file = f"tampered/{tamper}.parquet"
     (entry,) = (entry for entry in entries if entry["file"] == file)
     checked = verify_parquet(folder / file, FileDecryptionProperties(**reader_of(entry)))
-    assert hint in told(checked)
+    assert hint in joined_messages(checked)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_no_fault_is_made_up_in_what_others_write_and_we_encrypt(
 ) -> None:
     plain = WRITERS[writer](tmp_path)
     checked = verify_parquet(plain)
-    assert checked.ok, told(checked)
+    assert checked.ok, joined_messages(checked)
     # Polars leaves a copy of the column metadata after each chunk.
     assert bool(checked.findings) == (writer == "polars")
     assert len(checked.findings) < 12
@@ -327,7 +327,7 @@ RICH_PLAIN: dict[str, Any] = {
 # --- flips in every module ------------------------------------------------------------------------
 
 
-def flipped(data: bytes, position: int, mask: int = 1) -> bytes:
+def flip_bits(data: bytes, position: int, mask: int = 1) -> bytes:
     out = bytearray(data)
     out[position] ^= mask
     return bytes(out)
@@ -345,8 +345,8 @@ def test_a_flip_in_any_module_is_told_with_its_address_and_place(case: Case) -> 
         if clear and span.module.type is ModuleType.DATA_PAGE:
             positions = {span.end - 17, span.end - 1}  # the rest may be levels in clear
         for position in positions:
-            checked = verify_parquet(flipped(data, position), case.reader)
-            first = next(one for one in checked.findings if one.severity == "fault")
+            checked = verify_parquet(flip_bits(data, position), case.reader)
+            first = next(finding for finding in checked.findings if finding.severity == "fault")
             if span.module.type is ModuleType.FOOTER and case.properties.get("plaintext_footer"):
                 words = ("signature", "format", "limit", "plaintext", "unsupported")
                 assert first.word in words
@@ -378,7 +378,7 @@ def test_a_flip_in_sealed_column_metadata_is_placed(case: Case) -> None:
             if sealed is None:
                 continue
             position = data.index(sealed) + 30
-            checked = verify_parquet(flipped(data, position), case.reader)
+            checked = verify_parquet(flip_bits(data, position), case.reader)
             assert words(checked) == ["signature", "tag"]
             finding = checked.findings[1]
             assert finding.module == mc.ModuleId(ModuleType.COLUMN_METADATA, r, c, None, "abc"[c])
@@ -395,7 +395,7 @@ def test_flips_everywhere_at_once_are_all_told() -> None:
     for span in spans:
         out[span.end - 1] ^= 1
     checked = verify_parquet(bytes(out), READER)
-    assert {one.module for one in checked.findings} == {span.module for span in spans}
+    assert {finding.module for finding in checked.findings} == {span.module for span in spans}
     assert checked.modules == 1  # the footer
 
 
@@ -404,7 +404,7 @@ def test_crypto_metadata_is_not_sealed_and_still_hardly_alterable() -> None:
     data = case.write()
     body, tail, _ = forging.split_tail(data)
     end = len(body) + decode("FileCryptoMetaData", tail)[1]
-    unseen = [p for p in range(len(body), end) if verify_parquet(flipped(data, p), READER).ok]
+    unseen = [p for p in range(len(body), end) if verify_parquet(flip_bits(data, p), READER).ok]
     # Key metadata, for a reader that was given the key; and supply_aad_prefix = False.
     assert len(unseen) <= 4
 
@@ -421,7 +421,7 @@ def test_a_file_cut_short_anywhere_has_a_fault(case: Case) -> None:
 # --- faults that a tag does not show --------------------------------------------------------------
 
 
-def keyed(mode: dict[str, Any], **options: Any) -> bytes:
+def encrypt_with_keys(mode: dict[str, Any], **options: Any) -> bytes:
     return encrypted(
         plain_file(TABLE, **(RICH | options)),
         FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, **mode),
@@ -430,11 +430,11 @@ def keyed(mode: dict[str, Any], **options: Any) -> bytes:
 
 @MODES
 def test_reordered_row_groups_are_one_fault(mode: dict[str, Any]) -> None:
-    data = reclosed(keyed(mode), FOOTER_KEY, lambda md: md.row_groups.reverse())
+    data = reclosed(encrypt_with_keys(mode), FOOTER_KEY, lambda md: md.row_groups.reverse())
     checked = verify_parquet(data, KEYED_READER)
     assert set(words(checked)) == {"format"}
-    assert "row groups were reordered" in told(checked)
-    assert checked.modules == verify_parquet(keyed(mode), KEYED_READER).modules
+    assert "row groups were reordered" in joined_messages(checked)
+    assert checked.modules == verify_parquet(encrypt_with_keys(mode), KEYED_READER).modules
 
 
 @MODES
@@ -444,9 +444,11 @@ def test_renumbered_row_groups_are_recognised(mode: dict[str, Any]) -> None:
         for position, row_group in enumerate(metadata.row_groups):
             row_group.ordinal = position
 
-    checked = verify_parquet(reclosed(keyed(mode), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(reclosed(encrypt_with_keys(mode), FOOTER_KEY, change), KEYED_READER)
     assert "tag" in words(checked)
-    assert "of row group 1, column a: modules were swapped between row groups" in told(checked)
+    assert "of row group 1, column a: modules were swapped between row groups" in joined_messages(
+        checked
+    )
 
 
 @MODES
@@ -454,23 +456,23 @@ def test_a_dropped_row_group_shows_in_the_rows_and_in_the_bytes(mode: dict[str, 
     def change(metadata: ThriftStruct) -> None:
         metadata.num_rows -= metadata.row_groups.pop().num_rows
 
-    data = reclosed(keyed(mode), FOOTER_KEY, change)
+    data = reclosed(encrypt_with_keys(mode), FOOTER_KEY, change)
     checked = verify_parquet(data, KEYED_READER)
     assert checked.ok  # nothing in the format counts them
-    assert any("belong to no module" in one.message for one in checked.findings)
+    assert any("belong to no module" in finding.message for finding in checked.findings)
     assert ("bytes", None) in open_to_alteration(checked)
     counted = verify_parquet(data, KEYED_READER, expected_rows=4)
     assert "truncation" in words(counted)
-    assert verify_parquet(keyed(mode), KEYED_READER, expected_rows=4).findings == ()
+    assert verify_parquet(encrypt_with_keys(mode), KEYED_READER, expected_rows=4).findings == ()
 
 
 def test_rows_that_do_not_add_up() -> None:
     def change(metadata: ThriftStruct) -> None:
         metadata.num_rows += 1
 
-    checked = verify_parquet(reclosed(keyed({}), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(reclosed(encrypt_with_keys({}), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["format"]
-    assert "5 rows, but its row groups have 4" in told(checked)
+    assert "5 rows, but its row groups have 4" in joined_messages(checked)
 
 
 def test_a_forged_copy_for_legacy_readers_is_a_fault() -> None:
@@ -479,9 +481,9 @@ def test_a_forged_copy_for_legacy_readers_is_a_fault() -> None:
     def change(metadata: ThriftStruct) -> None:
         metadata.row_groups[0].columns[1].meta_data.num_values = 77
 
-    checked = verify_parquet(reclosed(keyed(PF), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(reclosed(encrypt_with_keys(PF), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["integrity"]
-    assert "differs from the encrypted metadata in num_values" in told(checked)
+    assert "differs from the encrypted metadata in num_values" in joined_messages(checked)
 
 
 def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
@@ -489,9 +491,9 @@ def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
         chunk = metadata.row_groups[0].columns[1]
         chunk.encrypted_column_metadata = None
 
-    checked = verify_parquet(reclosed(keyed(PF), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(reclosed(encrypt_with_keys(PF), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["format"]
-    assert "its column metadata is not" in told(checked)
+    assert "its column metadata is not" in joined_messages(checked)
 
 
 @each_case(
@@ -517,7 +519,7 @@ def test_what_a_footer_says_is_held_against_the_file(
     assert verify_parquet(data, READER).findings == ()
     checked = verify_parquet(reclosed(data, FOOTER_KEY, change), READER)
     assert not checked.ok
-    assert message in told(checked)
+    assert message in joined_messages(checked)
     if message != "more children":  # the other chunks were checked
         assert checked.modules > 10
 
@@ -536,7 +538,7 @@ PAGES: dict[str, Any] = {
 }
 
 
-def resealed(kind: ModuleType, struct: str, change: Callable[[ThriftStruct], object]) -> bytes:
+def reseal_module(kind: ModuleType, struct: str, change: Callable[[ThriftStruct], object]) -> bytes:
     """Alter a module of column n as a key holder can; its size must stay."""
     data = encrypted(plain_file(PAGED, **PAGES), FileEncryptionProperties(footer_key=FOOTER_KEY))
     (span,) = (
@@ -587,9 +589,9 @@ def test_indexes_are_held_against_the_pages(
     kind: str, change: Callable[[ThriftStruct], object], message: str
 ) -> None:
     types = {"OffsetIndex": ModuleType.OFFSET_INDEX, "ColumnIndex": ModuleType.COLUMN_INDEX}
-    checked = verify_parquet(resealed(types[kind], kind, change), READER)
+    checked = verify_parquet(reseal_module(types[kind], kind, change), READER)
     assert set(words(checked)) == {"format"}
-    assert message in told(checked)
+    assert message in joined_messages(checked)
     first = checked.findings[0]
     assert first.module is not None
     assert (first.module.type, first.module.path) == (types[kind], "n")
@@ -613,7 +615,7 @@ def test_bounds_of_pages_are_held_against_the_statistics_of_the_chunk(sealed: bo
         writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
         checked = verify_parquet(encrypted(data, writer), READER)
         assert words(checked) == ["format"]
-        assert "the chunk's" in told(checked)
+        assert "the chunk's" in joined_messages(checked)
 
 
 def test_a_bloom_filter_that_was_emptied_is_found_out() -> None:
@@ -626,7 +628,7 @@ def test_a_bloom_filter_that_was_emptied_is_found_out() -> None:
         writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
         checked = verify_parquet(encrypted(emptied, writer), READER)
         assert words(checked) == ["format"]
-        assert "lacks a value of the statistics" in told(checked)
+        assert "lacks a value of the statistics" in joined_messages(checked)
 
 
 def test_null_pages_are_held_against_the_values() -> None:
@@ -639,7 +641,7 @@ def test_null_pages_are_held_against_the_values() -> None:
     index.null_counts[1], index.null_counts[0] = 10, 0
     altered = data[:start] + encode(index) + data[end:]
     assert len(altered) == len(data)
-    assert "nulls" in told(verify_parquet(altered))
+    assert "nulls" in joined_messages(verify_parquet(altered))
 
 
 @pytest.mark.parametrize(
@@ -652,10 +654,10 @@ def test_null_pages_are_held_against_the_values() -> None:
 def test_bloom_filters_are_held_against_their_header(
     change: Callable[[ThriftStruct], object], word: str, message: str
 ) -> None:
-    altered = resealed(ModuleType.BLOOM_FILTER_HEADER, "BloomFilterHeader", change)
+    altered = reseal_module(ModuleType.BLOOM_FILTER_HEADER, "BloomFilterHeader", change)
     checked = verify_parquet(altered, READER)
     assert word in words(checked)
-    assert message in told(checked)
+    assert message in joined_messages(checked)
 
 
 def _unknown(header: ThriftStruct, name: str) -> None:
@@ -669,7 +671,7 @@ def test_checksums_of_plaintext_columns_are_checked() -> None:
     md = forging.opened(data, FOOTER_KEY).metadata.row_groups[0].columns[2].meta_data
     last = md.data_page_offset + md.total_compressed_size - 1
     start = md.dictionary_page_offset or md.data_page_offset
-    checked = verify_parquet(flipped(data, start + md.total_compressed_size - 1), KEYED_READER)
+    checked = verify_parquet(flip_bits(data, start + md.total_compressed_size - 1), KEYED_READER)
     assert words(checked) == ["checksum"]
     assert checked.findings[0].module == mc.ModuleId(ModuleType.DATA_PAGE, 0, 2, 0, "c")
     assert last
@@ -692,10 +694,10 @@ def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: 
         assert not checked.complete
         (page,) = (s for s in list_modules(data, reader) if s.module.type is ModuleType.DATA_PAGE)
         assert data[page.start : page.start + 2] == bytes((3, 0b11101101))  # eight levels, packed
-        one_more = verify_parquet(flipped(data, page.start + 1, 0b1), reader)
+        one_more = verify_parquet(flip_bits(data, page.start + 1, 0b1), reader)
         assert "integrity" in words(one_more)
-        assert "its plaintext levels make 3 nulls, its header says 2" in told(one_more)
-        moved = verify_parquet(flipped(data, page.start + 1, 0b11), reader)
+        assert "its plaintext levels make 3 nulls, its header says 2" in joined_messages(one_more)
+        moved = verify_parquet(flip_bits(data, page.start + 1, 0b11), reader)
         assert words(moved) == (["checksum"] if checksum else [])  # nothing in the format tells it
 
 
@@ -707,13 +709,13 @@ def test_a_lost_header_before_clear_levels_does_not_end_the_chunk() -> None:
         s for s in list_modules(data, READER)
         if s.module.type is ModuleType.DATA_PAGE_HEADER and s.module.column == 0
     ]  # fmt: skip
-    checked = verify_parquet(flipped(data, headers[3].end - 1), READER, regions=True)
-    assert [one.module for one in checked.findings] == [headers[3].module]
+    checked = verify_parquet(flip_bits(data, headers[3].end - 1), READER, regions=True)
+    assert [finding.module for finding in checked.findings] == [headers[3].module]
     # Where the body begins behind its levels is told by the lost header alone.
     assert checked.modules == verify_parquet(data, READER).modules - 2
     assert sum(region.size for region in checked.regions) == len(data)
     # Nor does a length field that is lost.
-    cut = verify_parquet(flipped(data, headers[3].start + 1, 0x40), READER)
+    cut = verify_parquet(flip_bits(data, headers[3].start + 1, 0x40), READER)
     assert words(cut) == ["truncation"]
     assert cut.modules == verify_parquet(data, READER).modules - 2
 
@@ -721,7 +723,7 @@ def test_a_lost_header_before_clear_levels_does_not_end_the_chunk() -> None:
 # --- algorithms -----------------------------------------------------------------------------------
 
 
-def _relabelled(data: bytes) -> bytes:
+def _relabel(data: bytes) -> bytes:
     def change(crypto: ThriftStruct) -> None:
         gcm = crypto.encryption_algorithm.AES_GCM_V1
         ctr = new("AesGcmCtrV1", aad_file_unique=gcm.aad_file_unique, supply_aad_prefix=False)
@@ -731,13 +733,11 @@ def _relabelled(data: bytes) -> bytes:
 
 
 def test_a_gcm_file_that_is_labelled_ctr_is_found_out() -> None:
-    data = _relabelled(
-        encrypted(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY))
-    )
+    data = _relabel(encrypted(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY)))
     lax = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=BOTH)
     checked = verify_parquet(data, lax)
     assert set(words(checked)) == {"integrity"}
-    assert "its label was changed to AES_GCM_CTR_V1" in told(checked)
+    assert "its label was changed to AES_GCM_CTR_V1" in joined_messages(checked)
     assert words(verify_parquet(data, READER))[0] == "unsupported"
 
 
@@ -760,9 +760,9 @@ def test_ctr_pages_that_are_labelled_gcm_are_recognised(compression: str) -> Non
     checked = verify_parquet(reclosed(data, FOOTER_KEY, change), READER)
     assert not checked.ok
     if compression == "none":
-        assert "decrypts to" in told(checked)
+        assert "decrypts to" in joined_messages(checked)
     else:
-        assert "some versions of Arrow C++ wrote AES_GCM_V1" in told(checked)
+        assert "some versions of Arrow C++ wrote AES_GCM_V1" in joined_messages(checked)
 
 
 def test_a_file_of_duckdb_is_named(tmp_path: Path) -> None:
@@ -776,7 +776,7 @@ def test_a_file_of_duckdb_is_named(tmp_path: Path) -> None:
         )
     checked = verify_parquet(path, READER)
     assert words(checked) == ["unsupported"]
-    assert "DuckDB" in told(checked)
+    assert "DuckDB" in joined_messages(checked)
 
 
 # --- keys and prefixes ----------------------------------------------------------------------------
@@ -792,12 +792,14 @@ def test_a_wrong_column_key_is_told_once_a_chunk_and_not_for_every_page(
     data = encrypted(plain, writer)
     wrong = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": OTHER_KEY})
     checked = verify_parquet(data, wrong)
-    assert {one.module.path for one in checked.findings if one.module is not None} == {"b"}
+    assert {finding.module.path for finding in checked.findings if finding.module is not None} == {
+        "b"
+    }
     assert set(words(checked)) == {"tag"}
     assert len(checked.findings) <= MAX_CHUNK_FINDINGS + 2
-    assert "cannot tell which" in told(checked)
+    assert "cannot tell which" in joined_messages(checked)
     if mode:
-        assert "188 more faults in row group 0, column b, not listed" in told(checked)
+        assert "188 more faults in row group 0, column b, not listed" in joined_messages(checked)
     missing = verify_parquet(data, READER)
     assert missing.ok
     assert ("column", "b") in open_to_alteration(missing)
@@ -826,7 +828,7 @@ def test_keys_that_were_exchanged_are_recognised() -> None:
     exchanged = FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"a": OTHER_KEY, "b": COLUMN_KEY}
     )
-    text = told(verify_parquet(data, exchanged))
+    text = joined_messages(verify_parquet(data, exchanged))
     assert "It opens with the key of column b" in text
     assert "It opens with the key of column a" in text
 
@@ -847,18 +849,18 @@ def test_a_module_of_another_type_is_recognised(mode: dict[str, Any]) -> None:
     other = forging.seal(FOOTER_KEY, plain, file_aad + forging.module_suffix(2, 0, 0, 0))
     checked = verify_parquet(data[: span.start] + other + data[span.end :], READER)
     assert words(checked) == ["tag"]
-    assert "It opens as a module of type 2 (data page)" in told(checked)
+    assert "It opens as a module of type 2 (data page)" in joined_messages(checked)
 
 
 @MODES
 def test_no_keys_still_check_what_is_to_be_seen(mode: dict[str, Any]) -> None:
-    data = keyed(mode)
+    data = encrypt_with_keys(mode)
     checked = verify_parquet(data)
     assert checked.ok
     assert checked.encrypted
     assert checked.modules == 0
     assert checked.algorithm == "AES_GCM_V1"
-    what = {one for one, _ in open_to_alteration(checked)}
+    what = {entry for entry, _ in open_to_alteration(checked)}
     if not mode:
         assert checked.columns == ()
         assert checked.num_rows is None
@@ -868,13 +870,13 @@ def test_no_keys_still_check_what_is_to_be_seen(mode: dict[str, Any]) -> None:
     assert what == {"footer", "column"}
     for span in list_modules(data, KEYED_READER):
         if span.module.type in (ModuleType.DATA_PAGE_HEADER, ModuleType.OFFSET_INDEX):
-            broken = verify_parquet(flipped(data, span.start + 2, 0x40))
+            broken = verify_parquet(flip_bits(data, span.start + 2, 0x40))
             assert words(broken) == ["truncation"]
 
 
 @MODES
 def test_column_keys_without_a_footer_key(mode: dict[str, Any]) -> None:
-    data = keyed(mode)
+    data = encrypt_with_keys(mode)
     reader = FileDecryptionProperties(column_keys={"b": COLUMN_KEY})
     checked = verify_parquet(data, reader)
     assert checked.ok
@@ -924,7 +926,7 @@ def test_a_moved_border_is_seen_where_a_prefix_is_expected() -> None:
     expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
     checked = verify_parquet(forging.edit_crypto(data, change), expecting)
     assert words(checked) == ["aad-prefix"]
-    assert "9 bytes, not 8" in told(checked)
+    assert "9 bytes, not 8" in joined_messages(checked)
 
 
 @MODES
@@ -983,7 +985,7 @@ def test_why_a_key_could_not_be_had_is_told() -> None:
 
 
 def test_every_kind_of_source_gives_the_same(tmp_path: Path) -> None:
-    data = flipped(CASES[0].write(), 100)
+    data = flip_bits(CASES[0].write(), 100)
     path = tmp_path / "a.parquet"
     path.write_bytes(data)
     fsspec.filesystem("memory").pipe("/verify/a.parquet", data)
@@ -1003,10 +1005,10 @@ def test_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     data = CASES[7].write()
     spans = list_modules(data, KEYED_READER)
     for span in spans[3], spans[9]:
-        data = flipped(data, span.end - 1)
-    one = verify_parquet(data, KEYED_READER, threads=1, regions=True)
-    assert len(one.findings) >= 2
-    assert verify_parquet(data, KEYED_READER, threads=4, regions=True) == one
+        data = flip_bits(data, span.end - 1)
+    checked = verify_parquet(data, KEYED_READER, threads=1, regions=True)
+    assert len(checked.findings) >= 2
+    assert verify_parquet(data, KEYED_READER, threads=4, regions=True) == checked
 
 
 def test_progress_is_told_in_the_calling_thread(tmp_path: Path) -> None:
@@ -1066,7 +1068,7 @@ def test_regions_say_what_every_byte_is() -> None:
 
 @MODES
 def test_what_a_missing_key_hides_is_no_gap(mode: dict[str, Any]) -> None:
-    data = keyed(mode)
+    data = encrypt_with_keys(mode)
     for reader in (READER, None):
         checked = verify_parquet(data, reader, regions=True)
         assert "gap" not in {region.kind for region in checked.regions}
@@ -1074,7 +1076,9 @@ def test_what_a_missing_key_hides_is_no_gap(mode: dict[str, Any]) -> None:
         plaintext = sum(region.size for region in checked.regions if region.state == "plaintext")
         assert locked > 300
         assert plaintext < 100 or (mode and reader is None)  # the unchecked footer
-    assert not [one for one in verify_parquet(data, READER).findings if "belong" in one.message]
+    assert not [
+        finding for finding in verify_parquet(data, READER).findings if "belong" in finding.message
+    ]
 
 
 def test_keys_are_called_by_their_master_keys_or_by_a_column() -> None:
@@ -1103,7 +1107,7 @@ def test_keys_of_the_key_tools_are_called_by_their_master_keys() -> None:
 def test_facts_are_for_people(tmp_path: Path) -> None:
     path = tmp_path / "secret-folder-name" / "a.parquet"
     path.parent.mkdir()
-    path.write_bytes(flipped(CASES[0].write(), 100))
+    path.write_bytes(flip_bits(CASES[0].write(), 100))
     checked = verify_parquet(path, READER, regions=True)
     assert ("Result", "1 fault, 0 warnings") in checked.facts()
     page = checked.to_html()
@@ -1121,7 +1125,7 @@ def test_nothing_of_the_data_is_told() -> None:
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"p")
     data = encrypted(plain, writer)
     for span in list_modules(data, READER):
-        checked = verify_parquet(flipped(data, span.end - 1), READER, regions=True)
+        checked = verify_parquet(flip_bits(data, span.end - 1), READER, regions=True)
         text = json.dumps(checked.fields()) + checked.to_html() + repr(checked)
         assert secret not in text
         assert FOOTER_KEY.decode() not in text
@@ -1132,7 +1136,7 @@ def test_faults_are_raised_as_reading_raises_them() -> None:
     data = CASES[0].write()
     verify_parquet(data, READER).raise_for_faults()
     for span in list_modules(data, READER):
-        altered = flipped(data, span.end - 1)
+        altered = flip_bits(data, span.end - 1)
         with pytest.raises(mc.TagMismatchError) as caught:
             verify_parquet(altered, READER).raise_for_faults()
         assert caught.value.module == span.module
@@ -1234,12 +1238,12 @@ def check_set(folder: Path, **how: Any) -> tuple[list[str], str]:
     checked = verify_dataset(folder, arguments.pop("properties", READER), **arguments)
     assert checked.ok == (
         all(file.ok for file in checked.files)
-        and not any(one.severity == "fault" for one in checked.findings)
+        and not any(finding.severity == "fault" for finding in checked.findings)
     )
     json.dumps(checked.fields())
     return (
-        [one.word for one in checked.findings],
-        "\n".join(one.message for one in checked.findings),
+        [finding.word for finding in checked.findings],
+        "\n".join(finding.message for finding in checked.findings),
     )
 
 
@@ -1281,8 +1285,8 @@ def test_a_copy_is_named_without_a_template(folder: Path) -> None:
     shutil.copy(folder / "part-00001.parquet", folder / "part-00009.parquet")
     reader = FileDecryptionProperties(footer_key=FOOTER_KEY)
     checked = verify_dataset(folder, reader)
-    faults = [one for one in checked.findings if one.severity == "fault"]
-    assert [one.word for one in faults] == ["integrity"]
+    faults = [finding for finding in checked.findings if finding.severity == "fault"]
+    assert [fault.word for fault in faults] == ["integrity"]
     assert "part-00001.parquet" in faults[0].message
     assert "part-00009.parquet" in faults[0].message
     assert not checked.ok
@@ -1316,7 +1320,9 @@ def test_one_prefix_in_two_files_is_a_warning(tmp_path: Path) -> None:
         data = part_of(number, aad_prefix=b"people")
         (tmp_path / f"{number}.parquet").write_bytes(data)
     checked = verify_dataset(tmp_path, READER)
-    assert [(one.word, one.severity) for one in checked.findings] == [("aad-prefix", "warning")]
+    assert [(finding.word, finding.severity) for finding in checked.findings] == [
+        ("aad-prefix", "warning")
+    ]
     assert checked.ok
 
 
@@ -1325,11 +1331,15 @@ def test_without_keys_stored_prefixes_are_taken_at_their_word(tmp_path: Path) ->
         (tmp_path / f"{number}.parquet").write_bytes(part_of(number))
     checked = verify_dataset(tmp_path, aad_prefix_template=TEMPLATE, expected_parts=3)
     assert "1 of 3 parts are missing" in checked.findings[0].message
-    assert any("stored AAD prefixes are unverified" in one.why for one in checked.not_authenticated)
+    assert any(
+        "stored AAD prefixes are unverified" in entry.why for entry in checked.not_authenticated
+    )
     unstored = part_of(1, store_aad_prefix=False)
     (tmp_path / "1.parquet").write_bytes(unstored)
     again = verify_dataset(tmp_path, aad_prefix_template=TEMPLATE, expected_parts=3)
-    assert any("no footer key to identify the part" in one.why for one in again.not_authenticated)
+    assert any(
+        "no footer key to identify the part" in entry.why for entry in again.not_authenticated
+    )
 
 
 def test_a_part_of_a_huge_number_costs_nothing(tmp_path: Path) -> None:
@@ -1359,7 +1369,7 @@ def test_properties_may_depend_on_the_path(folder: Path) -> None:
 
 def test_faults_of_files_are_those_of_the_set_too(folder: Path) -> None:
     path = folder / "part-00001.parquet"
-    path.write_bytes(flipped(path.read_bytes(), 60))
+    path.write_bytes(flip_bits(path.read_bytes(), 60))
     checked = verify_dataset(folder, READER, aad_prefix_template=TEMPLATE, jobs=2)
     assert not checked.ok
     assert [file.ok for file in checked.files] == [True, False, True, True]
@@ -1399,7 +1409,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     assert "could not be read: Permission denied" in finding.message
     assert not checked.ok
     assert checked.num_rows is None
-    assert "rows" in {one.what for one in checked.not_authenticated}
+    assert "rows" in {entry.what for entry in checked.not_authenticated}
     with pytest.raises(OSError, match="Permission denied"):
         checked.files[1].raise_for_faults()
 
@@ -1435,7 +1445,7 @@ def test_progress_over_a_set_reaches_the_end(folder: Path) -> None:
 
 
 @pytest.fixture
-def noted(tmp_path: Path) -> Path:
+def noted_folder(tmp_path: Path) -> Path:
     """A folder of two parts, and a note, which needs no key, that hides the second one."""
     for part in range(2):
         properties = mc.FileEncryptionProperties(
@@ -1452,25 +1462,25 @@ def put_note(folder: Path, **fields: Any) -> None:
     (folder / NOTES / "job.json").write_text(text)
 
 
-def test_files_that_a_note_hides_from_readers_are_not_counted(noted: Path) -> None:
+def test_files_that_a_note_hides_from_readers_are_not_counted(noted_folder: Path) -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     template: dict[str, Any] = {"aad_prefix_template": "p/{i}"}
-    found = mc.verify_dataset(noted, keys, **template, expected_parts=2)
+    found = mc.verify_dataset(noted_folder, keys, **template, expected_parts=2)
     assert not found.ok
     assert "missing" in found.findings[0].message
-    assert not mc.verify_dataset(noted, keys, **template, expected_rows=2).ok
-    unknown = mc.verify_dataset(noted, keys, **template, expected_parts=1)
+    assert not mc.verify_dataset(noted_folder, keys, **template, expected_rows=2).ok
+    unknown = mc.verify_dataset(noted_folder, keys, **template, expected_parts=1)
     assert (unknown.ok, unknown.complete) == (True, False)
-    (note,) = [one for one in unknown.not_authenticated if one.what == "files"]
+    (note,) = [entry for entry in unknown.not_authenticated if entry.what == "files"]
     assert "part-1.parquet from readers" in note.why
-    (noted / NOTES / "job.json").unlink()
-    assert mc.verify_dataset(noted, keys, **template, expected_parts=2, expected_rows=2).ok
+    (noted_folder / NOTES / "job.json").unlink()
+    assert mc.verify_dataset(noted_folder, keys, **template, expected_parts=2, expected_rows=2).ok
 
 
 @pytest.mark.parametrize("hidden", [["../x"], ["/etc/passwd"], [1], "a", None])
-def test_a_damaged_note_is_a_format_error_for_everyone(noted: Path, hidden: Any) -> None:
+def test_a_damaged_note_is_a_format_error_for_everyone(noted_folder: Path, hidden: Any) -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
-    put_note(noted, hidden=hidden)
+    put_note(noted_folder, hidden=hidden)
     for act in (mc.read_table, mc.verify_dataset):
         with pytest.raises(FormatError, match="no note of a write"):
-            act(noted, keys)
+            act(noted_folder, keys)

@@ -49,7 +49,7 @@ def as_memory_url(stream: bytes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def source_of(kind: str, stream: bytes) -> Iterator[dict[str, Any]]:
-    """Give the arguments that name a source of one kind."""
+    """Yield the arguments that name a source of one kind."""
     if kind in ("path", "open file"):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "stream"

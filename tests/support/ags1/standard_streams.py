@@ -26,7 +26,7 @@ def varint(data: bytes) -> int:
 
 
 def taken_apart(metadata: bytes) -> tuple[bytes, bytes, int]:
-    """Give key, AAD prefix of 16 bytes and length of key metadata, by its byte picture."""
+    """Return key, AAD prefix of 16 bytes and length of key metadata, by its byte picture."""
     size = metadata[1] >> 1
     key, rest = metadata[2 : 2 + size], metadata[2 + size :]
     assert (metadata[:1], rest[:2], rest[18:19]) == (b"\1", b"\2\x20", b"\2")

@@ -12,13 +12,13 @@ PLAIN = bytes(n * 7 & 0xFF for n in range(5000))
 
 
 class NoStreamError(Exception):
-    """What the judge says of bytes that are no whole AGS1 stream."""
+    """Raised for bytes that are not a whole AGS1 stream."""
 
 
 def sealed(
     key: bytes, plaintext: bytes, block_length: int, aad_prefix: bytes = b"", tail: bytes = b""
 ) -> bytes:
-    """Give the stream of `plaintext`; `tail` is sealed as one more block, however long it is."""
+    """Return the stream of `plaintext`; `tail` is sealed as one more block, however long it is."""
     parts = [plaintext[n : n + block_length] for n in range(0, len(plaintext), block_length)]
     stream = b"AGS1" + block_length.to_bytes(4, "little")
     for index, part in enumerate((parts or [b""]) + [tail] * bool(tail)):
@@ -34,7 +34,7 @@ def frames(stream: bytes) -> list[bytes]:
 
 
 def opened(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
-    """Give the plaintext of a stream that is well formed to its last byte.
+    """Return the plaintext of a stream that is well formed to its last byte.
 
     Raises:
         NoStreamError: it is not.

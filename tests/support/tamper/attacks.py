@@ -60,7 +60,7 @@ class Attack:
         return replace(base.reading, **self.how)
 
     def altered(self, base: Base) -> Files:
-        """Give the files as the attack leaves them."""
+        """Return the files as the attack leaves them."""
         with seeded(self.name, base.name):
             return self.done(base)
 
@@ -114,7 +114,7 @@ NO_KEY = (
     "verified. Reading is refused."
 )
 NAMED = (PLAINTEXT, CTR_BODIES, LEVELS, DROPPED, NO_KEY)
-"""What verification tells as not authenticated."""
+"""Parts that verification reports as not authenticated."""
 ANY_MASTER = (
     "Key material is not authenticated, so the file chooses the master key, and the reader may "
     "unwrap by it. Read by a policy, or with `master_key_ids`."
@@ -339,7 +339,7 @@ def _prefixes() -> Iterable[Attack]:
     )
 
 
-def _untagged() -> Iterable[Attack]:
+def _untagged_parts() -> Iterable[Attack]:
     def line(name: str, done: Forge, *bases: Base, unseen: str = PLAINTEXT, **how: Any) -> Attack:
         return Attack("Parts without a tag", name, NOBODY, bases, done, how, unseen)
 
@@ -600,7 +600,7 @@ def _datasets() -> Iterable[Attack]:
 ATTACKS: tuple[Attack, ...] = tuple(
     attack
     for group in (
-        _flips, _moves, _replays, _truncations, _labels, _prefixes, _untagged, _holders,
+        _flips, _moves, _replays, _truncations, _labels, _prefixes, _untagged_parts, _holders,
         _materials, _datasets,
     )
     for attack in group()

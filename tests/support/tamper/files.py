@@ -41,7 +41,7 @@ MASTERS = {
     "kf": b"footer master 16", "kc1": b"column master 1!", "kc2": b"column master 2!",
     "ko": b"another master!!",
 }  # fmt: skip
-"""What the reader may unwrap by; nothing that is read should be under `ko`."""
+"""Master keys of the reader; nothing that is read should be under `ko`."""
 
 POLICY = Policy(
     footer_key="kf",
@@ -52,7 +52,7 @@ POLICY = Policy(
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a reader is given, and what it insists on."""
+    """Arguments and demands of a reader."""
 
     column_keys: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     aad_prefix: bytes | None = None
@@ -70,7 +70,7 @@ class Reading:
     parts: int | None = None
 
     def wanted(self, rows: Rows) -> Rows:
-        """Give what of a file's rows is read."""
+        """Return the rows of a file that are read."""
         if self.where is not None:
             column, value = self.where
             rows = [row for row in rows if row[column] == value]
@@ -107,13 +107,13 @@ class Base:
 
     @cached_property
     def files(self) -> Files:
-        """Give the file that is attacked, and what lies beside it."""
+        """Return the file that is attacked, and what lies beside it."""
         with seeded(self.name, 0):
             return self.make(0)
 
     @cached_property
     def others(self) -> Files:
-        """Give the other one: an earlier version, or another file."""
+        """Return the other one: an earlier version, or another file."""
         with seeded(self.name, 1):
             return self.make(1)
 
@@ -159,7 +159,7 @@ def _keys(reading: Reading) -> FileDecryptionProperties:
 
 
 def people(version: int = 0, count: int = 20, first: int = 0) -> pa.Table:
-    """Give rows in which no value occurs in two versions, and pages come in equal sizes."""
+    """Return rows in which no value occurs in two versions, and pages come in equal sizes."""
     numbers = range(first, first + count)
     whole = pa.int64()
     fields = [pa.field(name, whole, nullable=False) for name in ("id", "salary", "bonus")]
@@ -189,7 +189,7 @@ CRC = {"write_page_checksum": True}
 
 
 def material(master: str, key: bytes, *, footer: bool = False, **more: Any) -> dict[str, Any]:
-    """Give key material as the key tools of parquet-java and PyArrow do (PKMT1)."""
+    """Return key material as the key tools of parquet-java and PyArrow do (PKMT1)."""
     instance = {"kmsInstanceID": "DEFAULT", "kmsInstanceURL": "DEFAULT"} if footer else {}
     wrapped = seal_base64(MASTERS[master], key, master.encode())
     return {
@@ -229,7 +229,7 @@ def sealed_file(
     properties: Mapping[str, Any], options: Mapping[str, Any] = RICH,
     columns: Sequence[str] | None = None, count: int = 20,
 ) -> Callable[[int], Files]:  # fmt: skip
-    """Give what makes a file, in both versions."""
+    """Return a function that makes a file in both versions."""
 
     def make(version: int) -> Files:
         table = people(version, count)
@@ -242,7 +242,7 @@ def sealed_file(
     return make
 
 
-def _prefixed(*, stored: bool) -> Callable[[int], Files]:
+def _with_prefix(*, stored: bool) -> Callable[[int], Files]:
     def make(version: int) -> Files:
         prefix = {"aad_prefix": (b"part.1", b"part.10")[version], "store_aad_prefix": stored}
         return sealed_file(UNIFORM | prefix)(version)
@@ -289,7 +289,7 @@ def _internal(version: int) -> Files:
 
 
 def under_masters(footer: str, column: str) -> Files:
-    """Give other rows, whose keys are wrapped under master keys of the writer's choice."""
+    """Return other rows, whose keys are wrapped under master keys of the writer's choice."""
     footer_key, key = _own(1, FOOTER_KEY), _own(1, COLUMN_KEY)
     names = ("salary", "name")
     properties = PARTIAL | {
@@ -335,8 +335,8 @@ partial_pf = Base("partial, plaintext footer", sealed_file(PARTIAL | PF))
 partial_crc = Base("partial, CRC", sealed_file(PARTIAL, RICH | CRC))
 mixed = Base("mixed", sealed_file(MIXED), OWN_KEYS)
 mixed_pf = Base("mixed, plaintext footer", sealed_file(MIXED | PF), OWN_KEYS)
-stored = Base("stored prefix", _prefixed(stored=True))
-unstored = Base("unstored prefix", _prefixed(stored=False), Reading(aad_prefix=b"part.1"))
+stored = Base("stored prefix", _with_prefix(stored=True))
+unstored = Base("unstored prefix", _with_prefix(stored=False), Reading(aad_prefix=b"part.1"))
 numbers = _Numbers("numbers", sealed_file(UNIFORM, PLAIN, NUMBERS))
 ctr = _Numbers("CTR", sealed_file(UNIFORM | CTR, PAGES, NUMBERS), Reading(ctr=True))
 ctr_crc = _Numbers("CTR, CRC", sealed_file(UNIFORM | CTR, PAGES | CRC, NUMBERS), Reading(ctr=True))

@@ -1,4 +1,4 @@
-"""What attackers of the tamper matrix do to files.
+"""Alterations of files by the attackers of the tamper matrix.
 
 Some have no key, some the footer key, a column's key, or key material to write to. What they seal
 or sign goes straight to `cryptography` (`tests.support.forging`).
@@ -96,7 +96,7 @@ Place: TypeAlias = "tuple[str, int, int]"
 
 
 def page_of(base: Base, place: Place) -> slice:
-    """Give where a page lies, with its header."""
+    """Return where a page lies, with its header."""
     column, row_group, page = place
     address = {"row_group": row_group, "page": page}
     header = base.module(ModuleType.DATA_PAGE_HEADER, column, **address)
@@ -104,16 +104,16 @@ def page_of(base: Base, place: Place) -> slice:
     return slice(header.start, body.end)
 
 
-def exchange(data: bytes, one: slice, two: slice, source: bytes | None = None) -> bytes:
+def exchange(data: bytes, first: slice, second: slice, source: bytes | None = None) -> bytes:
     """Exchange two ranges, or put the second one of `source` in the place of the first."""
-    assert one.stop - one.start == two.stop - two.start
+    assert first.stop - first.start == second.stop - second.start
     if source is not None:
-        return put(data, one.start, source[two])
-    return put(put(data, one.start, data[two]), two.start, data[one])
+        return put(data, first.start, source[second])
+    return put(put(data, first.start, data[second]), second.start, data[first])
 
 
-def swap_pages(one: Place, two: Place) -> Forge:
-    return with_data(lambda base: exchange(base.data, page_of(base, one), page_of(base, two)))
+def swap_pages(first: Place, second: Place) -> Forge:
+    return with_data(lambda base: exchange(base.data, page_of(base, first), page_of(base, second)))
 
 
 def repeat_page(base: Base) -> bytes:
@@ -126,13 +126,15 @@ def page_of_another_file(base: Base) -> bytes:
     return exchange(base.data, place, place, base.other)
 
 
-def swap_modules(kind: ModuleType, one: tuple[str, int, int], two: tuple[str, int, int]) -> Forge:
+def swap_modules(
+    kind: ModuleType, first: tuple[str, int, int], second: tuple[str, int, int]
+) -> Forge:
     """Exchange single modules: headers without their pages, indexes."""
 
     def change(base: Base) -> bytes:
-        spans = [base.module(kind, c, row_group=r, page=p) for c, r, p in (one, two)]
-        first, second = (slice(span.start, span.end) for span in spans)
-        return exchange(base.data, first, second)
+        spans = [base.module(kind, c, row_group=r, page=p) for c, r, p in (first, second)]
+        former, latter = (slice(span.start, span.end) for span in spans)
+        return exchange(base.data, former, latter)
 
     return with_data(change)
 
@@ -302,7 +304,7 @@ def cut_last_pages(base: Base) -> bytes:
 
 
 def _second_page(base: Base, metadata: ThriftStruct, name: str) -> int:
-    """Give where the second page of a chunk in the second row group starts."""
+    """Return where the second page of a chunk in the second row group starts."""
     if name != "city":
         return base.module(ModuleType.DATA_PAGE_HEADER, name, row_group=1, page=1).start
     chunk = chunk_named(metadata, name, 1)

@@ -60,7 +60,7 @@ class Cell:
 
 
 def all_readers(java: ParquetJava | None) -> dict[str, Reader]:
-    """Give the readers that are here by name, those of parquet-java only where there is a JVM."""
+    """Return the readers that are here by name, those of parquet-java only where there is a JVM."""
     readers = [*modcrypt_readers(), *pyarrow_readers()]
     if java is not None:
         readers += java_readers(java)
@@ -88,13 +88,13 @@ class Listener:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
     @property
     def address(self) -> str:
-        """Give where it listens, as long as the placeholder in the files."""
+        """Return where it listens, as long as the placeholder in the files."""
         return ADDRESS.replace(":00000", f":{self.server.server_port:05}")
 
 
@@ -134,7 +134,7 @@ class Trial:
         return Cell("n/a", reasons[0])
 
     def _control(self, base: Base, reading: Reading) -> str:
-        """Say why the reader can't be tried: it must read the unaltered file right."""
+        """Explain why the reader can't be tried: it must read the unaltered file right."""
         key = base.name, reading
         if key not in self.controls:
             answer = self._answer(base.files, reading)
@@ -154,7 +154,7 @@ class Trial:
             assert set(self.listener.tokens) == {TOKEN}
             return Cell("token sent", detail=answer.text)
         right = answer.rows == reading.wanted(base.rows)
-        return Cell(_judged(answer, attack, right=right), detail=f"{base.name}: {answer.text}")
+        return Cell(_judge(answer, attack, right=right), detail=f"{base.name}: {answer.text}")
 
     def _answer(self, files: Files, reading: Reading) -> Answer:
         self.count += 1
@@ -166,7 +166,7 @@ class Trial:
         return self.reader.answer(place / DATA if DATA in files else place, reading)
 
 
-def _judged(answer: Answer, attack: Attack, *, right: bool) -> str:
+def _judge(answer: Answer, attack: Attack, *, right: bool) -> str:
     if answer.kind in ("error", "crash"):
         return {"error": "detected", "crash": "crash"}[answer.kind]
     if right:
@@ -175,7 +175,7 @@ def _judged(answer: Answer, attack: Attack, *, right: bool) -> str:
 
 
 def run(reader: Reader, folder: Path) -> dict[str, Cell]:
-    """Try a reader against all attacks; give the outcomes by the attacks' names."""
+    """Try a reader against all attacks; return the outcomes by the attacks' names."""
     folder.mkdir()
     with listening() as listener:
         trial = Trial(reader, folder, listener)
@@ -183,7 +183,7 @@ def run(reader: Reader, folder: Path) -> dict[str, Cell]:
 
 
 def title(attack: Attack) -> str:
-    """Give the name by which an attack stands in the table, once."""
+    """Return the name by which an attack stands in the table, once."""
     return f"{attack.group}: {attack.name}"
 
 
@@ -240,7 +240,7 @@ def _limits(matrix: Matrix) -> Iterator[str]:
 
 
 def document_with(table: str) -> str:
-    """Give the document with another table."""
+    """Return the document with another table."""
     text = DOCUMENT.read_text()
     head, _, rest = text.partition(START)
     _, _, foot = rest.partition(END)
@@ -248,12 +248,12 @@ def document_with(table: str) -> str:
 
 
 def published_table() -> str:
-    """Give the table of the document."""
+    """Return the table of the document."""
     return DOCUMENT.read_text().partition(START)[2].partition(END)[0].strip() + "\n"
 
 
 def published(name: str) -> dict[str, str]:
-    """Give the outcomes that the document has for a reader, by the attacks' titles."""
+    """Return the outcomes that the document has for a reader, by the attacks' titles."""
     text = published_table()
     reasons = dict(re.findall(r"^- ([a-z]): (.*)$", text, re.MULTILINE))
     found: dict[str, str] = {}

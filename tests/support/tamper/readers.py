@@ -39,7 +39,7 @@ TIMEOUT = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What a reader did: rows, or how it ended otherwise."""
+    """Result of a reader: rows, or how it ended otherwise."""
 
     kind: str  # "rows", "error", "crash", "named"
     rows: Rows | None = None
@@ -78,7 +78,7 @@ def _lacks_ours(reading: Reading, *, whole: bool = False) -> str | None:
 
 
 def _lacks(reading: Reading, **reasons: bool) -> str | None:
-    """Give the first reason that applies to a peer: none knows what modcrypt alone can demand."""
+    """Return the first reason that applies to a peer: none knows what modcrypt alone can demand."""
     found = {
         **reasons,
         NO_SUCH_OPTION: bool(
@@ -121,7 +121,7 @@ def _lacks_duckdb(reading: Reading) -> str | None:
 
 
 def properties(reading: Reading) -> mc.FileDecryptionProperties:
-    """Give what modcrypt is to decrypt with."""
+    """Return the decryption properties for modcrypt."""
     options: dict[str, Any] = {
         "algorithms": BOTH if reading.ctr else ["AES_GCM_V1"],
         "aad_prefix": reading.aad_prefix,
@@ -186,7 +186,7 @@ def _ours(read: Read, path: Path, reading: Reading) -> Answer:
 
 
 def modcrypt_readers() -> list[Reader]:
-    """Give modcrypt's ways to read, and to verify."""
+    """Return modcrypt's ways to read, and to verify."""
     release = f"modcrypt {mc.__version__}"
     return [
         Reader("`read_table`", release, partial(_ours, _read_table), _lacks_ours),
@@ -212,9 +212,9 @@ def _verify(path: Path, reading: Reading) -> Answer:
         found = verify_parquet(path, keys, expected_rows=reading.rows)
         files = [found]
     if not found.ok:
-        words = {one.word for file in (found, *files) for one in file.findings}
+        words = {finding.word for file in (found, *files) for finding in file.findings}
         return Answer("error", text=", ".join(sorted(words)))
-    told = [f"{one.what} {one.path}" for file in files for one in file.not_authenticated]
+    told = [f"{entry.what} {entry.path}" for file in files for entry in file.not_authenticated]
     rows = _ours(_read_table, path, reading).rows
     return Answer("named" if told else "rows", rows, "; ".join(told))
 
@@ -336,7 +336,7 @@ class Elsewhere:
         self._pool: ProcessPoolExecutor | None = None
 
     def __call__(self, path: Path, reading: Reading) -> Answer:
-        """Give what the peer does with a file."""
+        """Return the answer of the peer to a file."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet)
         try:
@@ -354,7 +354,7 @@ class Elsewhere:
 
 
 def pyarrow_readers() -> list[Reader]:
-    """Give PyArrow with keys, and with a key service."""
+    """Return PyArrow with keys, and with a key service."""
     release = f"PyArrow {pa.__version__}"
     keys, kms = Elsewhere(read_by_pyarrow_keys), Elsewhere(read_by_pyarrow_kms)
     return [
@@ -364,13 +364,13 @@ def pyarrow_readers() -> list[Reader]:
 
 
 def polars_reader() -> Reader:
-    """Give Polars."""
+    """Return Polars."""
     release = f"Polars {version('polars')}"
     return Reader("Polars", release, Elsewhere(read_by_polars), _lacks_polars)
 
 
 def duckdb_reader() -> Reader:
-    """Give DuckDB."""
+    """Return DuckDB."""
     release = f"DuckDB {version('duckdb')}"
     return Reader("DuckDB", release, Elsewhere(read_by_duckdb), _lacks_duckdb)
 
@@ -410,8 +410,8 @@ def _read_by_java_kms(java: ParquetJava, tools: JavaKeyTools, path: Path, readin
         try:
             full, schema = file.getFileMetaData().getSchema(), None
             for column in reading.columns:
-                one = harness.project(full, harness.path(column))
-                schema = one if schema is None else schema.union(one)
+                projected = harness.project(full, harness.path(column))
+                schema = projected if schema is None else schema.union(projected)
             text = bytes(harness.rows(file, schema or full, chosen)).decode()
         finally:
             file.close()
@@ -426,13 +426,13 @@ def _in_java(read: Read, path: Path, reading: Reading) -> Answer:
 
 
 def java_version() -> str:
-    """Give the version of parquet-java that pyspark has in it."""
+    """Return the version of parquet-java that pyspark has in it."""
     (jar,) = pyspark_jars().glob("parquet-hadoop-[0-9]*.jar")
     return f"parquet-java {jar.stem.rpartition('-')[2]}"
 
 
 def java_readers(java: ParquetJava) -> list[Reader]:
-    """Give parquet-java with keys, and with a key service."""
+    """Return parquet-java with keys, and with a key service."""
     tools = JavaKeyTools(java)
     keys = partial(_in_java, partial(_read_by_java_keys, java))
     kms = partial(_in_java, partial(_read_by_java_kms, java, tools))
