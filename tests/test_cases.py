@@ -41,7 +41,8 @@ def test_skipped(number):
 def test_every_case_runs_with_fixtures_of_its_own_and_names_itself(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     answer = subprocess.run(
-        [sys.executable, "-m", "pytest", "-vsc", os.devnull, "-p", "no:cacheprovider", tmp_path],
+        [sys.executable, "-m", "pytest", "-vsc", os.devnull, "-p", "no:cacheprovider",
+         f"--basetemp={tmp_path / 'temporary'}", tmp_path],  # or it removes those of older runs
         cwd=Path(__file__).parent.parent, env={**os.environ, "COLUMNS": "200"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -28,8 +28,8 @@ from tests.support.keys import FOOTER_KEY
 WHOLE = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 
-CHILD = """
-import sys
+SERVER = """
+import os, sys
 import pyarrow as pa, pyarrow.dataset, pyarrow.parquet
 import modcrypt as mc
 
@@ -37,38 +37,58 @@ def peak():
     status = open("/proc/self/status").read()
     return int(status.split("VmHWM:")[1].split()[0]) >> 10
 
-def run(path, keys):
-    READ
+def measure(read, path):
+    mc.read_table(sys.argv[1], mc.FileDecryptionProperties(footer_key=KEY))  # what any read loads
+    before = peak()
+    try:
+        keys = mc.FileDecryptionProperties(footer_key=KEY, on_missing_key="null")
+        found = eval(read, {"mc": mc, "path": path, "keys": keys})
+    except mc.ModcryptError as error:
+        found = error.word
+    print(found, peak() - before, flush=True)
 
-mc.read_table(sys.argv[2], mc.FileDecryptionProperties(footer_key=KEY))  # what any read loads
-before = peak()
-try:
-    print(run(sys.argv[1], mc.FileDecryptionProperties(footer_key=KEY, on_missing_key="null")))
-except mc.ModcryptError as error:
-    print(error.word)
-print(peak() - before)
+for line in sys.stdin:
+    if not (child := os.fork()):
+        measure(*line.strip().split("\\t"))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
+"""Reads in a fork for each line of input; no thread runs before, as nothing is read before."""
 
 READ = {
-    "table": "return mc.read_table(path, keys).num_rows",
-    "batches": "return sum(batch.num_rows for batch in mc.iter_batches(path, keys))",
-    "limit": "return sum(batch.num_rows for batch in mc.iter_batches(path, keys, limit=1))",
-    "other column": "return mc.read_table(path, keys, columns=['other']).num_rows",
-    "folder column": "return mc.read_table(path, keys, columns=['p']).num_rows",
-    "inspect": "return len(mc.inspect_parquet(path).to_html()) and 'ok'",
-    "verify": "return 'ok' if mc.verify_parquet(path).ok else 'fault'",
+    "table": "mc.read_table(path, keys).num_rows",
+    "batches": "sum(batch.num_rows for batch in mc.iter_batches(path, keys))",
+    "limit": "sum(batch.num_rows for batch in mc.iter_batches(path, keys, limit=1))",
+    "other column": "mc.read_table(path, keys, columns=['other']).num_rows",
+    "folder column": "mc.read_table(path, keys, columns=['p']).num_rows",
+    "inspect": "len(mc.inspect_parquet(path).to_html()) and 'ok'",
+    "verify": "'ok' if mc.verify_parquet(path).ok else 'fault'",
 }
 
 
-def measure_read(read: str, path: Path, tmp_path: Path) -> tuple[str, int]:
-    """Return the output of a read in its own process, and its peak above the baseline in MiB."""
-    small = tmp_path / "small.parquet"
+Measure: TypeAlias = Callable[[str, Path], tuple[str, int]]
+
+
+@pytest.fixture(scope="module")
+def measure_read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
+    """Yield a function for the result of a read, and its peak above the baseline in MiB."""
+    small = tmp_path_factory.mktemp("small") / "small.parquet"
     mc.write_table(pa.table({"a": [1]}), small, WHOLE)
-    code = CHILD.replace("READ", READ[read]).replace("KEY", repr(FOOTER_KEY))
-    arguments = [sys.executable, "-c", code, str(path), str(small)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
-    said, size = done.stdout.split()
-    return said, int(size)
+    code = SERVER.replace("KEY", repr(FOOTER_KEY))
+    arguments = [sys.executable, "-c", code, str(small)]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        stdin, stdout = server.stdin, server.stdout
+
+        def measure(read: str, path: Path) -> tuple[str, int]:
+            stdin.write(f"{READ[read]}\t{path}\n")
+            found, size = stdout.readline().split()
+            return found, int(size)
+
+        yield measure
 
 
 def encrypt_table(
@@ -150,7 +170,7 @@ def long_values_in_lists() -> bytes:
 def one_row(values: pa.Array) -> bytes:
     """Put all values into one list."""
     column = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    return sealed(pa.table({"a": column}), **one_page(len(values)))
+    return encrypt_table(pa.table({"a": column}), **one_page(len(values)))
 
 
 def one_row_of_strings() -> bytes:
@@ -325,7 +345,9 @@ def test_delta_byte_arrays_are_noticed_however_their_header_is_spelled(
 
 
 @pytest.mark.parametrize("count", [-1, 1, (1 << 31) - 1])
-def test_dictionaries_that_declare_another_number_of_values(count: int, tmp_path: Path) -> None:
+def test_dictionaries_that_declare_another_number_of_values(
+    count: int, measure_read: Measure, tmp_path: Path
+) -> None:
     table = pa.table({"a": ["x" * 60_000, "y"] * 500})
     plain = forging.plain_file(table, **one_page(1000))
     md = forging.read_plain_footer(plain).row_groups[0].columns[0].meta_data
@@ -343,7 +365,7 @@ def test_dictionaries_that_declare_another_number_of_values(count: int, tmp_path
     edited = forging.edit_plain(plain, grow)
     path = tmp_path / "file.parquet"
     path.write_bytes(sealed_bytes(edited[:at] + spelt + edited[end:]))
-    said, peak = measure_read("batches", path, tmp_path)
+    said, peak = measure_read("batches", path)
     assert said in ("1000", "format", "limit")
     assert peak < 200
 
@@ -386,12 +408,18 @@ def test_what_a_page_may_declare(codec: int, stored: int, most: int) -> None:
     [pytest.param(*bomb, id=f"{bomb[0].__name__}, {bomb[2]}") for bomb in BOMBS],
 )
 def test_peak_memory(
-    make: Callable[[], bytes], size: int, read: str, said: str, most: int, tmp_path: Path
+    make: Callable[[], bytes],
+    size: int,
+    read: str,
+    said: str,
+    most: int,
+    measure_read: Measure,
+    tmp_path: Path,
 ) -> None:
     data = make()
     assert len(data) <= size
     path = tmp_path / "lake" / "p=1" / "bomb.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    found, peak = measure_read(read, tmp_path / "lake" if "folder" in read else path, tmp_path)
+    found, peak = measure_read(read, tmp_path / "lake" if "folder" in read else path)
     assert (found, peak <= most) == (said, True), f"{peak} MiB"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import mmap
 import os
 import random
 import signal
@@ -567,7 +568,7 @@ def test_a_page_whose_module_passes_two_gibibytes_is_refused_before_it_is_sealed
     metadata, _ = decode("FileMetaData", tail)
     metadata.row_groups[0].columns[0].meta_data.total_compressed_size = len(header) + size
     closing = forging.join_tail(b"", encode(metadata), b"PAR1")
-    data = bytearray(4 + len(header) + size + len(closing))
+    data = memoryview(mmap.mmap(-1, 4 + len(header) + size + len(closing)))
     data[: 4 + len(header)] = b"PAR1" + header
     data[-len(closing) :] = closing
     with pytest.raises(LimitError):

@@ -164,7 +164,7 @@ def _all_modules(data: bytes, reader: FileDecryptionProperties) -> dict[int, tup
 def test_every_flipped_byte_of_a_uniform_file_is_noticed(
     case: Case, mask: int, tmp_path: Path
 ) -> None:
-    data = case.write()
+    data = case.write("ab")
     owners = _all_modules(data, case.reader)
     flipper = Flipper(data, case.reader, tmp_path)
     unseen = set()
@@ -271,7 +271,7 @@ def test_a_file_cut_short_anywhere_is_an_error(case: Case, tmp_path: Path) -> No
 @pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=by_name)
 def test_a_byte_taken_out_or_put_in_anywhere_is_an_error(case: Case, tmp_path: Path) -> None:
     """Offsets are sealed or signed, so nothing may shift."""
-    data = case.write()
+    data = case.write("ab")
     flipper = Flipper(data, case.reader, tmp_path)
     crypto = _crypto_span(data)
     gap = len(forging.split_tail(data)[0])  # the format allows unused bytes before the footer

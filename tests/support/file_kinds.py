@@ -38,9 +38,11 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     properties: dict[str, Any] = field(default_factory=dict)
 
-    def write(self) -> bytes:
+    def write(self, columns: str = "abc") -> bytes:
+        """Return an encrypted file with some of the columns."""
+        blooms = {"bloom_filter_options": dict.fromkeys(columns, True)}
         return encrypted(
-            plain_file(TABLE, **RICH, **self.options),
+            plain_file(TABLE.select(list(columns)), **(RICH | blooms), **self.options),
             FileEncryptionProperties(footer_key=FOOTER_KEY, **self.properties),
         )
 
