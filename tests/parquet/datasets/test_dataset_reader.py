@@ -270,19 +270,18 @@ def test_many_small_files(folders: Folders) -> None:
 @pytest.fixture(scope="module")
 def evolving(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     folders, n = Folders(tmp_path_factory.mktemp("evolving")), range(600)
+    pages = SMALL_PAGES | {"row_group_size": 300}
     structs = [{"a": i, "b": i} for i in n]
     names = [str(i) for i in n]
     folders.put("a.parquet", pa.table({
         "id": pa.array(n, pa.int64()), "x": pa.array([float(i) for i in n]), "name": names,
         "s": structs,
-    }), **SMALL_PAGES)  # fmt: skip
+    }), **pages)  # fmt: skip
     folders.put("b.parquet", pa.table({
         "name": names, "s": [{"b": -i, "a": i} for i in n], "id": pa.array(n, pa.int32()),
         "x": pa.array(n, pa.float32()),
-    }), **SMALL_PAGES)  # fmt: skip
-    folders.put(
-        "c.parquet", pa.table({"id": pa.array(n, pa.int64()), "more": names}), **SMALL_PAGES
-    )
+    }), **pages)  # fmt: skip
+    folders.put("c.parquet", pa.table({"id": pa.array(n, pa.int64()), "more": names}), **pages)
     return folders
 
 
