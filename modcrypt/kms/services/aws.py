@@ -2,7 +2,7 @@
 
     aws-kms://arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab
     aws-kms://alias/footer?region=eu-central-1   with the key of an alias as default key
-    aws-kms://?region=eu-central-1               without a default key; region or AWS_REGION
+    aws-kms://?region=eu-central-1               without a default key; region or AWS_DEFAULT_REGION
 
 The id of a master key is its ARN, its KMS id or its alias; a plain name NAME stands for
 `alias/NAME`. boto3 finds the credentials in its usual places. Files store KMS's CiphertextBlob in
@@ -443,7 +443,7 @@ def _connect(region: str | None) -> Any:
         return boto3.session.Session().client("kms", region_name=region, config=_CONFIG)
     except aws_errors.NoRegionError:
         pass
-    raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_REGION")
+    raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")
 
 
 def _refuse_clear_text(endpoint: str) -> None:

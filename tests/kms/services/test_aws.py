@@ -683,3 +683,13 @@ def test_a_client_is_not_pickled_or_copied() -> None:
     for take in takers:
         with pytest.raises(TypeError, match="can't be pickled"):
             take(client)
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_an_error_about_the_region_names_the_variable_that_boto3_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ValueError, match="AWS_DEFAULT_REGION"):
+        open_aws("aws-kms://")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    assert open_aws("aws-kms://").region == REGION
