@@ -24,7 +24,7 @@ from modcrypt.parquet.arrow.expressions import find_referenced_fields, read_expr
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
 from tests.support.cases import each_case
-from tests.support.randomness import dice
+from tests.support.randomness import dice, examples
 
 NAN = float("nan")
 f = pc.field
@@ -204,7 +204,7 @@ def random_arithmetic(chance: random.Random, compare: Any) -> pc.Expression:
 
 
 @pytest.mark.seeded
-@each_case("seed", range(80))
+@each_case("seed", range(examples(150)))
 def test_every_row_that_matches_is_a_candidate(seed: int) -> None:
     chance = dice(seed)
     table = random_table(chance)

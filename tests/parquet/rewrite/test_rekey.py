@@ -143,7 +143,7 @@ SHAPES: dict[str, Callable[[], bytes]] = {
     ),
     "nested": lambda: write_file(nested_table(), write_page_index=True, **PAGES),
     "nested v2": lambda: write_file(nested_table(), data_page_version="2.0", **PAGES),
-    "many row groups": lambda: write_file(small_table(60), row_group_size=1),
+    "many row groups": lambda: write_file(small_table(20), row_group_size=1),
     "no rows": lambda: write_file(small_table(0), write_page_index=True),
     "no row groups": no_row_groups,
     "empty row groups": empty_row_groups,
