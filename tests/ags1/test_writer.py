@@ -983,3 +983,20 @@ def spent_key() -> Key:
     key = Key.generate()
     invocation_counter(key).count = 2**32 - 3
     return key
+
+
+def test_a_finalizer_is_noticed_among_the_callers_alone() -> None:
+    answers = []
+
+    class Dying:
+        def __del__(self) -> None:
+            close()
+
+    def close() -> None:
+        answers.append(writer._in_finalizer())
+
+    dying = Dying()
+    assert not writer._in_finalizer()
+    del dying
+    gc.collect()
+    assert answers == [True]
