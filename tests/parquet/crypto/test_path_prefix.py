@@ -18,7 +18,10 @@ from click.testing import CliRunner, Result
 import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.io.places import Place, place_of
+from modcrypt.io.sources import open_source
+from modcrypt.parquet.crypto.footer import stored_prefix
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, check_distinct
+from modcrypt.parquet.format.framing import read_tail
 from tests.support.keys import FOOTER_KEY
 
 BASE = "part-00000-0f3c6c1e.c000.snappy.parquet"  # as Spark names files of one task, in any folder
@@ -352,3 +355,21 @@ def test_a_folder_under_one_prefix_is_refused_unless_asked_for(plain: Path, how:
     new = [f"--new-{option[2:]}" if option.startswith("--") else option for option in options]
     again = run(plain, "rekey", *options, *new, "lake", "next")
     assert (again.exit_code, "--new-shared-aad-prefix" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+@pytest.mark.parametrize("stored", [False, True])
+def test_only_encrypted_files_may_store_a_prefix(
+    tmp_path: Path, plaintext_footer: bool, stored: bool
+) -> None:
+    encrypted, plain = tmp_path / "encrypted.parquet", tmp_path / "plain.parquet"
+    properties = mc.FileEncryptionProperties(
+        footer_key=FOOTER_KEY, aad_prefix=b"prefix", store_aad_prefix=stored,
+        plaintext_footer=plaintext_footer,
+    )  # fmt: skip
+    mc.write_table(table(), encrypted, properties)
+    with open_source(encrypted) as source:
+        assert stored_prefix(read_tail(source), "f") == (b"prefix" if stored else None)
+    pq.write_table(table(), plain)
+    with open_source(plain) as source, pytest.raises(mc.PlaintextError, match="f is a plaintext"):
+        stored_prefix(read_tail(source), "f")
