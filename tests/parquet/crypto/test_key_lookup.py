@@ -1,4 +1,4 @@
-"""How a column must be encrypted, and what a key retriever's errors become."""
+"""What a key retriever is asked, and what its errors become."""
 
 from __future__ import annotations
 
@@ -8,34 +8,8 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError, KeyRetrievalError
-from modcrypt.parquet.crypto.ciphers import COLUMN_KEY as OWN_KEY
-from modcrypt.parquet.crypto.ciphers import FOOTER_KEY as UNIFORM
-from modcrypt.parquet.crypto.ciphers import PLAINTEXT, check_kind, find_key
+from modcrypt.parquet.crypto.key_lookup import find_key
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
-
-NAMED = mc.FileDecryptionProperties(
-    footer_key=FOOTER_KEY, column_keys={"a": COLUMN_KEY}, require_encrypted=["a", "b"]
-)
-
-
-@pytest.mark.parametrize(
-    ("column", "kind"),
-    [("a", OWN_KEY), ("b", OWN_KEY), ("b", UNIFORM), ("c", UNIFORM), ("c", PLAINTEXT)],
-)
-def test_columns_may_be_encrypted_at_least_as_required(column: str, kind: str) -> None:
-    check_kind(NAMED, (column,), kind)
-
-
-def test_a_required_column_must_be_encrypted() -> None:
-    for column in ("a", "b"):
-        with pytest.raises(mc.PlaintextError, match=f"column {column} is plaintext"):
-            check_kind(NAMED, (column,), PLAINTEXT)
-
-
-def test_a_column_whose_key_is_given_must_have_its_own() -> None:
-    """Whoever holds the footer key could replace the column otherwise."""
-    with pytest.raises(mc.PlaintextError, match=r"column a .* must have its own key"):
-        check_kind(NAMED, ("a",), UNIFORM)
 
 
 @pytest.mark.parametrize(
