@@ -22,7 +22,7 @@ from tools.verify_ags1 import read_key_metadata, verify
 MIB = 1 << 20
 BLOCK = 1 << 16
 FRAME = BLOCK + 28
-DATA = bytes(i * 7 >> 2 & 0xFF for i in range(3_000_000))
+DATA = (bytes(i * 7 >> 2 & 0xFF for i in range(1024)) * 2930)[:3_000_000]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ files are verified, and an altered plaintext footer still says where pages are.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from modcrypt.aad import ModuleType, module_aad
@@ -242,7 +241,7 @@ def _needs_prefix(struct: ThriftStruct, properties: FileDecryptionProperties) ->
 # --- the footer of an encrypted file --------------------------------------------------------------
 
 
-@dataclass
+@dataclass(slots=True)
 class Footer:
     """An open footer, and the cipher and key for the file's modules.
 
@@ -306,7 +305,7 @@ class Footer:
         """Range of the bytes that hold the metadata."""
         return self.start, self.tail.end
 
-    @cached_property
+    @property
     def key_name(self) -> str:
         """Name of the footer key for people."""
         return key_name(self.key_metadata, "footer key")

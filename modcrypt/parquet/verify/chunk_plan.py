@@ -75,6 +75,7 @@ class ChunkPlan:
     _names: dict[object, str] = field(default_factory=dict)  # names of keys, for people
     _detective: Detective | None = None
     _column_keys: ColumnKeys = field(init=False)
+    _footer_key_name: str = field(init=False)
 
     def find_chunks(self) -> None:
         """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
@@ -85,6 +86,7 @@ class ChunkPlan:
             return
         paths = [leaf.path for leaf in self.leaves]
         self.paths = [".".join(path) for path in paths]
+        self._footer_key_name = self.footer.key_name
         self._column_keys = ColumnKeys(self.properties, paths, self.report, self.footer.inside)
         chunks = [
             chunk
@@ -159,7 +161,7 @@ class ChunkPlan:
             out.key_name = self._name_key(out, own.key_metadata)
             answer = self._column_keys.find(out.column, own)
         elif out.kind == FOOTER_KEY:
-            out.key_name, answer = footer.key_name, footer.answer
+            out.key_name, answer = self._footer_key_name, footer.answer
         else:
             answer = KeyAnswer(None, "the kind of its key is unknown")
         if not footer.has_cipher:

@@ -200,9 +200,9 @@ def test_rows_and_chunks_match_the_schema() -> None:
     [
         (footer(2**31), False, LimitError, "at most 2147483647 are read"),
         (footer(-1), False, FormatError, "declares -1 rows"),
-        (footer(5, declared=4), True, FormatError, "another number"),
-        (footer(5, declared=0), False, FormatError, "another number"),
-        (footer(5, columns=[]), False, FormatError, "has 0 column chunks, the schema 1"),
+        (footer(5, declared=4), True, FormatError, "but its row groups have 5"),
+        (footer(5, declared=0), False, FormatError, "but its row groups have 5"),
+        (footer(5, columns=[]), False, FormatError, "has 0 column chunks, but the schema has 1"),
         (footer(5, columns=[chunk()] * 2), False, FormatError, "has 2 column chunks"),
         (footer(5, columns=[chunk(file_path=b"x")]), False, UnsupportedFormatError, "another file"),
     ],
