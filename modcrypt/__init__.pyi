@@ -61,7 +61,6 @@ from modcrypt.parquet.arrow.writer import ParquetWriter as ParquetWriter
 from modcrypt.parquet.arrow.writer import write_table as write_table
 from modcrypt.parquet.convert.decryptor import decrypt_parquet as decrypt_parquet
 from modcrypt.parquet.convert.encryptor import encrypt_parquet as encrypt_parquet
-from modcrypt.parquet.crypto.key_info import KeyInfo as KeyInfo
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties as FileDecryptionProperties
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties as FileEncryptionProperties
 from modcrypt.parquet.datasets.dataset_reader import iter_batches as iter_batches
@@ -80,5 +79,6 @@ from modcrypt.parquet.verify.inspection import Inspection as Inspection
 from modcrypt.parquet.verify.inspection import inspect_parquet as inspect_parquet
 from modcrypt.parquet.verify.verification_results import DatasetVerification as DatasetVerification
 from modcrypt.parquet.verify.verification_results import Verification as Verification
+from modcrypt.pkmt1.key_info import KeyInfo as KeyInfo
 
 __version__: str

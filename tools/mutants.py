@@ -37,7 +37,8 @@ GROUPS = {  # modules: their tests
     "ags1/blocks ags1/layout ags1/lengths ags1/reader ags1/writer ags1/files": (
         "ags1/test_reader.py ags1/test_writer.py ags1/test_files.py"
     ),
-    "parquet/crypto/footer parquet/crypto/footer_opening parquet/crypto/ciphers "
+    "parquet/crypto/footer parquet/crypto/footer_opening parquet/crypto/crypto_fields "
+    "parquet/crypto/ciphers "
     "parquet/crypto/key_lookup parquet/crypto/column_kinds parquet/crypto/file_plan "
     "parquet/crypto/bloom_filters parquet/format/modules": (
         "parquet/crypto parquet/format/test_modules.py parquet/test_foreign_writers.py "

@@ -22,7 +22,7 @@ import pytest
 import modcrypt
 from modcrypt.cli import batch
 from modcrypt.io.places import Place
-from modcrypt.parquet.crypto.write_notes import NOTES
+from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
 from tests.support.cli.forked import as_process

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet.crypto.write_notes import NOTES
+from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import Conversion
 from modcrypt.spark.jobs.driver import check_new, sources_of
 from modcrypt.spark.jobs.file_work import File, RotationJob

@@ -26,7 +26,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 import modcrypt as mc
 from modcrypt.io.places import Place
-from modcrypt.parquet.crypto.write_notes import NOTES
+from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.source import abandoned_writes as abandoned
 from modcrypt.spark.source import writing
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema

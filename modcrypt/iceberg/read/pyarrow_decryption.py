@@ -24,7 +24,7 @@ from modcrypt.io.sources import MemorySource, Source
 from modcrypt.io.threads import SharedResources
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import key_bytes
-from modcrypt.parquet.crypto.footer_opening import read_algorithm
+from modcrypt.parquet.crypto.crypto_fields import read_algorithm
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_V1
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode

@@ -14,8 +14,9 @@ from typing import Literal, TypeAlias
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
 from modcrypt.io.sources import Source
+from modcrypt.parquet.crypto.crypto_fields import read_crypto_fields
 from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.footer_opening import Footer, open_footer, read_crypto_fields
+from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError, list_names
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.footer_opening import open_footer, stored_prefix
+from modcrypt.parquet.crypto.crypto_fields import stored_prefix
+from modcrypt.parquet.crypto.footer_opening import open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.framing import read_tail

@@ -24,7 +24,7 @@ from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import locate
-from modcrypt.parquet.crypto.write_notes import NOTES, WriteNote, note_place, read_note
+from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 
 __all__ = [
     "DataFile",

@@ -30,7 +30,6 @@ from modcrypt.parquet.crypto.column_kinds import (
     requirement_faults,
 )
 from modcrypt.parquet.crypto.footer_opening import Footer, open_column_metadata
-from modcrypt.parquet.crypto.key_info import key_name
 from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
@@ -49,6 +48,7 @@ from modcrypt.parquet.format.modules import (
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.parquet.verify.chunk_report import Chunk
 from modcrypt.parquet.verify.diagnosis import Detective
+from modcrypt.pkmt1.key_info import key_name
 
 __all__ = ["ChunkPlan"]
 

@@ -26,11 +26,11 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.threads import check_threads, usable_cores
-from modcrypt.parquet.crypto.footer_opening import stored_prefix
+from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
-from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_part_faults, identify_part
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
+from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import (
     FILE,

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source, SourceLike, open_source
-from modcrypt.parquet.crypto.key_info import KeyInfo, key_info
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct
@@ -29,6 +28,7 @@ from modcrypt.parquet.verify.leaks import (
 )
 from modcrypt.parquet.verify.region_walk import RegionWalk, walk_regions
 from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writer
+from modcrypt.pkmt1.key_info import KeyInfo, key_info
 
 __all__ = ["ColumnInspection", "Inspection", "KeyInfo", "inspect_parquet"]
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.footer import take_mark
-from modcrypt.parquet.crypto.key_info import KeyInfo
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, unknown_fields
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
+from modcrypt.pkmt1.key_info import KeyInfo
 from modcrypt.report.text import format_count
 
 __all__ = ["VISIBLE", "decode_text", "describe_hidden", "describe_leaks", "list_visible_parts"]

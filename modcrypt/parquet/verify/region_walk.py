@@ -18,7 +18,6 @@ from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.encrypted_pages import Page, walk_pages
-from modcrypt.parquet.crypto.key_info import key_name
 from modcrypt.parquet.crypto.plaintext_pages import load_header
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
@@ -33,6 +32,7 @@ from modcrypt.parquet.verify.page_probe import (
     opens_as_parquet_go,
     probe_pages,
 )
+from modcrypt.pkmt1.key_info import key_name
 
 __all__ = ["RegionWalk", "walk_regions"]
 

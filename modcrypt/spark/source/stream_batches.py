@@ -32,8 +32,8 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder
 from modcrypt.io.stores import locate
-from modcrypt.parquet.crypto.write_notes import read_record
 from modcrypt.parquet.datasets.discovery import Folder, as_arrow
+from modcrypt.parquet.datasets.write_notes import read_record
 from modcrypt.pkmt1.external import store_of
 from modcrypt.spark.source.writing import Written, put_note, remove_job, remove_note
 

@@ -19,7 +19,7 @@ import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import open_source
-from modcrypt.parquet.crypto.footer_opening import stored_prefix
+from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, check_distinct
 from modcrypt.parquet.format.framing import read_tail
 from tests.support.keys import FOOTER_KEY

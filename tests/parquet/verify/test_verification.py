@@ -32,7 +32,7 @@ from modcrypt import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.parquet.crypto.write_notes import NOTES
+from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify import dataset_verification
