@@ -28,7 +28,7 @@ def carried(error: BaseException, *secrets: bytes) -> list[str]:
     """Name the places in which an error carries a secret."""
     forms = {form for secret in secrets for form in spellings(secret)}
     found = list(_Search().reached(error))
-    everything = b"\n".join(data for _, data in found)
+    everything = b"\n".join({data for _, data in found})
     forms = {form for form in forms if form in everything}
     return [where for where, data in found if any(form in data for form in forms)]
 
@@ -73,7 +73,7 @@ class _Search:
             yield where, value.getvalue()
         elif isinstance(value, bytes | bytearray | memoryview):
             with contextlib.suppress(ValueError):  # a memoryview that was released
-                yield where, _inflated(bytes(value))
+                yield where, _searchable(bytes(value))
         elif isinstance(value, BaseException):
             self._errors.append(value)
         elif depth < MAX_DEPTH and not isinstance(value, int | None) and self._is_new(value):
@@ -86,11 +86,11 @@ class _Search:
                     yield from self._values(f"{where}{part}", inner, depth + 1)
 
 
-def _inflated(data: bytes) -> bytes:
-    """Return the records of an Avro file spelt out, and other bytes as they are."""
-    if not data.startswith(b"Obj\x01"):
-        return data
-    return repr(list(fastavro.reader(io.BytesIO(data)))).encode()
+def _searchable(data: bytes) -> bytes:
+    """Return the records of an Avro file spelt out, and other bytes without most trailing zeros."""
+    if data.startswith(b"Obj\x01"):
+        return repr(list(fastavro.reader(io.BytesIO(data)))).encode()
+    return data[: len(data.rstrip(b"\0")) + 32]  # buffers have a mebibyte; keys may end in zeros
 
 
 def _is_tests(value: object) -> bool:
