@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -126,25 +127,30 @@ def is_for_type_checkers(node: ast.AST) -> bool:
     )
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk what is executed: not the imports that only type checkers see."""
-    yield tree
-    for child in ast.iter_child_nodes(tree):
-        if not is_for_type_checkers(child):
-            yield from nodes(child)
+@cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Return the nodes that are executed: not the imports that only type checkers see."""
+    found = [tree]
+    for node in found:  # which grows meanwhile
+        children = ast.iter_child_nodes(node)
+        found += [child for child in children if not is_for_type_checkers(child)]
+    return found
 
 
-def imports(room: str) -> Iterator[str]:
-    """Name what a room imports, at its top or in a function."""
-    for node in nodes(trees()[room]):
+@cache
+def imports(module: str) -> set[str]:
+    """Return the names that a module imports, at its top or in a function."""
+    found = set()
+    for node in nodes(trees()[module]):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{room} has a relative import"
+            assert node.level == 0, f"{module} has a relative import"
             assert node.module is not None
             for alias in node.names:
                 below = f"{node.module}.{alias.name}"
-                yield below if below in trees() else node.module
+                found.add(below if below in trees() else node.module)
+    return found
 
 
 def test_the_tools_import_each_other_without_cycles() -> None:
@@ -162,15 +168,15 @@ def test_the_tools_import_each_other_without_cycles() -> None:
 
 def test_the_walk_sees_imports_at_the_top_and_in_functions() -> None:
     """A rule that sees nothing holds for everything."""
-    assert "modcrypt.keys" in set(imports("modcrypt.aead"))
-    assert "pyarrow" in set(
-        imports("modcrypt.parquet.crypto.column_projection")
+    assert "modcrypt.keys" in imports("modcrypt.aead")
+    assert "pyarrow" in imports(
+        "modcrypt.parquet.crypto.column_projection"
     )  # inside a function
-    assert "modcrypt.aad" not in set(imports("modcrypt.errors"))  # for type checkers alone
+    assert "modcrypt.aad" not in imports("modcrypt.errors")  # for type checkers alone
 
 
 def test_errors_imports_nothing() -> None:
-    assert set(imports("modcrypt.errors")) <= {"__future__", "typing"}
+    assert imports("modcrypt.errors") <= {"__future__", "typing"}
 
 
 def test_other_packages_are_imported_where_they_belong() -> None:
@@ -296,7 +302,11 @@ def test_no_room_logs_or_warns() -> None:
     may = {"modcrypt.kms.audit"}  # whose events hold names alone
     may |= {"modcrypt.kms.services.gcp"}  # mutes the service's library
     for room in set(trees()) - may:
-        assert not set(imports(room)) & {"logging", "warnings", "syslog"}, room
+        assert not imports(room) & {"logging", "warnings", "syslog"}, room
+
+
+SUSPECT = re.compile(r"^ *(?:from|import) +(?:\.|tests\b(?!\.support[. ]))", re.MULTILINE)
+"""A line, perhaps of a string, that imports what it should not; ruff has each import on its own."""
 
 
 def imported_from_tests(path: Path) -> Iterator[str]:
@@ -314,15 +324,22 @@ def imported_from_tests(path: Path) -> Iterator[str]:
 
 def test_nothing_imports_a_test_module_or_a_conftest() -> None:
     """Test modules share what is in `tests.support`."""
-    found = {
-        path: set(imported_from_tests(path))
-        for folder in ("tests", "tools")
-        for path in (ROOT / folder).rglob("*.py")
-    }
-    assert "tests.support.paths.ROOT" in found[Path(__file__)]
-    for path, names in found.items():
-        others = {name for name in names if not name.startswith("tests.support.")}
-        assert not others, f"{path} imports {others}"
+    assert set(imported_from_tests(Path(__file__))) == {"tests.support.paths.ROOT"}
+    paths = [path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    assert len(paths) > 200
+    for path in paths:
+        if SUSPECT.search(path.read_text()):
+            names = imported_from_tests(path)
+            others = {name for name in names if not name.startswith("tests.support.")}
+            assert not others, f"{path} imports {others}"
+
+
+@pytest.mark.parametrize(
+    "line", ["import tests.io.test_storage", "from tests import conftest", "    from . import it"]
+)
+def test_an_import_of_a_test_module_is_suspect(line: str) -> None:
+    assert SUSPECT.search(f"import os\n{line}\n")
+    assert not SUSPECT.search("from tests.support import cases\nfrom tests.support.paths import it")
 
 
 # --- what a fresh interpreter loads --------------------------------------------------------------
