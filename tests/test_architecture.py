@@ -114,6 +114,14 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def drop_trees() -> Iterator[None]:
+    """Drop the trees after these tests: later collections of garbage would go through them."""
+    yield
+    for function in (trees, nodes, imports):
+        function.cache_clear()
+
+
 @cache
 def trees() -> dict[str, ast.Module]:
     return {name_of(path): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
