@@ -327,13 +327,17 @@ def test_is_quiet(tmp_path):
 
 def test_leaves_a_file(tmp_path):
     (tmp_path / ".modcrypt-0123456789abcdef.tmp").write_bytes(FOOTER_KEY)
+
+def test_leaves_another(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / ".modcrypt-0123456789abcdef.tmp").write_bytes(FOOTER_KEY)
 """
 
 
 def test_the_test_that_shows_a_key_fails(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(SESSION)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntmp_path_retention_policy = failed\n")
     options = ("-q", "-n", "0", "-rA", "-p", "no:cacheprovider", "--basetemp", tmp_path / "base")
     with WATCH.expecting():  # it repeats what its tests have printed
         done = subprocess.run(
@@ -358,7 +362,8 @@ def test_the_test_that_shows_a_key_fails(tmp_path: Path) -> None:
         "exception: COLUMN_KEY in what ended call",
         "PASSED test_it.py::test_is_quiet",
         "ERROR test_it.py::test_leaves_a_file - a key is where none should be:",
+        "ERROR test_it.py::test_leaves_another - a key is where none should be:",
         "temporary: FOOTER_KEY in ",
     ):
         assert line in done.stdout
-    assert "4 failed, 3 passed, 2 errors" in done.stdout
+    assert "4 failed, 4 passed, 3 errors" in done.stdout

@@ -10,7 +10,8 @@ fails the test during which it passed by.
     repr        of objects that hold keys, whenever somebody asks for one
     output      stdout and stderr of every test, of programs that it ran and of click's runner
     temporary   each temporary file when it takes its name or is removed, those of updated keyrings
-                among that; and those that killed processes left, at the end of the session
+                among that; and those that killed processes left, when the folder they are in is
+                removed, or at the end of the session
     argument    of every process that a test starts
 
 Environment variables are a way to hand keys over, and are not searched. Neither are temporary files
