@@ -121,7 +121,8 @@ def raising(error: BaseException) -> Callable[[], object]:
 
 KILLED = """
 import sys, time
-from modcrypt import *
+from modcrypt import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt import decrypt_parquet, encrypt_parquet
 from modcrypt.io.sinks import FdSink
 append, count = FdSink.append, 0
 def stalling(self, data):

@@ -42,7 +42,7 @@ def opened(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
     if stream[:4] != b"AGS1" or len(stream) < 8 + 28:
         raise NoStreamError("no magic, or no block")
     parts = []
-    for index, block in enumerate(frames(stream)):
+    for index, block in reversed([*enumerate(frames(stream))]):  # most faults are at the end
         if len(block) < 28 or (len(block) == 28 and index):
             raise NoStreamError("a block cut short, or an empty one after another")
         aad = aad_prefix + index.to_bytes(4, "little")
@@ -50,7 +50,7 @@ def opened(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
             parts.append(AESGCM(key).decrypt(block[:12], block[12:], aad))
         except InvalidTag:
             raise NoStreamError(f"block {index}") from None
-    return b"".join(parts)
+    return b"".join(reversed(parts))
 
 
 def is_stream(key: bytes, data: bytes, aad_prefix: bytes = b"") -> bool:
