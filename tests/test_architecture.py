@@ -177,9 +177,7 @@ def test_the_tools_import_each_other_without_cycles() -> None:
 def test_the_walk_sees_imports_at_the_top_and_in_functions() -> None:
     """A rule that sees nothing holds for everything."""
     assert "modcrypt.keys" in imports("modcrypt.aead")
-    assert "pyarrow" in imports(
-        "modcrypt.parquet.crypto.column_projection"
-    )  # inside a function
+    assert "pyarrow" in imports("modcrypt.parquet.crypto.column_projection")  # inside a function
     assert "modcrypt.aad" not in imports("modcrypt.errors")  # for type checkers alone
 
 
