@@ -59,7 +59,7 @@ def seal_pages(
     keep = move.keep_pages
     place = cipher.row_group, cipher.path
     while position < end:
-        start, header = read_page(window, position, end, place)
+        start, header = read_page(window, position, end, place, overhead)
         body, kind, size = header[0], header[1], header[3]
         raw, at_raw = window.buffer, start
         if known_only:

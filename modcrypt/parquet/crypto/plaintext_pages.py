@@ -9,13 +9,13 @@ from modcrypt.io.buffers import Output, Window
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, new
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
-from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, scan
+from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, check_size, scan
 
 __all__ = ["copy_known", "count_encodings", "load_header", "read_page"]
 
 
 def read_page(
-    window: Window, position: int, end: int, place: tuple[int, str | int]
+    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int = 0
 ) -> tuple[int, PageHeader]:
     """Load the whole page at `position` into the window; return its index there and its header.
 
@@ -24,9 +24,11 @@ def read_page(
         position: Offset of the page in the file.
         end: Offset at which the page's chunk ends.
         place: Row group and column, for error messages.
+        overhead: Bytes that encryption will add to the page.
 
     Raises:
         FormatError: The header is damaged, or the page exceeds its chunk.
+        LimitError: The page would be too large with the overhead; it is not loaded.
     """
     start = position - window.base
     if 0 <= start < window.stop:
@@ -45,6 +47,7 @@ def read_page(
         ) from None
     page_end = position + header.end - start + header.compressed_size
     if page_end > window.base + window.stop:
+        check_size(header.compressed_size + overhead)
         window.fill(position, page_end, end)
         start = position - window.base
         header = scan(window.buffer, start, window.stop)

@@ -26,6 +26,7 @@ __all__ = [
     "UNCOMPRESSED",
     "PageHeader",
     "V2Layout",
+    "check_size",
     "contradicts",
     "scan",
     "splice",
@@ -186,10 +187,7 @@ def splice(
     if 16383 < raw < 2097152:
         new_size = bytes((raw & 127 | 128, raw >> 7 & 127 | 128, raw >> 14))
     else:
-        if raw >> 32:
-            raise LimitError(
-                f"a page of {size} bytes with its overhead exceeds the format's limit of 2 GiB"
-            )
+        check_size(size)
         new_size = varint(raw)
     if header[6] is None or crc is None:
         return buffer[start : header[4]] + new_size + buffer[header[5] : header[0]]
@@ -200,6 +198,14 @@ def splice(
         out += buffer[at:begin] + new
         at = end
     return out + buffer[at : header.end]
+
+
+def check_size(size: int) -> None:
+    """Raise LimitError if a page of `size` bytes does not fit compressed_page_size, an i32."""
+    if size >> 31:
+        raise LimitError(
+            f"a page of {size} bytes with its overhead exceeds the format's limit of 2 GiB"
+        )
 
 
 def contradicts(
