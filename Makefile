@@ -12,12 +12,16 @@ LOCK := requirements-dev.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-random mutants lint bench pipeline vectors lock audit clean
+.PHONY: demo test check test-random mutants lint bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
 
-test: $(VENV)/dev lint
+# mypy takes as long as it takes pytest to collect the tests, so both run at once.
+test: $(VENV)/dev
+	$(MAKE) --no-print-directory --jobs=2 lint check
+
+check: $(VENV)/dev
 	$(BIN)/python tools/vectors.py check
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 

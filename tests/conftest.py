@@ -35,12 +35,28 @@ settings.register_profile(
 settings.load_profile("modcrypt")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Start three processes for two cores: many tests wait for a JVM or server."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of Hypothesis; begin with those that wait for JVMs, so others run beside them."""
+    """Mark tests of Hypothesis; have two processes begin with the tests that wait for JVMs.
+
+    Each process begins with an equal slice of the list. The tests that share a Spark stay in one
+    process; those that start one of their own run beside them in another.
+    """
     for item in items:
         if isinstance(item, pytest.Function) and _is_hypothesis_test(item.obj):
             item.add_marker("seeded")
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+    sharing, starting, others = list[pytest.Item](), list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        spark = item.nodeid.startswith("tests/spark/")
+        shares = "spark" in getattr(item, "fixturenames", ())
+        (others if not spark else sharing if shares else starting).append(item)
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    between = max(len(items) // processes - len(sharing), 0)
+    items[:] = [*sharing, *others[:between], *starting, *others[between:]]
 
 
 def _is_hypothesis_test(test: object) -> bool:
