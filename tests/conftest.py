@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,22 +42,29 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of Hypothesis; have two processes begin with the tests that wait for JVMs.
+    """Mark tests of Hypothesis; have each process begin with tests that wait for the same JVMs.
 
-    Each process begins with an equal slice of the list. The tests that share a Spark stay in one
-    process; those that start one of their own run beside them in another.
+    A process begins with an equal slice of the list, and others take tests from its end.
     """
+    groups: dict[str, list[pytest.Item]] = {"shared": [], "own": [], "java": [], "": []}
     for item in items:
         if isinstance(item, pytest.Function) and _is_hypothesis_test(item.obj):
             item.add_marker("seeded")
-    sharing, starting, others = list[pytest.Item](), list[pytest.Item](), list[pytest.Item]()
-    for item in items:
-        spark = item.nodeid.startswith("tests/spark/")
-        shares = "spark" in getattr(item, "fixturenames", ())
-        (others if not spark else sharing if shares else starting).append(item)
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    between = max(len(items) // processes - len(sharing), 0)
-    items[:] = [*sharing, *others[:between], *starting, *others[between:]]
+        groups[_name_jvm(item)].append(item)
+    others = iter(groups.pop(""))
+    size = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items.clear()
+    for group in groups.values():
+        items += [*group, *itertools.islice(others, max(size - len(group), 0))]
+    items += others
+
+
+def _name_jvm(item: pytest.Item) -> str:
+    """Return which JVM a test waits for: the `shared` Spark, its `own`, `java`, or none."""
+    fixtures = getattr(item, "fixturenames", ())
+    if item.nodeid.startswith("tests/spark/"):
+        return "shared" if "spark" in fixtures else "own"
+    return "java" if "java" in fixtures else ""
 
 
 def _is_hypothesis_test(test: object) -> bool:
