@@ -5,8 +5,8 @@ file is deleted only if all of these conditions hold:
 
 1. A vouched-for version names it: the current one, or an older one that the log of a vouched-for
    version names. The older version is in the same folder as the current one, has a lower number,
-   belongs to the same table and has the time in the log. Any other metadata.json is kept, and
-   what it names is ignored.
+   belongs to the same table at the same location, and has the time in the log. Any other
+   metadata.json is kept, and what it names is ignored.
 2. A data or delete file, manifest or manifest list is named by a manifest, manifest list or
    snapshot that was decrypted with the table's keys (or is in plaintext, where the caller of
    `open_table` accepts that). If only an older version leads to the file, it is in the table's own
@@ -14,14 +14,16 @@ file is deleted only if all of these conditions hold:
    other's files.
 3. A file of statistics is in the table's own folder, starts with the Puffin magic, and has another
    name than the statistics files that are kept.
-4. A metadata.json is deleted only as an older version, see 1. A version hint and the table's key
-   store are never deleted.
+4. A metadata.json is deleted only as an older version, see 1, only if all its manifest lists are in
+   folders that locations are mapped to, and only if the next version has the KEKs of all files that
+   kept snapshots need. A version hint and the table's key store are never deleted.
 5. No kept snapshot needs it, under any spelling of its location; and the manifests of the kept
    snapshots match the current version, for which they were written.
 6. It is in a folder that locations are mapped to, and no symbolic link below that folder leads to
    it.
-7. No snapshot is dropped that is newer than all kept ones, unless the caller names the newest of
-   the kept ones: a metadata.json can claim that the table was rolled back, or is empty.
+7. No snapshot is dropped that is newer than all kept ones, and none if the newest kept one is
+   outside of the table's own folder, unless the caller names that one: a metadata.json can claim
+   that the table was rolled back, is empty, or has the snapshots of another table.
 
 A job may also remove files that it has just written under its own names, subject to 6: files with
 `remove_written`, and a metadata.json of a failed commit through the object for the table's
@@ -45,7 +47,9 @@ from modcrypt.iceberg.format.table_versions import (
 )
 from modcrypt.iceberg.read.inventory import (
     Keys,
+    ReachedFile,
     ReachedList,
+    sealing_key,
     take_inventory,
 )
 from modcrypt.iceberg.read.table_walk import Walk
@@ -136,6 +140,13 @@ class DeletionRule:
         with open_source_at(place) as source:
             return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
 
+    def owns(self, location: str) -> bool:
+        """Return whether a location is in the table's own folder, and not in another table's."""
+        path = self.path(location)
+        if path is None or not self._is_own(path):
+            return False
+        return not self._is_of_other_table(self.locations.place(location))
+
     def _may_go(self, location: str, path: str) -> bool:
         """Return whether a file is not needed and of a kind that may be deleted."""
         store = self.store is not None and path.startswith(self.store)  # with SQLite's journals
@@ -181,13 +192,16 @@ def _find_needed(walk: Walk) -> frozenset[str]:
             may be forged, and an older version the true remainder of the table.
         ModcryptError, OSError: A file cannot be read.
     """
-    reached = take_inventory(Keys(walk, {}), walk.metadata.snapshots, JOBS)
+    keys = Keys(walk, {})
+    reached = take_inventory(keys, walk.metadata.snapshots, JOBS)
     paths, report = set[str](), TableReport()
     for group in (reached.lists, reached.manifests, reached.files):
         for file in group:
             if file.error is not None:
                 raise file.error
             paths.add(file.path)
+    for reached_file in reached.files:
+        _check_keks(reached_file, keys)
     for manifest_list in reached.lists:
         check_list(manifest_list, report)
     for manifest in reached.manifests:
@@ -199,12 +213,22 @@ def _find_needed(walk: Walk) -> frozenset[str]:
     return frozenset(paths)
 
 
+def _check_keks(file: ReachedFile, keys: Keys) -> None:
+    """Raise if a KEK of a file is missing or wrong: an older version may have the right one."""
+    for entry in file.entries:
+        sealing = sealing_key(entry.key_metadata)
+        if sealing is not None and not sealing[1]:  # a master key itself is in no metadata.json
+            keys.of_file(entry)
+
+
 def check_newest_stay(
-    lists: Iterable[ReachedList], kept: Sequence[Snapshot], named: Collection[int], where: str
-) -> None:
-    """Check that no snapshot is dropped that is newer than all kept ones.
+    rule: DeletionRule, lists: Iterable[ReachedList], kept: Sequence[Snapshot],
+    named: Collection[int], where: str,
+) -> None:  # fmt: skip
+    """Check that no snapshot is dropped that is newer than all kept ones of this table.
 
     Args:
+        rule: The rule, which knows the table's own folder.
         lists: Manifest lists of the snapshots to drop; each has an authenticated sequence number.
         kept: The kept snapshots.
         named: Ids of snapshots that the caller wants to keep. If the newest kept one is among
@@ -212,27 +236,34 @@ def check_newest_stay(
         where: Name of the metadata.json.
 
     Raises:
-        IntegrityError: A dropped snapshot is newer.
+        IntegrityError: A dropped snapshot is newer, or the newest kept one is in the folder of
+            another table.
     """
     newest = max(kept, key=lambda snapshot: snapshot.sequence_number, default=None)
     if newest is not None and newest.id in named:
         return
-    limit = -1 if newest is None else newest.sequence_number
+    own = newest is None or rule.owns(newest.manifest_list)
+    limit = newest.sequence_number if newest is not None and own else -1
     for manifest_list in lists:
         signed = manifest_list.header.get("sequence-number", "")
         for snapshot in manifest_list.snapshots:
             number = max(snapshot.sequence_number, int(signed) if _NUMBER.fullmatch(signed) else 0)
             if number > limit:
-                raise _newer_error(snapshot, number, newest, where)
+                raise _newer_error(snapshot, number, newest, own, where)
 
 
 def _newer_error(
-    snapshot: Snapshot, number: int, newest: Snapshot | None, where: str
+    snapshot: Snapshot, number: int, newest: Snapshot | None, own: bool, where: str
 ) -> IntegrityError:
     what = f"{where}: snapshot {snapshot.id} with sequence number {number} would be dropped, "
     if newest is None:
         return IntegrityError(f"{what}and none kept: metadata.json was altered; restore it")
+    why, unless = (
+        ("but is newer than all kept ones", "was rolled back")
+        if own
+        else ("but the newest kept one is in the folder of another table", "was moved")
+    )
     return IntegrityError(
-        f"{what}but is newer than all kept ones: metadata.json was replaced or altered. If the "
-        f"table was rolled back on purpose, pass keep=[{newest.id}], the newest kept snapshot"
+        f"{what}{why}: metadata.json was replaced or altered. If the table {unless} on purpose, "
+        f"pass keep=[{newest.id}], the newest kept snapshot"
     )

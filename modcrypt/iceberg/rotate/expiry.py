@@ -315,18 +315,19 @@ def _find_losses(
     # The newest first: its keys also decrypt files whose keys were rotated since.
     for place, metadata in vouched_versions(table):
         current = place == table.place
-        if changes or not current:
-            losses.metadata[place.path] = _location(table, place), place
         walk = table.walk.through(metadata)
-        snapshots = []
+        snapshots, unplaced = [], False
         for snapshot in metadata.snapshots:
             path = rule.path(snapshot.manifest_list)
             if path is None:
                 losses.unreadable[snapshot.manifest_list] = snapshot.manifest_list
+                unplaced = True
             elif path not in rule.needed and path not in losses.lists:
                 snapshots.append(snapshot)
         reached = take_inventory(Keys(walk, {}), snapshots, JOBS)
-        check_newest_stay(reached.lists, new.snapshots, keep, place.path)
+        check_newest_stay(rule, reached.lists, new.snapshots, keep, place.path)
+        if not unplaced and (changes or not current):
+            losses.metadata[place.path] = _location(table, place), place
         _add_reached(losses, reached, rule, new, current=current)
         _add_statistics(losses, metadata, rule)
     _add_unvouched(losses, table)

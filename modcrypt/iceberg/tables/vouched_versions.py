@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
+from modcrypt.iceberg.format.locations import plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
     METADATA,
@@ -80,7 +81,11 @@ def metadata_files(table: TableVersion) -> list[str]:
 
 
 def _read_version(table: TableVersion, name: str) -> TableMetadata | None:
-    """Read an older version; return None if it is missing or of another table."""
+    """Read an older version; return None if it is missing, or of another table or location.
+
+    A table keeps its location. A metadata.json with another one may present copies of another
+    table's files, which decrypt under the same master key, as this table's newest state.
+    """
     try:
         metadata = read_metadata(table.place.beside(name))
     except FileNotFoundError:
@@ -88,7 +93,11 @@ def _read_version(table: TableVersion, name: str) -> TableMetadata | None:
     except (ModcryptError, OSError) as error:
         check_lasting(error)
         return None
-    return metadata if metadata.uuid == table.metadata.uuid else None
+    return metadata if _identity(metadata) == _identity(table.metadata) else None
+
+
+def _identity(metadata: TableMetadata) -> tuple[str, str]:
+    return metadata.uuid, plain_location(metadata.location)
 
 
 def _update_time(metadata: TableMetadata) -> int | None:

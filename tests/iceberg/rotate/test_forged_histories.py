@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
 
-from modcrypt.errors import IntegrityError, KeyNotFoundError
+from modcrypt.errors import IntegrityError, KeyNotFoundError, KeyRetrievalError
 from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
@@ -188,6 +191,128 @@ def test_no_file_goes_that_lies_in_the_folder_of_another_table(
     )
     assert len(done.manifest_lists) == 2
     assert rows(tmp_path / "a") == [0, 1, 2]
+
+
+@each_case("inside", ["b", "a/data/b"])
+@each_case("location", ["a", "b"])
+@each_case("force", [False, True])
+def test_a_table_that_is_given_the_state_of_another_table_loses_nothing(
+    tmp_path: Path, inside: str, location: str, force: bool
+) -> None:
+    """The other table has more snapshots; its files decrypt, as both are under one master key."""
+    table, other = create(tmp_path / "a"), create(tmp_path / inside, 5)
+
+    def become_the_other(document: Document) -> None:
+        own = {name: document[name] for name in ("table-uuid", "location", "metadata-log")}
+        document |= {**other.metadata.document, **own}
+        document["location"] = {"a": str(tmp_path / "a"), "b": str(tmp_path / inside)}[location]
+
+    alter(table, become_the_other, "newer")
+    before = contents(tmp_path)
+    fresh = open_table(
+        tmp_path / "a",
+        SampleKms(),
+        location_map={str(tmp_path): str(tmp_path)},
+        table_uuid=table.metadata.uuid,
+        at_least=3,
+    )
+    for dry_run in (True, False):
+        with pytest.raises(IntegrityError, match="another table"):
+            expire_history(fresh, force=force, dry_run=dry_run)
+    assert contents(tmp_path) == before
+
+
+def test_another_tables_list_does_not_vouch_even_if_its_metadata_is_gone(tmp_path: Path) -> None:
+    table, other = create(tmp_path / "a"), create(tmp_path / "b", 5)
+    own = ("table-uuid", "location", "metadata-log")
+
+    def become_the_other(document: Document) -> None:
+        document |= {**other.metadata.document, **{name: document[name] for name in own}}
+
+    alter(table, become_the_other, "newer")
+    for path in (tmp_path / "b/metadata").glob("*.json"):
+        path.unlink()
+    before = contents(tmp_path)
+    mapped = {str(tmp_path): str(tmp_path)}
+    with pytest.raises(IntegrityError, match="another table"):
+        expire_history(open_table(tmp_path / "a", SampleKms(), location_map=mapped))
+    assert contents(tmp_path) == before
+
+
+# --- the location --------------------------------------------------------------------------------
+
+
+@each_case("mapped", ["", "a", "."])
+@each_case("copied", [False, True])
+def test_no_metadata_goes_that_was_written_for_another_location(
+    tmp_path: Path, mapped: str, copied: bool
+) -> None:
+    """Either the table claims to be empty, or copies of another table's files are its newest."""
+    table, other = create(tmp_path / "a"), create(tmp_path / "b", 5)
+    honest = contents(tmp_path / "a")
+
+    def move_and_empty(document: Document) -> None:
+        empty_as_if_never_written(document)
+        document["location"] = "/elsewhere"
+
+    def become_a_copy(document: Document) -> None:
+        own = {name: document[name] for name in ("table-uuid", "metadata-log")}
+        document |= {**other.metadata.document, **own}
+        for path in (tmp_path / "b").rglob("*.*"):
+            if path.suffix in (".avro", ".parquet"):
+                shutil.copy(path, tmp_path / "a" / path.relative_to(tmp_path / "b"))
+
+    alter(table, become_a_copy if copied else move_and_empty, "newer")
+    where = {str(tmp_path / mapped): str(tmp_path / mapped)} if mapped else None
+    with contextlib.suppress(IntegrityError):
+        expire_history(open_table(tmp_path / "a", SampleKms(), location_map=where))
+    after = contents(tmp_path / "a")
+    assert not [path for path in honest if path.suffix != ".text" and path not in after]
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def drop_keks(keys: list[Document]) -> list[Document]:
+    return []
+
+
+def spoil_keks(keys: list[Document]) -> list[Document]:
+    return [{**key, "encrypted-key-metadata": "A" * 60} for key in keys]
+
+
+def exchange_keks(keys: list[Document]) -> list[Document]:
+    values = [key["encrypted-key-metadata"] for key in keys]
+    return [
+        {**key, "encrypted-key-metadata": value}
+        for key, value in zip(keys, values[1:] + values[:1], strict=True)
+    ]
+
+
+@each_case("kek_per", ["files", "partition"])
+@each_case("change", [drop_keks, spoil_keks, exchange_keks])
+@each_case("how", ["same", "newer"])
+def test_no_metadata_goes_that_alone_has_the_keks_of_files(
+    tmp_path: Path, kek_per: Any, change: Any, how: str
+) -> None:
+    policy = KeyPolicy(kek_per=kek_per, files=1)
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
+    given = None if kek_per == "files" else spec
+    table = create(tmp_path, policy=policy, partition_spec=given)
+    alter(table, lambda document: None, "newer")
+
+    def change_keks(document: Document) -> None:
+        keys = document["encryption-keys"]
+        keks = [key for key in keys if "modcrypt.scope" in key.get("properties", {})]
+        assert len(keks) == 3
+        others = [key for key in keys if key not in keks]
+        document["encryption-keys"] = others + change(keks)
+
+    alter(open_table(tmp_path, SampleKms()), change_keks, how)
+    before = contents(tmp_path)
+    with pytest.raises(KeyRetrievalError):
+        expire_history(open_table(tmp_path, SampleKms()))
+    assert contents(tmp_path) == before
 
 
 # --- the key store -------------------------------------------------------------------------------
