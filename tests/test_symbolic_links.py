@@ -269,6 +269,24 @@ def test_files_behind_links_in_a_folder_fail_and_stay_as_they_are(
     assert contents(outside_folder) != before
 
 
+@each_case("how", [{"everything": True}, {"columns": ["name"]}, {"master_keys": ["kc"]}])
+@each_case("named", ["", "a.parquet"])
+def test_key_material_behind_a_link_does_not_count_as_shredded(
+    how: dict[str, Any], named: str, lake: Path, outside_folder: Path
+) -> None:
+    """With the file that the link leads to, the data stays readable."""
+    tools = mc.KeyTools(RotatingKms(kf=1, kc=1))
+    mc.write_table(TABLE, lake / "a.parquet", tools.encryption(BESIDE))
+    material = lake / "_KEY_MATERIAL_FOR_a.parquet.json"
+    moved = material.rename(outside_folder / "moved.json")
+    material.symlink_to(moved)
+    before = contents(outside_folder)
+    (found,) = shred_keys(lake / named, tools, **how)
+    assert (found.result, "symbolic link below" in found.message) == ("file", True)
+    assert contents(outside_folder) == before
+    assert material.is_symlink()
+
+
 def test_a_link_to_a_file_of_the_same_folder_is_that_file(lake: Path) -> None:
     kms = RotatingKms(kf=1, kc=1)
     mc.write_table(TABLE, lake / "b.parquet", mc.KeyTools(kms).encryption(WITHIN))

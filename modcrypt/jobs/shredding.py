@@ -489,6 +489,7 @@ class _Shredding:
                 if self._read_entries(store) != old:
                     continue  # another process changed it, perhaps a rotation
                 place.check_unchanged(source.stamp)
+                store.check_writable()  # removing a link would leave the keys that it leads to
                 if new:
                     with open_sink_at(store) as sink:
                         sink.append(encode_store(new))
