@@ -821,6 +821,30 @@ def test_table_properties_that_are_no_numbers(folder: Path, name: str, text: str
         rotate_table(open_table(folder, SampleKms()), "kek")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("compression-codec", "odd"), ("compression-codec", "lzo"), ("compression-codec", ""),
+        ("compression-level", "much"), ("compression-level", "9" * 20),
+        ("page-size-bytes", "9" * 20), ("dict-size-bytes", "9" * 20),
+        ("page-row-limit", "0"), ("page-row-limit", "-1"), ("page-row-limit", "9" * 20),
+        ("row-group-limit", "0"), ("row-group-limit", "-1"), ("row-group-limit", "many"),
+    ],
+)  # fmt: skip
+def test_properties_by_which_no_file_can_be_written(tmp_path: Path, name: str, text: str) -> None:
+    """With batches of no rows, PyArrow would write forever."""
+    rows = pa.table({"id": [1]})
+    create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    path = tmp_path / "metadata" / "v2.metadata.json"
+    document = json.loads(path.read_text())
+    document["properties"][f"write.parquet.{name}"] = text
+    path.write_text(json.dumps(document))
+    files = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FormatError, match=re.escape("write.parquet")):
+        open_table(tmp_path, SampleKms()).append(rows)
+    assert sorted(tmp_path.rglob("*")) == files
+
+
 @pytest.mark.parametrize("transform", ["bucket[0]", "truncate[0]", "bucket[9999999999]", "odd"])
 def test_partition_transforms_that_are_none(tmp_path: Path, transform: str) -> None:
     """For some pyiceberg's Rust panics, which is no Exception."""

@@ -36,6 +36,7 @@ from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
+from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA
 from modcrypt.iceberg.format.parquet_files import write_parquet
@@ -93,6 +94,9 @@ class DataWriter:
 
     def __init__(self, table: TableVersion) -> None:
         self._table = _minimal_metadata(table.metadata)
+        self._row_limit, self._options = _writer_options(
+            self._table.properties, table.metadata.name
+        )
         self._locations, self._key_length = table.walk.locations, table.metadata.key_length
         self._provider = load_location_provider(self._table.location, self._table.properties)
         self._uuid, self._numbers = uuid.uuid4(), itertools.count()
@@ -176,9 +180,7 @@ class DataWriter:
     def _write_file(self, rows: pa.Table, key: PartitionKey | None) -> NewFile:
         """Encode and encrypt a file; the plaintext exists only in memory."""
         schema = file_schema(self._table.schema())
-        data, statistics = _encode_rows(
-            rows_for_file(rows, self._table.schema()), schema, self._table.properties
-        )
+        data, statistics = self._encode_rows(rows_for_file(rows, self._table.schema()), schema)
         name = f"{next(self._numbers):05}-0-{self._uuid}.parquet"
         location = self._provider.new_data_location(name, key)
         encrypted = write_parquet(self._locations, location, MemorySource(data), self._key_length)
@@ -202,35 +204,47 @@ class DataWriter:
         }
         return NewFile(entry, encrypted.keys, self._paths.path(partition))
 
+    def _encode_rows(self, rows: pa.Table, schema: Schema) -> tuple[bytes, dict[str, Any]]:
+        """Encode rows as Parquet by the table's properties; return the file and its statistics."""
+        out = io.BytesIO()
+        with pq.ParquetWriter(
+            out, rows.schema, store_decimal_as_integer=True, **self._options
+        ) as writer:
+            writer.write_table(rows, row_group_size=self._row_limit)
+        metadata, ids = writer.writer.metadata, parquet_path_to_id_mapping(schema)
+        try:
+            statistics = data_file_statistics_from_parquet_metadata(
+                metadata,
+                stats_columns=compute_statistics_plan(schema, self._table.properties),
+                parquet_column_mapping=ids,
+            )
+        except OverflowError:  # from datetime, which pyiceberg uses for bounds
+            raise ValueError("the data has dates before year 1 or after year 9999") from None
+        bounds = statistics.column_aggregates
+        for number in range(metadata.num_columns):
+            _correct_bounds(bounds, ids[metadata.schema.column(number).path], metadata, number)
+        return out.getvalue(), statistics.to_serialized_dict()
 
-def _encode_rows(
-    rows: pa.Table, schema: Schema, properties: dict[str, str]
-) -> tuple[bytes, dict[str, Any]]:
-    """Encode rows as Parquet by the table's properties; return the file and its statistics."""
-    out = io.BytesIO()
-    limit = property_as_int(
-        properties,
-        TableProperties.PARQUET_ROW_GROUP_LIMIT,
-        TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
-    )
-    with pq.ParquetWriter(
-        out, rows.schema, store_decimal_as_integer=True, **_get_parquet_writer_kwargs(properties)
-    ) as writer:
-        writer.write_table(rows, row_group_size=limit)
-    metadata, ids = writer.writer.metadata, parquet_path_to_id_mapping(schema)
-    try:
-        statistics = data_file_statistics_from_parquet_metadata(
-            metadata,
-            stats_columns=compute_statistics_plan(schema, properties),
-            parquet_column_mapping=ids,
+
+def _writer_options(properties: dict[str, str], name: str) -> tuple[int, dict[str, Any]]:
+    """Return the rows of a row group, and PyArrow's options, by a table's properties.
+
+    Nothing signs the properties. Without rows in a batch, PyArrow would write forever.
+
+    Raises:
+        FormatError: PyArrow cannot write with these properties.
+    """
+    with as_format_errors(f"{name}: write.parquet properties"):
+        options = _get_parquet_writer_kwargs(properties)
+        limit = property_as_int(
+            properties,
+            TableProperties.PARQUET_ROW_GROUP_LIMIT,
+            TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT,
         )
-    except OverflowError:  # from datetime, which pyiceberg uses for bounds
-        raise ValueError("the data has dates before year 1 or after year 9999") from None
-    for number in range(metadata.num_columns):
-        _correct_bounds(
-            statistics.column_aggregates, ids[metadata.schema.column(number).path], metadata, number
-        )
-    return out.getvalue(), statistics.to_serialized_dict()
+        if limit is None or min(limit, options["write_batch_size"]) < 1:
+            raise FormatError("a limit of rows is not positive")
+        pq.write_table(pa.table({"": [0]}), io.BytesIO(), row_group_size=limit, **options)
+    return limit, options
 
 
 def _correct_bounds(
