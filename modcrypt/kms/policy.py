@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from modcrypt.errors import MAX_NAME, printable
+from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
@@ -127,8 +127,8 @@ class Policy:
         known = {member.name: member.default for member in fields(cls)}
         faults = []
         if members.keys() & known:  # otherwise a file of another kind, perhaps full of secrets
-            unknown = sorted(members.keys() - known)
-            faults = [f"unknown member {printable(name, MAX_NAME)}" for name in unknown]
+            unknown = [printable(name, MAX_NAME) for name in sorted(members.keys() - known)]
+            faults = [f"unknown member {list_names(unknown)}"] if unknown else []
         if "footer_key" not in members:
             faults.append("footer_key is missing; set it to the id of a master key")
         values = {"footer_key": "?", "column_keys": {}, **members}
@@ -242,10 +242,10 @@ def _list_name_faults(
         else:
             faults.append(f"{what} must be a list of names")
     if empty := sorted(str(key) for key, columns in column_keys.items() if columns in ([], ())):
-        faults.append(f"master keys without columns: {', '.join(empty)}")
+        faults.append(f"master keys without columns: {list_names(empty)}")
     counts = Counter(named)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-        faults.append(f"columns named twice: {', '.join(twice)}")
+        faults.append(f"columns named twice: {list_names(twice)}")
     return faults
 
 

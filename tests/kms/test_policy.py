@@ -490,6 +490,21 @@ def test_hostile_toml_is_refused_in_linear_time(text: str) -> None:
         Policy.loads(text)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"t{n} = 1" for n in range(9_999)],
+        [f"[t{n}]" for n in range(9_999)],
+        ["[column_keys]", *(f"t{n} = []" for n in range(9_999))],
+        ["[column_keys]", f"k = {[f'c{n}' for n in range(9_999)] * 2}"],
+    ],
+)
+def test_a_message_names_a_few_of_thousands_of_faults(lines: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"and 9,9\d\d more") as caught:
+        Policy.loads("\n".join(['footer_key = "a"', *lines]))
+    assert len(str(caught.value)) < 1_000
+
+
 @pytest.mark.parametrize("text", ["9" * 5000, "-1" + "_1" * 5000])
 def test_a_number_of_thousands_of_digits_is_no_toml(text: str) -> None:
     with pytest.raises(ValueError, match=r"not TOML$"):
