@@ -32,7 +32,7 @@ from modcrypt.parquet.crypto.ciphers import (
 )
 from modcrypt.parquet.crypto.footer import build_tail, mark_absent, protect_chunk
 from modcrypt.parquet.crypto.footer_opening import read_plain
-from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings
+from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
     FileEncryptionProperties,
@@ -247,7 +247,12 @@ class PlainFeed:
     ) -> None:
         """Encrypt the pages, or copy them."""
         if cipher is not None:
-            seal_pages(self._window, span, cipher, out, move, rules)
+            pages = walk_plaintext(
+                self._window, span, cipher.path,
+                known_only=rules.known_only, uncompressed=rules.uncompressed,
+                overhead=cipher.page.overhead,
+            )  # fmt: skip
+            seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
             if rules.names_dictionary not in (None, move.has_dictionary):
                 move.encoding_stats = count_encodings(self._window, span)
         elif rules.known_only:

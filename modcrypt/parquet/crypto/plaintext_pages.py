@@ -1,21 +1,42 @@
-"""Reading, copying and counting the pages of a plaintext column chunk."""
+"""Walking over the pages of a plaintext column chunk; copying and counting them."""
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.io.buffers import Output, Window
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, new
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
-from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, check_size, scan
+from modcrypt.parquet.format.page_header import (
+    DICTIONARY_PAGE,
+    PageHeader,
+    check_size,
+    contradicts,
+    scan,
+)
 
-__all__ = ["copy_known", "count_encodings", "load_header", "read_page"]
+__all__ = ["PlainPage", "copy_known", "count_encodings", "load_header", "walk_plaintext"]
 
 
-def read_page(
-    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int = 0
+class PlainPage(NamedTuple):
+    """A plaintext page, as it was stored or after decryption."""
+
+    position: int  # offset of the stored page in the file
+    buffer: bytes | bytearray  # buffer with the header
+    at: int  # position of the header in the buffer
+    header: PageHeader  # the scan of that header
+    body: memoryview
+    stored: int  # stored size of the header in bytes
+    clear: int  # number of bytes of the body that encryption leaves in plaintext: levels
+
+
+def _read_page(
+    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int
 ) -> tuple[int, PageHeader]:
     """Load the whole page at `position` into the window; return its index there and its header.
 
@@ -84,38 +105,85 @@ def load_header(window: Window, position: int, end: int) -> tuple[int, PageHeade
         return start, header
 
 
+def walk_plaintext(
+    window: Window, span: Span, column: int | str, *, known_only: bool = False,
+    uncompressed: bool | None = None, overhead: int = 0,
+) -> Iterator[PlainPage]:  # fmt: skip
+    """Yield the pages of a plaintext chunk.
+
+    Args:
+        window: Window of the file.
+        span: Pages of the chunk.
+        column: Name or ordinal of the column, for error messages.
+        known_only: Whether fields that the IDL does not know are removed from the headers.
+        uncompressed: Whether the column's codec is UNCOMPRESSED; None leaves sizes and CRCs
+            unchecked.
+        overhead: Bytes that encryption will add to each page.
+
+    Raises:
+        FormatError: A header is damaged, a page exceeds its chunk, or has another size than its
+            header declares.
+        LimitError: A page would be too large with the overhead; it is not loaded.
+        ChecksumError: A page's CRC does not match.
+    """
+    position, end, place = span.start, span.end, (span.row_group, column)
+    while position < end:
+        at, header = _read_page(window, position, end, place, overhead)
+        border, size, buffer = header[0], header[3], window.buffer
+        stored, body = border - at, window.view[border : border + size]
+        if known_only:
+            buffer, at = known_bytes("PageHeader", bytes(window.view[at:border])), 0
+            header = scan(buffer, 0, len(buffer))
+        if uncompressed is not None and (size != header[2] or header[6] is not None):
+            _check_page(header, buffer[at : header[0]], body, place, uncompressed)
+        yield _new_tuple(PlainPage, (position, buffer, at, header, body, stored, 0))
+        position += stored + size
+
+
+_new_tuple = tuple.__new__  # takes half the time of PlainPage(...)
+
+
+def _check_page(
+    header: PageHeader, raw: bytes | bytearray, body: memoryview, place: tuple[int, str | int],
+    uncompressed: bool,
+) -> None:  # fmt: skip
+    where = f"row group {place[0]}, column {place[1]}"
+    if contradicts(header, raw, len(body), uncompressed):
+        raise FormatError(
+            f"{where}: an uncompressed page has {len(body)} bytes, but its header declares "
+            f"{header.uncompressed_size}"
+        )
+    if header.crc is not None and zlib.crc32(body) != header.crc:
+        raise ChecksumError(
+            f"{where}: the CRC of a page does not match its bytes; the source is damaged, and "
+            "encrypting it would hide that"
+        )
+
+
 def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:
     """Copy the pages of a plaintext chunk, without header fields that the IDL does not know."""
-    position, place = span.start, (span.row_group, span.column)
-    while position < span.end:
-        start, header = read_page(window, position, span.end, place)
-        raw = bytes(window.view[start : header.end])
-        known = known_bytes("PageHeader", raw)
-        at, total = out.position, len(known) + header.compressed_size
-        out.write(known)
-        out.write(window.view[header.end : header.end + header.compressed_size])
+    for page in walk_plaintext(window, span, span.column, known_only=True):
+        header, at = page.header, out.position
+        out.write(page.buffer)
+        out.write(page.body)
         if header.type == DICTIONARY_PAGE:
             move.has_dictionary = True
         else:
-            move.first_data_page = move.first_data_page or (position, at)
+            move.first_data_page = move.first_data_page or (page.position, at)
             if move.keep_pages:
-                move.pages.append((position, at, total))
-        move.header_growth += len(known) - len(raw)
-        position += len(raw) + header.compressed_size
+                move.pages.append((page.position, at, out.position - at))
+        move.header_growth += header.end - page.stored
     move.copied = not move.header_growth  # only then the footer's encoding stays unchanged as well
 
 
 def count_encodings(window: Window, span: Span) -> list[ThriftStruct]:
     """Return the number of a plaintext chunk's pages by type and encoding."""
     counts: Counter[tuple[int, int]] = Counter()
-    position, place = span.start, (span.row_group, span.column)
-    while position < span.end:
-        start, header = read_page(window, position, span.end, place)
-        page = decode("PageHeader", bytes(window.view[start : header.end]))[0]
+    for _, buffer, at, header, *_ in walk_plaintext(window, span, span.column):
+        page = decode("PageHeader", bytes(buffer[at : header.end]))[0]
         of_kind = page.data_page_header or page.data_page_header_v2 or page.dictionary_page_header
         if of_kind is not None:
             counts[page.type, of_kind.encoding] += 1
-        position += header.end - start + header.compressed_size
     return [
         new("PageEncodingStats", page_type=kind, encoding=encoding, count=count)
         for (kind, encoding), count in counts.items()

@@ -5,18 +5,16 @@ One buffer holds the plaintext of a page between decryption and encryption.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from modcrypt.aad import ModuleType
-from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.io.buffers import Output, Window
 from modcrypt.io.sources import MemorySource, Source
 from modcrypt.parquet.convert.decryptor import open_pages
 from modcrypt.parquet.convert.encryptor import PlainFeed
-from modcrypt.parquet.convert.page_encryption import PageRules, count_level_bytes, seal_body
+from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
@@ -25,10 +23,11 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     open_body,
     walk_pages,
 )
+from modcrypt.parquet.crypto.plaintext_pages import PlainPage
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, struct_end
 from modcrypt.parquet.format.modules import Part, Span
-from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, splice
+from modcrypt.parquet.format.page_header import UNCOMPRESSED
 
 if TYPE_CHECKING:  # PyArrow is loaded for masks alone
     from modcrypt.parquet.rewrite.masking import MaskedChunk
@@ -96,7 +95,8 @@ class EncryptedFeed:
         elif cipher is None:
             open_pages(self.window, span, old, out, move, md, known_only=rules.known_only)
         else:
-            self._reseal_pages(span, old, cipher, out, move, md, rules)
+            pages = self._open_pages(span, old, md, rules)
+            seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
 
     def read(self, span: Span) -> bytes:
         """Return the plaintext of an index or a bloom filter."""
@@ -127,53 +127,22 @@ class EncryptedFeed:
         rules = rules._replace(uncompressed=new.codec == UNCOMPRESSED)
         PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)
 
-    def _reseal_pages(
-        self, span: Span, old: ChunkCipher, new: ChunkCipher, out: Output, move: ChunkMove,
-        md: ThriftStruct, rules: PageRules,
-    ) -> None:  # fmt: skip
-        """Re-encrypt the pages of one chunk: for each, the header module and the page module."""
-        is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
-        seal_header, seal_page = new.header.seal_into, new.page.seal_into
-        old_overhead, old_slack = old.page.overhead, old.page.slack
-        overhead, slack = new.page.overhead, new.page.slack
-        uncompressed, levels_plain, known_only, _ = rules
-        window, scratch, keep = self.window, self.scratch, move.keep_pages
-        grown, first = 0, Page(old, is_dictionary, 0)
-        pages = walk_pages(
-            window, span.start, span.end, first, uncompressed=uncompressed, known_only=known_only
-        )
-        for position, sealed in pages:
-            (_, is_dictionary, ordinal), plain, header, body, _, old_total = sealed
-            size = len(body) - old_overhead
-            if len(scratch) < size + old_slack:
-                scratch = self.scratch = memoryview(bytearray(size + (size >> 3) + old_slack))
+    def _open_pages(
+        self, span: Span, cipher: ChunkCipher, md: ThriftStruct, rules: PageRules
+    ) -> Iterator[PlainPage]:
+        """Yield the decrypted pages of one chunk; the next page overwrites the body of the last."""
+        overhead, slack, scratch = cipher.page.overhead, cipher.page.slack, self.scratch
+        first = Page(cipher, bool(md.dictionary_page_offset), 0)
+        for position, sealed in walk_pages(
+            self.window, span.start, span.end, first,
+            uncompressed=rules.uncompressed, known_only=rules.known_only,
+        ):  # fmt: skip
+            _, plain, header, body, _, total = sealed
+            size = len(body) - overhead
+            if len(scratch) < size + slack:
+                scratch = self.scratch = memoryview(bytearray(size + (size >> 3) + slack))
             if header[6] is not None:
                 check_crc(sealed)
-            clear = open_body(sealed, scratch[: size + old_slack])
-            header_aad, page_aad = new.page_aads(is_dictionary, ordinal)
-            if not is_dictionary and not ordinal:
-                move.first_data_page = position, out.position
-            if levels_plain and header[1] == DATA_PAGE_V2:
-                clear = count_level_bytes(plain, size)
-            elif not self.keep_levels:
-                clear = 0
-            if clear or header[6] is not None:
-                module = seal_body(new, scratch[:size], clear, page_aad)
-                new_header = splice(plain, 0, header, len(module), zlib.crc32(module))
-            else:
-                module, new_header = None, splice(plain, 0, header, size + overhead)
-            header_size = len(new_header)
-            total = GCM_OVERHEAD + header_size + overhead + size
-            if out.at + total + slack > len(out.view):
-                out.reserve(total + slack)
-            at, view = out.at, out.view
-            after_header = seal_header(view, at, new_header, header_size, header_aad)
-            if module is None:
-                out.at = seal_page(view, after_header, scratch[:size], size, page_aad)
-            else:
-                view[after_header : at + total] = module
-                out.at = at + total
-            if keep and not is_dictionary:
-                move.pages.append((position, out.position - total, total))
-            grown += GCM_OVERHEAD + header_size - (old_total - len(body))
-        move.header_growth = grown
+            clear = open_body(sealed, scratch[: size + slack])
+            kept = clear if self.keep_levels else 0
+            yield PlainPage(position, plain, 0, header, scratch[:size], total - len(body), kept)
