@@ -127,9 +127,13 @@ class ChunkCipher:
             module_aad(aad, self.id(ModuleType.DICTIONARY_PAGE)),
         )
 
-    def copy_for_thread(self) -> ChunkCipher:
-        """Return a copy with separate cipher objects, for another thread."""
-        file = FileCipher(self.file.file_aad, self.file.algorithm)
+    def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
+        """Return a copy with separate cipher objects, for another thread.
+
+        Args:
+            file: The thread's cipher for the file; None creates one.
+        """
+        file = file or FileCipher(self.file.file_aad, self.file.algorithm)
         twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
         twin.levels = self.levels
         return twin

@@ -13,18 +13,17 @@ from itertools import product
 from modcrypt.errors import KeyNotFoundError, list_names
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
+from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey
 from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
     FOOTER_KEY,
     PLAINTEXT,
-    check_metadata_key,
     find_kinds,
     given_key_faults,
     requirement_faults,
 )
-from modcrypt.parquet.crypto.footer_opening import Footer, open_column_metadata, read_encrypted
-from modcrypt.parquet.crypto.key_lookup import ColumnKeys
+from modcrypt.parquet.crypto.footer_opening import Footer, read_encrypted
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
@@ -33,11 +32,9 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.findings import Report
-from modcrypt.parquet.format.idl import ThriftStruct, copy
-from modcrypt.parquet.format.levels import Levels
+from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import (
     Span,
-    check_column_metadata,
     check_shape,
     chunk_spans,
     ordinal_faults,
@@ -111,8 +108,9 @@ class OpenFile:
         for error in ordinal_faults(self.metadata):
             raise error
         self._report = Report(strict=True)
-        self._keys = ColumnKeys(properties, self.leaves, self._report, self.footer.inside)
-        self._open_chunks: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}
+        hint = _MISLABELLED if self.footer.plaintext_footer else ""
+        self._chunks = ChunkOpening(self.footer, properties, self._elements, self._report, hint)
+        self._open_chunks: dict[tuple[int, int], Chunk] = {}
         self._check_required()
 
     def select(
@@ -143,7 +141,7 @@ class OpenFile:
         missing: list[int] = []
         for c, kind in kinds.items():
             for r in ordinals if kind in (FOOTER_KEY, COLUMN_KEY) else ():
-                key = self._find_chunk_key(r, c)
+                key = self._chunks.find_key(r, c).key
                 if key is not None:
                     keys[r, c] = key
                 elif c not in missing[-1:]:
@@ -156,8 +154,10 @@ class OpenFile:
         opened = {
             (r, c): self._open_chunk(r, c, keys.get((r, c))) for r, c in product(ordinals, kept)
         }
-        chunks = {place: chunk for place, (chunk, _) in opened.items()}
-        ciphers = {place: cipher for place, (_, cipher) in opened.items() if cipher is not None}
+        chunks = {place: chunk.struct for place, chunk in opened.items()}
+        ciphers = {
+            place: chunk.cipher for place, chunk in opened.items() if chunk.cipher is not None
+        }
         spans = chunk_spans(chunks, self.footer.body_end, self.source)
         return Plan(
             self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
@@ -174,7 +174,7 @@ class OpenFile:
             if not self.has_own_key(c):
                 continue
             crypto = self.metadata.row_groups[0].columns[c].crypto_metadata
-            if (key := self._find_chunk_key(0, c)) is not None:
+            if (key := self._chunks.find_key(0, c).key) is not None:
                 metadata = crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
                 keys[".".join(self.leaves[c])] = ColumnKey(key, True, metadata)
         return keys
@@ -278,40 +278,18 @@ class OpenFile:
         kinds = find_kinds(self.metadata, self.leaves, [column], ordinals, self._report)
         return next(iter(kinds[column]), None)
 
-    def _find_chunk_key(self, row_group: int, column: int) -> Key | None:
-        """Return the key of an encrypted chunk; call the retriever once per key metadata."""
-        crypto = self.metadata.row_groups[row_group].columns[column].crypto_metadata
-        own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-        return self.footer.footer_key if own is None else self._keys.find(column, own).key
+    def _open_chunk(self, row_group: int, column: int, key: Key | None) -> Chunk:
+        """Return an open chunk."""
+        chunk = self._open_chunks.get((row_group, column))
+        if chunk is None:
+            chunk = self._chunks.chunk(row_group, column)
+            chunk.key = key
+            self._chunks.open(chunk)
+            self._open_chunks[row_group, column] = chunk
+        return chunk
 
-    def _open_chunk(
-        self, row_group: int, column: int, key: Key | None
-    ) -> tuple[ThriftStruct, ChunkCipher | None]:
-        """Return a chunk with its ColumnMetaData in place, decrypted if necessary."""
-        opened = self._open_chunks.get((row_group, column))
-        if opened is not None:
-            return opened
-        chunk = copy(self.metadata.row_groups[row_group].columns[column])
-        cipher = None
-        if key is not None:
-            path = ".".join(self.leaves[column])
-            cipher = ChunkCipher(self.footer.cipher, key, row_group, column, path, self._tag_hint())
-            check_metadata_key(chunk, f"row group {row_group}, column {path}")
-            if chunk.encrypted_column_metadata is not None:
-                chunk.meta_data = open_column_metadata(chunk, cipher)
-        rows, leaf = self.metadata.row_groups[row_group].num_rows, self._elements[column]
-        check_column_metadata(chunk.meta_data, leaf, row_group, rows)
-        if cipher is not None:
-            statistics = chunk.meta_data.statistics
-            counted = statistics is not None and statistics.null_count is not None
-            cipher.levels = Levels(leaf.max_definition, leaf.max_repetition, counted)
-        self._open_chunks[row_group, column] = chunk, cipher
-        return chunk, cipher
 
-    def _tag_hint(self) -> str:
-        if not self.footer.plaintext_footer:
-            return ""
-        return (
-            "Some versions of Arrow C++ wrote AES_GCM_V1 into plaintext footers of files whose "
-            "pages are AES_GCM_CTR_V1"
-        )
+_MISLABELLED = (
+    "Some versions of Arrow C++ wrote AES_GCM_V1 into plaintext footers of files whose pages are "
+    "AES_GCM_CTR_V1"
+)

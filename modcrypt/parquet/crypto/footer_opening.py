@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from modcrypt.aad import ModuleType, module_aad
+from modcrypt.aad import module_aad
 from modcrypt.aead import TagError
 from modcrypt.errors import (
     AadPrefixError,
@@ -25,7 +25,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.crypto_fields import (
     CryptoFields,
     check_algorithm,
@@ -61,7 +61,6 @@ __all__ = [
     "Footer",
     "PlainFooter",
     "has_encrypted_chunks",
-    "open_column_metadata",
     "open_footer",
     "read_encrypted",
     "read_plain",
@@ -523,14 +522,3 @@ class _Opening:
         kind = "pages" if footer.plaintext_footer else "modules"
         report.add_region(MAGIC_SIZE, footer.body_end, kind, state)
         footer.locked = why
-
-
-def open_column_metadata(chunk: ThriftStruct, cipher: ChunkCipher) -> ThriftStruct:
-    """Decrypt and decode a chunk's ColumnMetaData.
-
-    Raises:
-        TagMismatchError, TruncationError: The metadata does not authenticate.
-        FormatError: The plaintext is not a ColumnMetaData.
-    """
-    data = cipher.open(ModuleType.COLUMN_METADATA, chunk.encrypted_column_metadata)
-    return decode("ColumnMetaData", data)[0]

@@ -170,7 +170,7 @@ class Report:
         self.findings: list[Finding] = []
         self.notes: dict[tuple[str, str | None], Unauthenticated] = {}
         self.regions: list[Region] | None = [] if regions else None
-        self.modules = self.authenticated = 0
+        self.modules = self.authenticated = self.faults = 0
         self._limit = limit
         self._more: dict[Severity, int] = {"fault": 0, "warning": 0}
 
@@ -182,7 +182,8 @@ class Report:
         """
         if self.strict:
             raise_first([finding])
-        elif len(self.findings) < self._limit:
+        self.faults += finding.severity == "fault"
+        if len(self.findings) < self._limit:
             self.findings.append(finding)
         else:
             self._more[finding.severity] += 1

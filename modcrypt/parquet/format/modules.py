@@ -6,13 +6,14 @@ the magic and the footer, and no span may overlap another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
+from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
@@ -28,8 +29,11 @@ __all__ = [
     "check_shape",
     "chunk_spans",
     "file_spans",
+    "find_overlaps",
     "names_dictionary",
     "ordinal_faults",
+    "overlap_error",
+    "part_spans",
     "shape_faults",
     "sort_for_writing",
     "too_many_pages_error",
@@ -121,27 +125,79 @@ def chunk_spans(
     chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source
 ) -> list[Span]:
     """Return the spans of some chunks, given by row group and column; else like `file_spans`."""
-    spans = [
+    report = Report(strict=True)
+    spans = sorted(
         span
         for (r, c), chunk in chunks.items()
-        for span in _chunk_spans(chunk, r, c, source, body_end)
-    ]
-    spans.sort()
+        for span in part_spans(chunk, r, c, body_end, source, report)
+    )
+    for span, other, _ in find_overlaps(spans):
+        raise overlap_error(span, other)
+    return spans
+
+
+def part_spans(
+    chunk: ThriftStruct, row_group: int, column: int, body_end: int, source: Source,
+    report: Report, place: tuple[int, int] | tuple[()] = (),
+) -> Iterator[Span]:  # fmt: skip
+    """Yield the spans of one chunk's parts, and report those at impossible places.
+
+    Args:
+        chunk: ColumnChunk with its `meta_data`.
+        row_group: Ordinal of the row group.
+        column: Ordinal of the column.
+        body_end: Offset at which the footer starts.
+        source: The file, read to measure a bloom filter without a stored length.
+        report: Report about impossible places.
+        place: Range of the bytes that state the places, for findings.
+
+    Raises:
+        FormatError, LimitError: The report is strict; as for `file_spans`.
+    """
+    where = f"row group {row_group}, column {column}"
+    for part, find in _FINDERS:
+        try:
+            found = find(chunk, where, source, body_end)
+            if found is None:
+                continue
+            start, length = found
+            span = Span(start, start + length, part, row_group, column)
+            _check_place(span, body_end)
+        except FormatError as error:
+            report.add_error(error, *place)
+        else:
+            yield span
+
+
+def _check_place(span: Span, body_end: int) -> None:
+    if span.start < MAGIC_SIZE or span.end < span.start or span.end > body_end:
+        raise FormatError(
+            f"{span}: bytes {span.start} to {span.end} do not lie between the magic and the "
+            f"footer at {body_end}"
+        )
+    if span.end - span.start > _LIMITS.get(span.part, body_end):
+        raise LimitError(
+            f"{span} has {span.end - span.start} bytes; at most {_LIMITS[span.part]} are read"
+        )
+
+
+def find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
+    """Yield each span that begins inside an earlier one, that one, and where it ends.
+
+    Args:
+        spans: Spans sorted by position.
+    """
     reached, last = MAGIC_SIZE, None
     for span in spans:
-        if span.start < MAGIC_SIZE or span.end < span.start or span.end > body_end:
-            raise FormatError(
-                f"{span}: bytes {span.start} to {span.end} do not lie between the magic and the "
-                f"footer at {body_end}"
-            )
-        if span.end - span.start > _LIMITS.get(span.part, body_end):
-            raise LimitError(
-                f"{span} has {span.end - span.start} bytes; at most {_LIMITS[span.part]} are read"
-            )
-        if span.start < reached and span.end > span.start:
-            raise FormatError(f"{span} starts at byte {span.start}, inside {last}")
-        reached, last = max(reached, span.end), span
-    return spans
+        if last is not None and span.start < reached and span.end > span.start:
+            yield span, last, reached
+        if span.end > reached:
+            reached, last = span.end, span
+
+
+def overlap_error(span: Span, other: Span) -> FormatError:
+    """Return the error for a span that begins inside another one."""
+    return FormatError(f"{span} starts at byte {span.start}, inside {other}")
 
 
 def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
@@ -246,43 +302,63 @@ def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, r
         raise FormatError(f"{where}: a size, count or offset is negative")
 
 
-def _chunk_spans(
-    chunk: ThriftStruct, row_group: int, column: int, source: Source, body_end: int
-) -> list[Span]:
+def _find_pages(
+    chunk: ThriftStruct, where: str, _source: Source, _body_end: int
+) -> tuple[int, int] | None:
     md = chunk.meta_data
+    size: int = md.total_compressed_size
+    if not size:
+        return None  # a chunk without pages has no position
     start = chunk_start(md)
-    spans = []
-    if md.total_compressed_size:  # a chunk without pages has no position
-        end = start + md.total_compressed_size
-        if md.data_page_offset > end:
-            raise FormatError(
-                f"row group {row_group}, column {column}: data_page_offset {md.data_page_offset} "
-                f"lies outside the chunk, bytes {start} to {end}"
-            )
-        spans.append(Span(start, end, Part.PAGES, row_group, column))
-    for part, offset, length in (
-        (Part.COLUMN_INDEX, chunk.column_index_offset, chunk.column_index_length),
-        (Part.OFFSET_INDEX, chunk.offset_index_offset, chunk.offset_index_length),
-    ):
-        if offset is None and length is None:
-            continue
-        if offset is None or length is None or length <= 0:
-            raise FormatError(
-                f"row group {row_group}, column {column}: {part.name.lower()} at {offset} with "
-                f"length {length}"
-            )
-        spans.append(Span(offset, offset + length, part, row_group, column))
-    if md.bloom_filter_offset is not None:
-        length = md.bloom_filter_length
-        if length is None:
-            length = _measure_bloom_filter(chunk, source, body_end)
-        if length <= 0:
-            raise FormatError(
-                f"row group {row_group}, column {column}: bloom filter with length {length}"
-            )
-        start = md.bloom_filter_offset
-        spans.append(Span(start, start + length, Part.BLOOM_FILTER, row_group, column))
-    return spans
+    if md.data_page_offset > start + size:
+        raise FormatError(
+            f"{where}: data_page_offset {md.data_page_offset} lies outside the chunk, bytes "
+            f"{start} to {start + size}"
+        )
+    return start, size
+
+
+def _find_column_index(
+    chunk: ThriftStruct, where: str, _source: Source, _body_end: int
+) -> tuple[int, int] | None:
+    return _check_index("column_index", where, chunk.column_index_offset, chunk.column_index_length)
+
+
+def _find_offset_index(
+    chunk: ThriftStruct, where: str, _source: Source, _body_end: int
+) -> tuple[int, int] | None:
+    return _check_index("offset_index", where, chunk.offset_index_offset, chunk.offset_index_length)
+
+
+def _check_index(
+    name: str, where: str, offset: int | None, length: int | None
+) -> tuple[int, int] | None:
+    if offset is None and length is None:
+        return None
+    if offset is None or length is None or length <= 0:
+        raise FormatError(f"{where}: {name} at {offset} with length {length}")
+    return offset, length
+
+
+def _find_bloom_filter(
+    chunk: ThriftStruct, where: str, source: Source, body_end: int
+) -> tuple[int, int] | None:
+    offset, length = chunk.meta_data.bloom_filter_offset, chunk.meta_data.bloom_filter_length
+    if offset is None:
+        return None
+    if length is None:
+        length = _measure_bloom_filter(chunk, source, body_end)
+    if length <= 0:
+        raise FormatError(f"{where}: bloom filter with length {length}")
+    return offset, length
+
+
+_FINDERS = (
+    (Part.PAGES, _find_pages),
+    (Part.COLUMN_INDEX, _find_column_index),
+    (Part.OFFSET_INDEX, _find_offset_index),
+    (Part.BLOOM_FILTER, _find_bloom_filter),
+)
 
 
 def chunk_start(md: ThriftStruct) -> int:

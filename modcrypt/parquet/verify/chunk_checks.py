@@ -9,7 +9,8 @@ from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.chunk_opening import Chunk
+from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.index_checks import (
     PageFacts,
     bloom_faults,
@@ -21,9 +22,8 @@ from modcrypt.parquet.crypto.index_checks import (
 )
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import Part, Span
-from modcrypt.parquet.verify.chunk_report import Chunk, ChunkReport
+from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import PageWalk, Scratch
 
@@ -49,22 +49,14 @@ class ChunkChecker:
     def check(self, chunk: Chunk) -> Report:
         """Return a report that holds every fault of a chunk."""
         cipher = None
-        if chunk.key is not None and self._cipher is not None:
-            cipher = ChunkCipher(self._cipher, chunk.key, chunk.ordinal, chunk.column, chunk.path)
-            cipher.levels = _make_levels(chunk)
+        if chunk.cipher is not None and self._cipher is not None:
+            cipher = chunk.cipher.copy_for_thread(self._cipher)
         report = ChunkReport(chunk, cipher, self._detective, regions=self._regions)
         try:
             _Check(self, chunk, report).run()
         except ModcryptError as error:  # the file was cut while it was being verified
             report.add_error(error)
         return report
-
-
-def _make_levels(chunk: Chunk) -> Levels:
-    """Return what unencrypted levels are compared with."""
-    statistics = chunk.metadata.statistics
-    counts_nulls = statistics is not None and statistics.null_count is not None
-    return Levels(chunk.leaf.max_definition, chunk.leaf.max_repetition, counts_nulls)
 
 
 class _Check:

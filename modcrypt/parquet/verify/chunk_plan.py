@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import itemgetter
 
-from modcrypt.aad import MAX_ORDINAL, ModuleType
+from modcrypt.aad import ModuleType
 from modcrypt.errors import (
     FormatError,
     ModcryptError,
@@ -18,35 +17,32 @@ from modcrypt.errors import (
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
+from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
     FOOTER_KEY,
-    check_metadata_key,
-    chunk_kind,
     declares_plaintext,
     find_kinds,
     given_key_faults,
     requirement_faults,
 )
-from modcrypt.parquet.crypto.footer_opening import Footer, open_column_metadata
-from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
+from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
-from modcrypt.parquet.format.idl import ThriftStruct, copy
+from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import (
     MAX_COLUMNS,
     MAX_ROW_GROUPS,
-    Part,
     Span,
-    check_column_metadata,
-    chunk_spans,
+    find_overlaps,
     ordinal_faults,
+    overlap_error,
+    part_spans,
     shape_faults,
 )
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
-from modcrypt.parquet.verify.chunk_report import Chunk
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.pkmt1.key_info import key_name
 
@@ -74,8 +70,7 @@ class ChunkPlan:
     all_known: bool = True  # whether every chunk's place is known
     _names: dict[object, str] = field(default_factory=dict)  # names of keys, for people
     _detective: Detective | None = None
-    _column_keys: ColumnKeys = field(init=False)
-    _footer_key_name: str = field(init=False)
+    _opening: ChunkOpening = field(init=False)
 
     def find_chunks(self) -> None:
         """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
@@ -84,10 +79,8 @@ class ChunkPlan:
             note = "its modules could not be checked: its schema is invalid"
             self.report.add_note("file", None, note)
             return
-        paths = [leaf.path for leaf in self.leaves]
-        self.paths = [".".join(path) for path in paths]
-        self._footer_key_name = self.footer.key_name
-        self._column_keys = ColumnKeys(self.properties, paths, self.report, self.footer.inside)
+        self.paths = [".".join(leaf.path) for leaf in self.leaves]
+        self._opening = ChunkOpening(self.footer, self.properties, self.leaves, self.report)
         chunks = [
             chunk
             for r, row_group in enumerate(metadata.row_groups)
@@ -127,27 +120,17 @@ class ChunkPlan:
         """Add a fault about a statement in the footer."""
         self.report.add_fault(word, message, *self.footer.inside)
 
-    # --- row groups ------------------------------------------------------------------------------
-
     def _list_chunks(self, r: int, row_group: ThriftStruct) -> Iterator[Chunk]:
         """Yield the chunks of a row group."""
-        declared, ordinal, rows = row_group.ordinal, r, row_group.num_rows
-        if declared is not None and 0 <= declared <= MAX_ORDINAL:
-            ordinal = declared  # the writer most likely encrypted with it
         if len(row_group.columns) != len(self.leaves):
             self.all_known = False
-        for c, chunk in enumerate(row_group.columns[: len(self.leaves)]):
-            leaf = self.leaves[c]
-            element = self.footer.metadata.schema[leaf.element]
-            encrypted = chunk.crypto_metadata is not None
-            yield Chunk(r, c, leaf, element, self.paths[c], rows, copy(chunk), ordinal, encrypted)
-
-    # --- keys ------------------------------------------------------------------------------------
+        for c in range(min(len(row_group.columns), len(self.leaves))):
+            yield self._opening.chunk(r, c)
 
     def _find_key(self, out: Chunk) -> None:
         """Look for a chunk's key, and note the reason if there is none."""
-        crypto, footer, path = out.chunk.crypto_metadata, self.footer, out.path
-        if crypto is None:
+        footer, path = self.footer, out.path
+        if not out.encrypted:
             if footer.encrypted:
                 declared = declares_plaintext(self.properties, out.leaf.path)
                 why = (
@@ -155,15 +138,8 @@ class ChunkPlan:
                 )
                 self.report.add_note("column", path, why, by_design=declared)
             return
-        out.kind = out.key_name = chunk_kind(out.chunk)
-        if out.kind == COLUMN_KEY:
-            own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-            out.key_name = self._name_key(out, own.key_metadata)
-            answer = self._column_keys.find(out.column, own)
-        elif out.kind == FOOTER_KEY:
-            out.key_name, answer = self._footer_key_name, footer.answer
-        else:
-            answer = KeyAnswer(None, "the kind of its key is unknown")
+        out.key_name = self._name_key(out)
+        answer = self._opening.find_key(out.row_group, out.column)
         if not footer.has_cipher:
             self.report.add_note("column", path, footer.locked, footer.answer.word)
         elif answer.key is None:
@@ -172,9 +148,12 @@ class ChunkPlan:
             out.key = answer.key
             self.keys.setdefault(out.column, answer.key)
 
-    def _name_key(self, out: Chunk, metadata: bytes | None) -> str:
+    def _name_key(self, out: Chunk) -> str:
         """Name a column's key by its master key's id, or by the first column that uses it."""
-        known = metadata or self._column_keys.given(out.column) or out.path
+        if out.kind != COLUMN_KEY:
+            return self.footer.key_name if out.kind == FOOTER_KEY else out.kind
+        metadata = out.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+        known = metadata or self._opening.keys.given(out.column) or out.path
         if known not in self._names:
             self._names[known] = key_name(metadata, f"column key of {out.path}")
         return self._names[known]
@@ -183,106 +162,63 @@ class ChunkPlan:
 
     def _locate_chunk(self, out: Chunk) -> bool:
         """Find the place of a chunk; return whether it is known."""
-        if out.chunk.file_path is not None:
+        stored = out.stored
+        if stored.file_path is not None:
             return False
-        if out.encrypted:
-            self._open_metadata(out)
-        md = out.metadata
-        if out.chunk.encrypted_column_metadata is not None and not out.key_works:
+        self._opening.open(out, self._add_metadata_fault)
+        if out.key_works:
+            # The bytes of a verified footer are counted already, and contain this module.
+            size = 0 if self.footer.is_verified else len(stored.encrypted_column_metadata)
+            self.report.count_verified(size)
+            self._compare_legacy(out)
+        elif stored.encrypted_column_metadata is not None:
             self.all_known = False  # the copy for old readers locates no bloom filter
             if out.key is not None:
                 self.report.add_note("column", out.path, "its column metadata did not open")
-        if md is None:
-            if not out.encrypted:
-                self._add_footer_fault("format", f"{out.where}: the column metadata is missing")
-            return False
-        try:
-            check_column_metadata(md, out.leaf, out.row_group, out.rows)
-        except FormatError as error:
-            self._add_footer_fault(error.word, str(error))
-        if min(md.total_compressed_size, md.data_page_offset, md.num_values) < 0:
+        elif out.kind == COLUMN_KEY:
+            self.all_known = False
+        md = out.metadata
+        if md is None or min(md.total_compressed_size, md.data_page_offset, md.num_values) < 0:
             return False
         if md.num_values and not md.total_compressed_size:
             self._add_footer_fault(
                 "format", f"{out.where}: it has {md.num_values} values, but no pages"
             )
-        out.spans = self._find_spans(out)
+        faults, footer = self.report.faults, self.footer
+        place = out.row_group, out.column, footer.body_end
+        out.spans = sorted(part_spans(out.struct, *place, self.source, self.report, footer.inside))
+        self.all_known = self.all_known and self.report.faults == faults
         return True
 
-    def _open_metadata(self, out: Chunk) -> None:
-        """Open a chunk's encrypted ColumnMetaData; plaintext footers also have a legacy copy."""
-        chunk = out.chunk
-        encrypted_metadata, legacy = chunk.encrypted_column_metadata, chunk.meta_data
-        if encrypted_metadata is None:
-            try:
-                check_metadata_key(chunk, out.where)
-            except FormatError as error:
-                self.all_known = False
-                self.report.add_error(error, *self.footer.inside)
-            return
-        if out.key is None:
-            return
-        cipher = ChunkCipher(self.footer.cipher, out.key, out.ordinal, out.column, out.path)
-        try:
-            decrypted = open_column_metadata(chunk, cipher)
-        except ModcryptError as error:
-            self._add_metadata_fault(error, cipher, encrypted_metadata)
-            return
-        out.key_works = True
-        # The bytes of a verified footer are counted already, and contain this module.
-        self.report.count_verified(0 if self.footer.is_verified else len(encrypted_metadata))
-        self._compare_legacy(out, legacy, decrypted)
-        chunk.meta_data = decrypted
-
-    def _add_metadata_fault(
-        self, error: ModcryptError, cipher: ChunkCipher, encrypted_metadata: bytes
-    ) -> None:
+    def _add_metadata_fault(self, out: Chunk, error: ModcryptError) -> None:
+        cipher, stored = out.cipher, out.stored.encrypted_column_metadata
+        assert cipher is not None
         module, cause = cipher.id(ModuleType.COLUMN_METADATA), None
         start, end = self.footer.inside
         known = len(self.report.findings)
         if isinstance(error, TagMismatchError) and known < MAX_EXPLAINED:
             assert self._detective is not None
-            cause = self._detective.explain(cipher, module, memoryview(encrypted_metadata))
+            cause = self._detective.explain(cipher, module, memoryview(stored))
         if self.footer.plaintext_footer and known < MAX_FINDINGS:
-            offset = self.footer.tail.data.find(encrypted_metadata)
+            offset = self.footer.tail.data.find(stored)
             if offset >= 0:
-                start, end = start + offset, start + offset + len(encrypted_metadata)
+                start, end = start + offset, start + offset + len(stored)
         message = f"{module}: {error}" if isinstance(error, FormatError) else str(error)
         hint = "" if cause is None else f". {cause.hint}"
         self.report.add_fault(error.word, message + hint, start, end, module)
 
-    def _compare_legacy(
-        self, out: Chunk, legacy: ThriftStruct | None, decrypted: ThriftStruct
-    ) -> None:
+    def _compare_legacy(self, out: Chunk) -> None:
         """Compare the copy for readers without the key with the encrypted metadata."""
-        if legacy is None:
+        if out.stored.meta_data is None:
             return
-        true = decrypted.__dict__
-        differing = sorted(n for n, value in legacy.__dict__.items() if true.get(n) != value)
+        legacy, true = out.stored.meta_data.__dict__, out.metadata.__dict__
+        differing = sorted(n for n, value in legacy.items() if true.get(n) != value)
         if differing:
             self._add_footer_fault(
                 "integrity",
                 f"{out.where}: the column metadata for legacy readers differs from the encrypted "
                 f"metadata in {', '.join(differing)}: readers without the key are misled",
             )
-
-    def _find_spans(self, out: Chunk) -> list[Span]:
-        """Return where a chunk's parts are, without those at impossible places."""
-        ordinals, body_end = (out.row_group, out.column), self.footer.body_end
-        try:
-            return chunk_spans({ordinals: out.chunk}, body_end, self.source)
-        except FormatError:
-            pass
-        spans: list[Span] = []
-        for part in Part:
-            try:
-                spans += chunk_spans(
-                    {ordinals: _copy_with_part(out.chunk, part)}, body_end, self.source
-                )
-            except FormatError as error:
-                self.all_known = False
-                self._add_footer_fault(error.word, str(error))
-        return sorted(spans)
 
     # --- requirements of the caller --------------------------------------------------------------
 
@@ -313,20 +249,13 @@ class ChunkPlan:
 
     def _check_places(self) -> None:
         """Report overlapping parts, and bytes between parts that nothing refers to."""
-        reached, last = MAGIC_SIZE, None
-        gaps: list[tuple[int, int]] = []
-        places = ((span, chunk) for chunk in self.chunks for span in chunk.spans)
-        for span, chunk in sorted(places, key=itemgetter(0)):
-            if last is not None and span.start < reached and span.end > span.start:
-                message = f"{span} starts at byte {span.start}, inside {last}"
-                self.report.add_fault("format", message, span.start, min(span.end, reached))
-                chunk.overlapping.add(span.part)
-            if span.start > reached:
-                gaps.append((reached, span.start))
-            if span.end > reached:
-                reached, last = span.end, span
-        if reached < self.footer.body_end:
-            gaps.append((reached, self.footer.body_end))
+        chunks = {(chunk.row_group, chunk.column): chunk for chunk in self.chunks}
+        spans = sorted(span for chunk in self.chunks for span in chunk.spans)
+        for span, other, end in find_overlaps(spans):
+            error = overlap_error(span, other)
+            self.report.add_error(error, span.start, min(span.end, end))
+            chunks[span.row_group, span.column].overlapping.add(span.part)
+        gaps = list(_find_gaps(spans, self.footer.body_end))
         if not gaps or not self.all_known:  # chunks whose place is unknown may lie in the gaps
             return
         for start, end in gaps[:MAX_GAPS]:
@@ -342,16 +271,9 @@ class ChunkPlan:
         )
 
 
-def _copy_with_part(chunk: ThriftStruct, part: Part) -> ThriftStruct:
-    """Return a copy of a chunk that has only one of its parts."""
-    out = copy(chunk)
-    md = out.meta_data = copy(chunk.meta_data)
-    if part is not Part.PAGES:
-        md.total_compressed_size = 0
-    if part is not Part.BLOOM_FILTER:
-        md.bloom_filter_offset = None
-    if part is not Part.COLUMN_INDEX:
-        out.column_index_offset = out.column_index_length = None
-    if part is not Part.OFFSET_INDEX:
-        out.offset_index_offset = out.offset_index_length = None
-    return out
+def _find_gaps(spans: list[Span], body_end: int) -> Iterator[tuple[int, int]]:
+    reached = MAGIC_SIZE
+    for start, end in [*((span.start, span.end) for span in spans), (body_end, body_end)]:
+        if start > reached:
+            yield reached, start
+        reached = max(reached, end)

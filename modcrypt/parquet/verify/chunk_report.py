@@ -1,62 +1,17 @@
-"""A column chunk under verification, and the report about its modules."""
+"""A report about the modules of one column chunk."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import ModcryptError, TagMismatchError
-from modcrypt.keys import Key
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
-from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.modules import Part, Span
-from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.verify.diagnosis import Detective
 
-__all__ = ["Chunk", "ChunkReport"]
-
-
-@dataclass(slots=True)
-class Chunk:
-    """A chunk to check, its key, and the places of its parts."""
-
-    row_group: int  # position in the file, which may differ from `ordinal`
-    column: int
-    leaf: Leaf
-    element: ThriftStruct  # SchemaElement of the column
-    path: str
-    rows: int
-    chunk: ThriftStruct  # ColumnChunk; `meta_data` is decrypted if there is a key
-    ordinal: int  # row group ordinal in the AADs
-    encrypted: bool = False
-    key: Key | None = None
-    kind: str | None = None  # kind of key: footer key or column key
-    key_name: str | None = None  # name of the key for people
-    key_works: bool = False  # whether the key opened the column metadata
-    spans: list[Span] = field(default_factory=list)
-    overlapping: set[Part] = field(default_factory=set)  # parts that begin inside other parts
-
-    def id(self, kind: ModuleType, page: int | None = None) -> ModuleId:
-        """Return the address of one of the chunk's modules."""
-        return ModuleId(kind, self.ordinal, self.column, page, self.path)
-
-    @property
-    def where(self) -> str:
-        """Address of the chunk, for messages."""
-        return f"row group {self.row_group}, column {self.path}"
-
-    @property
-    def metadata(self) -> ThriftStruct:
-        """ColumnMetaData of the chunk."""
-        return self.chunk.meta_data
-
-    @property
-    def size(self) -> int:
-        """Total size of the chunk's parts in bytes."""
-        return sum(span.end - span.start for span in self.spans)
+__all__ = ["ChunkReport"]
 
 
 class ChunkReport(Report):
@@ -72,7 +27,7 @@ class ChunkReport(Report):
     ) -> None:
         super().__init__(MAX_CHUNK_FINDINGS, regions=regions)
         self.chunk, self.cipher = chunk, cipher
-        self.key_works = chunk.key_works
+        self.key_works = bool(chunk.key_works)
         # Diagnose once per chunk: other modules most likely have the same fault.
         self._detective = detective if cipher is not None else None
 

@@ -23,6 +23,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER
@@ -43,7 +44,6 @@ from modcrypt.parquet.format.findings import (
 from modcrypt.parquet.format.framing import MAGIC_SIZE, TAIL_SIZE, Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
-from modcrypt.parquet.verify.chunk_report import Chunk
 from modcrypt.parquet.verify.verification_results import Verification
 
 __all__ = [

@@ -1,7 +1,7 @@
 """View a footer as far as possible: with all keys, some keys, wrong keys or none.
 
-Reading a file stops at the first violated requirement. A view goes on with what remains and states
-what failed. It does not decide whether a file can be trusted.
+A view opens the footer as verification does. If that finds a fault, the view contains only what is
+visible without keys, and states the reason. It does not decide whether a file can be trusted.
 """
 
 from __future__ import annotations
@@ -12,55 +12,41 @@ from dataclasses import dataclass, field, replace
 from modcrypt.aad import MAX_ORDINAL, module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher, TagError
 from modcrypt.errors import (
-    AadPrefixError,
     FormatError,
     KeyNotFoundError,
     KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
-    PlaintextError,
-    TruncationError,
-    UnsupportedFormatError,
 )
 from modcrypt.io.sources import Source
-from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
+from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY
+from modcrypt.parquet.crypto.crypto_fields import read_crypto_fields
 from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.footer_opening import (
-    Footer,
-    has_encrypted_chunks,
-    open_column_metadata,
-    open_footer,
-)
-from modcrypt.parquet.crypto.key_lookup import ColumnKeys, find_key
+from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.findings import Report
-from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, SIGNATURE_SIZE, Tail, read_tail
+from modcrypt.parquet.format.findings import Finding, Report
+from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
-__all__ = ["ChunkView", "FooterView", "view_chunks", "view_footer"]
+__all__ = ["FooterView", "view_chunks", "view_footer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class FooterView:
     """A footer as far as the keys reveal it.
 
     Attributes:
-        tail: Last bytes of the file.
-        struct_end: Offset in `tail` at which FileCryptoMetaData, or a plaintext footer, ends.
+        footer: Open footer; without `metadata` if that is encrypted and no key opens it.
+        properties: Keys for this file.
+        struct_end: Offset in the tail at which FileCryptoMetaData, or a plaintext footer, ends.
         union: EncryptionAlgorithm of the file; None if it names none.
-        key_metadata: Key metadata of the footer key.
-        metadata: FileMetaData; None if it is encrypted and no key opens it.
-        encrypted: Whether any part of the file is encrypted.
-        authenticated: Whether the footer's tag or signature was verified.
         state: State of the footer's tag or signature: "fault" if it does not match under the key
             at hand, "unchecked" if something else prevented verification.
+        is_usable: Whether the footer key and the file AAD open modules.
         unbound: Whether the footer was opened without any AAD, as DuckDB encrypts it.
-        properties: Keys for this file; None if there are none.
-        cipher: Cipher for the file's modules; None without keys.
-        footer_key: Footer key; None if there is none.
         has_parquet_go_signature: Whether the signature is parquet-go/parquet-go's own, which no
             other reader verifies.
         padding: Number of zero bytes after the encrypted footer's struct, as parquet-java pads it.
@@ -68,46 +54,33 @@ class FooterView:
         unavailable: Whether the key service was unavailable.
     """
 
-    tail: Tail = field(repr=False)
+    footer: Footer
+    properties: FileDecryptionProperties
     struct_end: int
-    union: ThriftStruct | None = field(default=None, repr=False)
-    key_metadata: bytes | None = field(default=None, repr=False)
-    metadata: ThriftStruct | None = field(default=None, repr=False)
-    encrypted: bool = True
-    authenticated: bool = False
+    union: ThriftStruct | None = field(repr=False)
     state: State = "locked"
+    is_usable: bool = False
     unbound: bool = False
-    properties: FileDecryptionProperties | None = field(default=None, repr=False)
-    cipher: FileCipher | None = field(default=None, repr=False)
-    footer_key: Key | None = None
     has_parquet_go_signature: bool = False
     padding: int = 0
     reasons: tuple[str, ...] = ()
     unavailable: bool = False
 
     @property
+    def metadata(self) -> ThriftStruct | None:
+        """FileMetaData; None if it is encrypted and no key opens it."""
+        metadata: ThriftStruct | None = self.footer.metadata
+        return metadata
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the footer's tag or signature was verified."""
+        return self.state == "authentic"
+
+    @property
     def has_encrypted_footer(self) -> bool:
         """Whether the footer is encrypted."""
-        return self.tail.magic == MAGIC_ENCRYPTED
-
-    @property
-    def algorithm(self) -> str | None:
-        """Name of the algorithm; None where the file names none that modcrypt knows."""
-        names = [name for name in ALGORITHMS if self._get_algorithm_struct(name) is not None]
-        return names[0] if len(names) == 1 else None
-
-    @property
-    def parameters(self) -> ThriftStruct | None:
-        """Struct with the AAD prefix and file-unique; None if the algorithm is unknown."""
-        return None if self.algorithm is None else self._get_algorithm_struct(self.algorithm)
-
-    @property
-    def stored_prefix(self) -> bytes | None:
-        """AAD prefix that the file stores; None if it stores none."""
-        return None if self.parameters is None else self.parameters.aad_prefix or None
-
-    def _get_algorithm_struct(self, name: str) -> ThriftStruct | None:
-        return None if self.union is None else getattr(self.union, name)
+        return not self.footer.plaintext_footer
 
 
 def view_footer(source: Source, properties: FileDecryptionProperties | None) -> FooterView:
@@ -116,20 +89,32 @@ def view_footer(source: Source, properties: FileDecryptionProperties | None) -> 
     Raises:
         FormatError, LimitError: The file is not a Parquet file, or its footer breaks the format.
     """
-    tail = read_tail(source)
-    properties, reason = _relax_properties(properties, source)
-    view = (_view_encrypted_footer if tail.magic == MAGIC_ENCRYPTED else _view_plaintext_footer)(
-        tail, properties, source.name
-    )
-    return view if reason is None else replace(view, reasons=(reason, *view.reasons))
+    tail, report = read_tail(source), Report(1)
+    fields = read_crypto_fields(tail)
+    given, reason = _relax_properties(properties, source)
+    footer = open_footer(tail, given, source.name, report)
+    view = FooterView(footer, given, fields.end, fields.algorithm)
+    fault = next((finding for finding in report.findings if finding.severity == "fault"), None)
+    if footer.plaintext_footer:
+        if footer.metadata is None:
+            assert fault is not None
+            raise fault.error()
+        _judge_plaintext_footer(view, fault)
+    elif footer.algorithm is not None and footer.algorithm.aad_file_unique is None:
+        _open_without_aad(view)
+    else:
+        _judge_encrypted_footer(view, fault)
+    view.reasons = (*(() if reason is None else (reason,)), *view.reasons)
+    return view
 
 
 def _relax_properties(
     properties: FileDecryptionProperties | None, source: Source
-) -> tuple[FileDecryptionProperties | None, str | None]:
-    """Return properties that require only keys and AAD prefix; or why there are none."""
+) -> tuple[FileDecryptionProperties, str | None]:
+    """Return properties that require only keys and AAD prefix; or none, and the reason."""
+    none = FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
     if properties is None:
-        return None, None
+        return none, None
     lenient = replace(
         properties,
         algorithms=ALGORITHMS,  # no page is opened, so a forged name is harmless
@@ -140,43 +125,35 @@ def _relax_properties(
     try:
         return bind_to_file(lenient, source), None
     except KeyRetrievalError as error:
-        return None, str(error)
+        return none, str(error)
 
 
-# --- encrypted footers ---------------------------------------------------------------------------
+def _add_failure(view: FooterView, fault: Finding | ModcryptError | None) -> None:
+    """Add the reason of a failure; a key that nobody passed is no failure."""
+    answer = view.footer.answer
+    if fault is not None:
+        message = str(fault) if isinstance(fault, ModcryptError) else fault.message
+        view.reasons += (message,)
+        view.state = "unchecked" if fault.word in ("aad-prefix", "unsupported") else "fault"
+        if fault.word == answer.word or message == answer.message:
+            view.state = "locked"
+    elif answer.message and (
+        answer.word != KeyNotFoundError.word or view.properties.key_retriever is not None
+    ):
+        view.reasons += (answer.message,)
+    view.unavailable = answer.word == KmsUnavailableError.word
 
 
-def _view_encrypted_footer(
-    tail: Tail, properties: FileDecryptionProperties | None, name: str
-) -> FooterView:
-    crypto, end = decode("FileCryptoMetaData", tail.data)
-    view = FooterView(
-        tail=tail,
-        struct_end=end,
-        union=crypto.encryption_algorithm,
-        key_metadata=crypto.key_metadata,
-        properties=properties,
-    )
-    if properties is None:
-        return view
-    if view.parameters is not None and view.parameters.aad_file_unique is None:
-        return _view_footer_without_aad(view, properties)
-    try:
-        opened = open_footer(tail, properties, name)
-    except ModcryptError as error:
-        return _add_failure(view, error)
-    key = opened.footer_key
+def _judge_encrypted_footer(view: FooterView, fault: Finding | None) -> None:
+    footer = view.footer
+    if fault is not None or not footer.is_verified:
+        footer.metadata = None
+        _add_failure(view, fault)
+        return
+    key = footer.footer_key
     assert key is not None
-    plain = opened.cipher.open(key, FOOTER, memoryview(tail.data)[end:])
-    return replace(
-        view,
-        metadata=opened.metadata,
-        authenticated=True,
-        cipher=opened.cipher,
-        footer_key=key,
-        state="authentic",
-        padding=_count_padding(plain),
-    )
+    plain = footer.cipher.open(key, FOOTER, memoryview(footer.tail.data)[view.struct_end :])
+    view.state, view.is_usable, view.padding = "authentic", True, _count_padding(plain)
 
 
 def _count_padding(plain: bytes) -> int:
@@ -184,107 +161,55 @@ def _count_padding(plain: bytes) -> int:
     return len(plain) - struct_end(plain) if plain.endswith(bytes(5)) else 0
 
 
-def _add_failure(view: FooterView, error: ModcryptError) -> FooterView:
-    """Return the view with the reason of a failure; a key that nobody passed is no failure."""
-    has_retriever = view.properties is not None and view.properties.key_retriever is not None
-    if isinstance(error, KeyNotFoundError) and not has_retriever:
-        return view
-    state: State = "fault"
-    if isinstance(error, KeyRetrievalError):
-        state = "locked"
-    elif isinstance(error, AadPrefixError | UnsupportedFormatError):
-        state = "unchecked"
-    unavailable = isinstance(error, KmsUnavailableError)
-    return replace(view, state=state, reasons=(*view.reasons, str(error)), unavailable=unavailable)
-
-
-def _view_footer_without_aad(view: FooterView, properties: FileDecryptionProperties) -> FooterView:
+def _open_without_aad(view: FooterView) -> None:
     """Open a footer that DuckDB encrypted: with GCM, and without AAD."""
+    footer, properties = view.footer, view.properties
     if properties.aad_prefix is not None or properties.aad_prefix_verifier is not None:
-        reason = "an AAD prefix is required, but DuckDB encrypts without any AAD"
-        return replace(view, state="unchecked", reasons=(reason,))
+        view.reasons = ("an AAD prefix is required, but DuckDB encrypts without any AAD",)
+        view.state = "unchecked"
+        return
+    if footer.footer_key is None:
+        _add_failure(view, None)
+        return
+    view.state = "fault"
+    module = memoryview(footer.tail.data)[view.struct_end :]
+    if len(module) < GCM_OVERHEAD:
+        view.reasons = ("the footer's module is truncated",)
+        return
     try:
-        given = properties.footer_key
-        assert given is None or isinstance(given, Key)
-        key = find_key(properties, given, view.key_metadata, "footer key")
-        if key is None:
-            return view
-        module = memoryview(view.tail.data)[view.struct_end :]
-        if len(module) < GCM_OVERHEAD:
-            raise TruncationError("the footer's module is truncated")
-        plain = GcmCipher(key).open(module, b"")
-        metadata, _ = decode("FileMetaData", plain)
+        plain = GcmCipher(footer.footer_key).open(module, b"")
+        footer.metadata, _ = decode("FileMetaData", plain)
     except TagError:
         reason = "the footer does not authenticate with the given key, without AAD as DuckDB does"
-        return replace(view, state="fault", reasons=(reason,))
-    except ModcryptError as error:
-        return _add_failure(view, error)
-    return replace(
-        view,
-        metadata=metadata,
-        authenticated=True,
-        state="authentic",
-        footer_key=key,
-        unbound=True,
-    )
+        view.reasons = (reason,)
+    except FormatError as error:
+        view.reasons = (str(error),)
+    else:
+        view.state, view.unbound = "authentic", True
 
 
-# --- plaintext footers ---------------------------------------------------------------------------
-
-
-def _view_plaintext_footer(
-    tail: Tail, properties: FileDecryptionProperties | None, name: str
-) -> FooterView:
-    opened, error = _open_plaintext_footer(tail, properties, name)
-    if opened is None:
-        metadata, end = decode("FileMetaData", tail.data)
-    else:  # its signature follows it
-        metadata, end = opened.metadata, len(tail.data) - SIGNATURE_SIZE
-    view = FooterView(
-        tail=tail,
-        struct_end=end,
-        union=metadata.encryption_algorithm,
-        key_metadata=metadata.footer_signing_key_metadata,
-        metadata=metadata,
-        encrypted=metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata),
-        properties=properties,
-        cipher=None if opened is None else opened.cipher,
-        footer_key=None if opened is None else opened.footer_key,
-    )
-    if opened is not None and error is None:
-        return replace(view, authenticated=True, state="authentic")
-    if error is None or isinstance(error, PlaintextError):
-        return view
-    view = _add_failure(view, error)
-    return replace(
-        view, has_parquet_go_signature=view.state == "fault" and _verify_parquet_go_signature(view)
-    )
-
-
-def _open_plaintext_footer(
-    tail: Tail, properties: FileDecryptionProperties | None, name: str
-) -> tuple[Footer | None, ModcryptError | None]:
-    """Open a plaintext footer, if need be unverified, because columns have keys of their own."""
-    if properties is None:
-        return None, None
-    try:
-        return open_footer(tail, properties, name), None
-    except ModcryptError as error:
-        failure = error
-    try:
-        return open_footer(tail, replace(properties, check_footer_integrity=False), name), failure
-    except ModcryptError:
-        return None, failure
+def _judge_plaintext_footer(view: FooterView, fault: Finding | None) -> None:
+    footer = view.footer
+    if not footer.encrypted or view.union is None or fault is not None:
+        if fault is not None and fault.word != "plaintext":
+            _add_failure(view, fault)
+        return
+    view.is_usable = footer.has_cipher
+    if footer.is_verified:
+        view.state = "authentic"
+        return
+    _add_failure(view, footer.signature_fault)
+    view.has_parquet_go_signature = view.state == "fault" and _verify_parquet_go_signature(view)
 
 
 def _verify_parquet_go_signature(view: FooterView) -> bool:
     """Return whether a signature is over no bytes, with the footer in the AAD (parquet-go 0.32)."""
-    if view.cipher is None or view.footer_key is None:
-        return False
-    footer, signature = view.tail.data[: view.struct_end], view.tail.data[view.struct_end :]
-    aad = module_aad(view.cipher.file_aad, FOOTER) + footer
+    footer = view.footer
+    assert footer.footer_key is not None
+    data, signature = footer.tail.data[: view.struct_end], footer.tail.data[view.struct_end :]
+    aad = module_aad(footer.cipher.file_aad, FOOTER) + data
     try:
-        view.cipher.gcm(view.footer_key).verify(b"", signature, aad)
+        footer.cipher.gcm(footer.footer_key).verify(b"", signature, aad)
     except TagError:
         return False
     return True
@@ -293,100 +218,54 @@ def _verify_parquet_go_signature(view: FooterView) -> bool:
 # --- column chunks -------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class ChunkView:
-    """A column chunk as far as the keys reveal it.
+def view_chunks(view: FooterView) -> tuple[list[Leaf], list[Chunk]]:
+    """Return the leaves and the chunks, by row group and column, as far as the keys reveal them.
 
-    Attributes:
-        chunk: ColumnChunk as stored in the footer.
-        leaf: Column in the schema.
-        path: Dotted name of the column.
-        row_group: Ordinal of the row group.
-        column: Ordinal of the column.
-        own: Whether the column has a key of its own; None for plaintext.
-        md: ColumnMetaData, decrypted if a key opens it; None if it is hidden.
-        cipher: Cipher for the chunk's modules; None if there is no key, or a wrong one.
-        opened: Whether the key is known to be right; None if unknown, and for plaintext.
-        refused: Whether there was a wrong key.
-    """
-
-    chunk: ThriftStruct = field(repr=False)
-    leaf: Leaf
-    path: str
-    row_group: int
-    column: int
-    own: bool | None
-    md: ThriftStruct | None = field(repr=False)
-    cipher: ChunkCipher | None = field(default=None, repr=False)
-    opened: bool | None = None
-    refused: bool = False
-
-
-def view_chunks(view: FooterView) -> tuple[list[Leaf], list[ChunkView], FooterView]:
-    """Return as much of each column chunk as the keys reveal.
-
-    Returns:
-        The leaves, the chunks by row group and column, and the footer's view, to which the reasons
-        for missing column keys were added.
+    The reasons for missing column keys are added to the view.
 
     Raises:
         FormatError, LimitError: The schema is invalid, or does not match the row groups.
     """
     if view.metadata is None:
-        return [], [], view
+        return [], []
     leaves = leaf_elements(view.metadata.schema)
-    properties = view.properties or FileDecryptionProperties()
-    keys = ColumnKeys(properties, [leaf.path for leaf in leaves], Report(), (0, 0))
-    chunks = list(_view_row_groups(view, leaves, keys))
-    reasons = (*view.reasons, *keys.messages)
-    unavailable = view.unavailable or keys.is_unavailable
-    return leaves, chunks, replace(view, reasons=reasons, unavailable=unavailable)
+    opening = ChunkOpening(view.footer, view.properties, leaves, Report())
+    chunks = list(_view_row_groups(view, leaves, opening))
+    view.reasons += tuple(opening.keys.messages)
+    view.unavailable = view.unavailable or opening.keys.is_unavailable
+    return leaves, chunks
 
 
-def _view_row_groups(view: FooterView, leaves: list[Leaf], keys: ColumnKeys) -> Iterator[ChunkView]:
-    # Modules are bound to the ordinal, so the position of a moved row group opens nothing.
-    columns = [(c, leaf, ".".join(leaf.path)) for c, leaf in enumerate(leaves)]
-    for r, row_group in enumerate(view.metadata.row_groups):  # type: ignore[union-attr]  # is there
-        ordinal = row_group.ordinal
+def _view_row_groups(
+    view: FooterView, leaves: list[Leaf], opening: ChunkOpening
+) -> Iterator[Chunk]:
+    for r, row_group in enumerate(view.footer.metadata.row_groups):
         if len(row_group.columns) != len(leaves):
             raise FormatError(
                 f"row group {r} has {len(row_group.columns)} column chunks, but the schema "
                 f"has {len(leaves)}"
             )
-        for chunk, (c, leaf, path) in zip(row_group.columns, columns, strict=True):
-            seen = ChunkView(chunk, leaf, path, r, c, _has_own_key(view, chunk), chunk.meta_data)
-            if seen.own is not None:
-                key = view.footer_key
-                if seen.own:
-                    key = keys.find(c, chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY).key
-                _open_chunk_metadata(view, seen, key, r if ordinal is None else ordinal)
-            yield seen
+        for c in range(len(leaves)):
+            chunk = opening.chunk(r, c)
+            if chunk.encrypted or view.unbound:
+                _open_chunk(view, opening, chunk)
+            yield chunk
 
 
-def _has_own_key(view: FooterView, chunk: ThriftStruct) -> bool | None:
-    crypto = chunk.crypto_metadata
-    if crypto is None:
-        return False if view.unbound else None
-    return crypto.ENCRYPTION_WITH_COLUMN_KEY is not None
-
-
-def _open_chunk_metadata(view: FooterView, seen: ChunkView, key: Key | None, ordinal: int) -> None:
+def _open_chunk(view: FooterView, opening: ChunkOpening, chunk: Chunk) -> None:
     """Open a chunk's column metadata, if there is a key, and note whether the key is right."""
-    if key is None:
-        seen.opened = False
+    if view.unbound:
+        chunk.kind = chunk.kind if chunk.encrypted else FOOTER_KEY
+        chunk.key_works = True
         return
-    if view.unbound or view.cipher is None:
-        seen.opened = True if view.unbound else None
-        return
-    if not 0 <= ordinal <= MAX_ORDINAL or seen.column > MAX_ORDINAL:
-        return
-    seen.cipher = ChunkCipher(view.cipher, key, ordinal, seen.column, seen.path)
-    if seen.chunk.encrypted_column_metadata is None:
-        # Metadata under the footer key is part of the encrypted footer; other keys stay unchecked.
-        seen.opened = True if view.authenticated and not seen.own else None
-        return
-    try:
-        seen.md = open_column_metadata(seen.chunk, seen.cipher)
-        seen.opened = True
-    except ModcryptError:
-        seen.opened, seen.cipher, seen.refused = False, None, True
+    key = opening.find_key(chunk.row_group, chunk.column).key
+    if key is None or (chunk.kind == FOOTER_KEY and not view.is_usable):
+        chunk.key_works = False
+    elif view.is_usable and max(chunk.ordinal, chunk.column) <= MAX_ORDINAL:
+        chunk.key = key
+        opening.open(chunk)
+        if chunk.key_works is False:
+            chunk.cipher = None
+        elif chunk.stored.encrypted_column_metadata is None:
+            # Metadata under the footer key is part of the footer; other keys stay unchecked.
+            chunk.key_works = (view.authenticated and chunk.kind != COLUMN_KEY) or None

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.type_names import codec_name, logical_name, physical_name
-from modcrypt.parquet.verify.footer_view import ChunkView, FooterView, view_chunks, view_footer
+from modcrypt.parquet.verify.footer_view import FooterView, view_chunks, view_footer
 from modcrypt.parquet.verify.leaks import (
     VISIBLE,
     decode_text,
@@ -226,20 +227,22 @@ def inspect_parquet(
                 f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
             )
         view = view_footer(opened, properties)
-        leaves, chunks, view = view_chunks(view)
+        leaves, chunks = view_chunks(view)
         walk = walk_regions(opened, view, chunks, pages=pages)
         return _build_inspection(opened, view, leaves, chunks, walk)
 
 
 def _build_inspection(
-    source: Source, view: FooterView, leaves: list[Leaf], chunks: list[ChunkView],
+    source: Source, view: FooterView, leaves: list[Leaf], chunks: list[Chunk],
     walk: RegionWalk,
 ) -> Inspection:  # fmt: skip
-    metadata, parameters = view.metadata, view.parameters
+    metadata, parameters = view.metadata, view.footer.algorithm
     created_by = None if metadata is None or not metadata.created_by else metadata.created_by
     created = None if created_by is None else decode_text(created_by)
     writer = identify_writer(view, created)
-    footer_key = key_info(view.key_metadata) if view.encrypted else KeyInfo(kind="none")
+    footer_key = (
+        key_info(view.footer.key_metadata) if view.footer.encrypted else KeyInfo(kind="none")
+    )
     columns = _inspect_columns(view, leaves, chunks, walk, footer_key)
     keys = [footer_key, *(column.key_info for column in columns if _is_key_visible(view, column))]
     visible = {column.path: column.visible for column in columns}
@@ -249,11 +252,11 @@ def _build_inspection(
     return Inspection(
         name=source.name,
         size=source.size,
-        encrypted=view.encrypted,
+        encrypted=view.footer.encrypted,
         footer_mode="encrypted" if view.has_encrypted_footer else "plaintext",
-        algorithm=view.algorithm,
+        algorithm=view.footer.algorithm_name,
         aad_prefix=_find_prefix(view),
-        stores_aad_prefix=view.stored_prefix is not None,
+        stores_aad_prefix=view.footer.stored_prefix is not None,
         needs_aad_prefix=_needs_prefix(view),
         aad_file_unique_size=(
             None
@@ -278,15 +281,19 @@ def _build_inspection(
 
 def _find_prefix(view: FooterView) -> bytes | None:
     """Return the stored AAD prefix, or the given one if the footer is bound to it."""
-    if view.stored_prefix is not None or not view.authenticated or view.properties is None:
-        return view.stored_prefix
+    if view.footer.stored_prefix is not None or not view.authenticated:
+        return view.footer.stored_prefix
     given = view.properties.aad_prefix
     return given if isinstance(given, bytes) and _needs_prefix(view) else None
 
 
 def _needs_prefix(view: FooterView) -> bool:
-    parameters = view.parameters
-    return parameters is not None and bool(parameters.supply_aad_prefix) and not view.stored_prefix
+    parameters = view.footer.algorithm
+    return (
+        parameters is not None
+        and bool(parameters.supply_aad_prefix)
+        and not view.footer.stored_prefix
+    )
 
 
 def _list_entry_names(metadata: ThriftStruct | None) -> tuple[str, ...]:
@@ -303,41 +310,41 @@ def _is_key_visible(view: FooterView, column: ColumnInspection) -> bool:
 
 
 def _inspect_columns(
-    view: FooterView, leaves: list[Leaf], chunks: list[ChunkView], walk: RegionWalk,
+    view: FooterView, leaves: list[Leaf], chunks: list[Chunk], walk: RegionWalk,
     footer_key: KeyInfo,
 ) -> list[ColumnInspection]:  # fmt: skip
-    by_column: list[list[ChunkView]] = [[] for _ in leaves]
+    by_column: list[list[Chunk]] = [[] for _ in leaves]
     for seen in chunks:
         by_column[seen.column].append(seen)
     infos: dict[bytes | None, KeyInfo] = {}
     columns = []
     for leaf, own in zip(leaves, by_column, strict=True):
         element = view.metadata.schema[leaf.element]  # type: ignore[union-attr]  # has leaves
-        info = _find_key_info(own, view.encrypted, footer_key, infos)
+        info = _find_key_info(own, view.footer.encrypted, footer_key, infos)
         columns.append(_inspect_column(view, leaf, element, own, walk, info))
     return columns
 
 
 def _find_key_info(
-    own: list[ChunkView], encrypted: bool, footer_key: KeyInfo, infos: dict[bytes | None, KeyInfo]
+    own: list[Chunk], encrypted: bool, footer_key: KeyInfo, infos: dict[bytes | None, KeyInfo]
 ) -> KeyInfo:
     if not own:
         return KeyInfo(kind="hidden" if encrypted else "none")
-    if own[0].own is None:
+    if not own[0].encrypted:
         return KeyInfo(kind="none")
-    if not own[0].own:
+    if not own[0].has_own_key:
         return footer_key
-    metadata = own[0].chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+    metadata = own[0].stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
     if metadata not in infos:
         infos[metadata] = key_info(metadata)
     return infos[metadata]
 
 
 def _inspect_column(
-    view: FooterView, leaf: Leaf, element: ThriftStruct, own: list[ChunkView],
+    view: FooterView, leaf: Leaf, element: ThriftStruct, own: list[Chunk],
     walk: RegionWalk, info: KeyInfo,
 ) -> ColumnInspection:  # fmt: skip
-    metadata = [seen.md for seen in own]
+    metadata = [seen.metadata for seen in own]
     known = None if None in metadata else metadata
     visible: set[str] = set().union(*(list_visible_parts(view, seen, walk) for seen in own))
     if not view.has_encrypted_footer:
@@ -358,18 +365,18 @@ def _inspect_column(
 
 
 def _find_key_kind(
-    view: FooterView, own: list[ChunkView]
+    view: FooterView, own: list[Chunk]
 ) -> Literal["footer key", "column key", "hidden"] | None:
     if not own:
-        return "hidden" if view.encrypted else None
-    if own[0].own is None:
+        return "hidden" if view.footer.encrypted else None
+    if not own[0].encrypted:
         return None
-    return "column key" if own[0].own else "footer key"
+    return "column key" if own[0].has_own_key else "footer key"
 
 
-def _has_key(own: list[ChunkView]) -> bool | None:
+def _has_key(own: list[Chunk]) -> bool | None:
     """Return whether a column's key is right in all row groups; None if it is unknown."""
-    states = {seen.opened for seen in own}
+    states = {seen.key_works for seen in own}
     return states.pop() if len(states) == 1 else False if False in states else None
 
 

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from modcrypt.errors import list_names
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, unknown_fields
-from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
+from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.pkmt1.key_info import KeyInfo
 from modcrypt.report.text import format_count
@@ -57,26 +58,26 @@ def decode_text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-def list_visible_parts(view: FooterView, seen: ChunkView, walk: RegionWalk) -> set[str]:
+def list_visible_parts(view: FooterView, seen: Chunk, walk: RegionWalk) -> set[str]:
     """Return what a reader without keys sees of a column chunk, in terms of `VISIBLE`."""
     visible = {name for name in _INDEXES if seen.path in walk.unencrypted_parts.get(name, ())}
     if seen.path in walk.clear_levels:
         visible.add("levels")
-    chunk = seen.chunk
+    chunk = seen.stored
     has_column_index = chunk.column_index_offset is not None
     has_offset_index = chunk.offset_index_offset is not None
-    if seen.own is None:
+    if not seen.encrypted:
         visible.add("pages")
         visible |= {"column index"} if has_column_index else set()
         visible |= {"offset index"} if has_offset_index else set()
-        if seen.md is not None and seen.md.bloom_filter_offset is not None:
+        if seen.metadata is not None and seen.metadata.bloom_filter_offset is not None:
             visible.add("bloom filter")
     if view.has_encrypted_footer:
         return visible
     visible |= {"name", "type"}
     if has_column_index or has_offset_index:
         visible.add("index places")
-    if seen.own and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata:
+    if seen.has_own_key and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata:
         visible.add("key metadata")
     if chunk.meta_data is not None:
         fields = chunk.meta_data.__dict__
@@ -87,7 +88,7 @@ def list_visible_parts(view: FooterView, seen: ChunkView, walk: RegionWalk) -> s
 
 def describe_leaks(
     view: FooterView,
-    chunks: Sequence[ChunkView],
+    chunks: Sequence[Chunk],
     visible: Mapping[str, Sequence[str]],
     walk: RegionWalk,
     keys: Sequence[KeyInfo],
@@ -101,7 +102,7 @@ def describe_leaks(
         walk: Regions of the file.
         keys: Keys whose key metadata is not encrypted.
     """
-    if not view.encrypted:
+    if not view.footer.encrypted:
         yield "Everything: nothing in the file is encrypted, and nothing is authenticated."
         return
     yield (
@@ -111,7 +112,7 @@ def describe_leaks(
     yield from _describe_crypto_metadata(view, keys)
     if not view.has_encrypted_footer:
         yield from _describe_visible_footer(view)
-    plain = dict.fromkeys(seen.path for seen in chunks if seen.own is None)
+    plain = dict.fromkeys(seen.path for seen in chunks if not seen.encrypted)
     if plain:
         yield f"Plaintext columns, which nothing authenticates: {list_names(plain)}."
     if not view.has_encrypted_footer:
@@ -121,10 +122,10 @@ def describe_leaks(
 
 
 def _describe_crypto_metadata(view: FooterView, keys: Sequence[KeyInfo]) -> Iterator[str]:
-    if view.stored_prefix:
+    if prefix := view.footer.stored_prefix:
         yield (
-            f"The AAD prefix, {decode_text(view.stored_prefix[:200])!r}: it may name the file, the "
-            "table or the partition."
+            f"The AAD prefix, {decode_text(prefix[:200])!r}: it may name the file, the table or "
+            "the partition."
         )
     master_keys = dict.fromkeys(key.master_key_id for key in keys if key.master_key_id)
     if master_keys:
@@ -165,20 +166,20 @@ _UNKNOWN = (
 
 
 def _describe_unknown_fields(
-    view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk
+    view: FooterView, chunks: Sequence[Chunk], walk: RegionWalk
 ) -> Iterator[str]:
     """Yield where unknown fields are readable without keys of the columns they may describe."""
     if walk.unknown_fields:
         yield f"{_UNKNOWN}, in plaintext columns: {_format_counts(walk.unknown_fields)}."
     if view.has_encrypted_footer:
-        crypto = decode("FileCryptoMetaData", view.tail.data)[0]
+        crypto = decode("FileCryptoMetaData", view.footer.tail.data)[0]
         if counts := _count_unknown_fields(crypto):
             yield f"{_UNKNOWN}, before the encrypted footer: {_format_counts(counts)}."
     if view.metadata is None or not (counts := _count_unknown_fields(view.metadata)):
         return
     if not view.has_encrypted_footer:
         yield f"{_UNKNOWN}, in the footer: {_format_counts(counts)}."
-    elif any(seen.own for seen in chunks):
+    elif any(seen.has_own_key for seen in chunks):
         yield f"{_UNKNOWN}, in a footer that the footer key opens: {_format_counts(counts)}."
 
 
@@ -244,7 +245,7 @@ def _describe_unencrypted(walk: RegionWalk) -> Iterator[str]:
 
 
 def describe_hidden(
-    view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk, reasons: Sequence[str]
+    view: FooterView, chunks: Sequence[Chunk], walk: RegionWalk, reasons: Sequence[str]
 ) -> Iterator[str]:
     """Yield sentences about what the keys at hand do not open, and why."""
     if view.metadata is None:
@@ -254,7 +255,7 @@ def describe_hidden(
         rest = f", {format_count(walk.hidden_rest, 'byte')} cannot" if walk.hidden_rest else ""
         yield f"The layout: {modules} can be distinguished by their lengths{rest}."
     locked = dict.fromkeys(
-        seen.path for seen in chunks if seen.own is not None and seen.opened is False
+        seen.path for seen in chunks if seen.encrypted and seen.key_works is False
     )
     if locked:
         yield f"Values, statistics and indexes of columns without a key: {list_names(locked)}."

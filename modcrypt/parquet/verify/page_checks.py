@@ -29,6 +29,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -51,7 +52,7 @@ from modcrypt.parquet.format.page_header import (
     PageHeader,
     v2_layout,
 )
-from modcrypt.parquet.verify.chunk_report import Chunk, ChunkReport
+from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import looks_like_ctr, opens_as_gcm
 from modcrypt.parquet.verify.page_frames import Framed, Frames
 

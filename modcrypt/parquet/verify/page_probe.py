@@ -19,12 +19,12 @@ from modcrypt.aad import ordinal_bytes
 from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD, TagError
 from modcrypt.errors import ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_header
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, v2_layout
-from modcrypt.parquet.verify.footer_view import ChunkView
 
 __all__ = ["PageProbe", "has_clear_levels", "opens_as_parquet_go", "probe_pages"]
 
@@ -52,11 +52,11 @@ class PageProbe:
     refused: bool = False
 
 
-def probe_pages(window: Window, span: Span, seen: ChunkView) -> PageProbe:
+def probe_pages(window: Window, span: Span, seen: Chunk) -> PageProbe:
     """Probe the first data page of a chunk, and its dictionary page if there is one."""
     assert seen.cipher is not None
-    assert seen.md is not None
-    has_dictionary = bool(seen.md.dictionary_page_offset)
+    assert seen.metadata is not None
+    has_dictionary = bool(seen.metadata.dictionary_page_offset)
     result = PageProbe()
     position = span.start
     for is_dictionary in (True, False) if has_dictionary else (False,):
@@ -74,7 +74,7 @@ def probe_pages(window: Window, span: Span, seen: ChunkView) -> PageProbe:
             return result
         bodies, refused = result.bodies, result.refused
         if result.numbering is None:
-            bodies, refused = _identify_algorithm(sealed, seen.md.codec == UNCOMPRESSED)
+            bodies, refused = _identify_algorithm(sealed, seen.metadata.codec == UNCOMPRESSED)
         levels = has_clear_levels(sealed) if sealed.header.type == DATA_PAGE_V2 else None
         result = PageProbe("specification", levels, bodies, refused)
         position += sealed.total

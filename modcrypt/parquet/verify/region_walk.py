@@ -16,16 +16,26 @@ from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.encrypted_pages import Page, walk_pages
 from modcrypt.parquet.crypto.plaintext_pages import load_header
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
+from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE, SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new, unknown_fields
-from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span, chunk_spans
+from modcrypt.parquet.format.modules import (
+    MAX_INDEX,
+    STRUCTS,
+    Part,
+    Span,
+    find_overlaps,
+    overlap_error,
+    part_spans,
+)
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, UNCOMPRESSED
-from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
+from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_probe import (
     PageProbe,
     has_clear_levels,
@@ -75,7 +85,7 @@ class RegionWalk:
 
 
 def walk_regions(
-    source: Source, view: FooterView, chunks: list[ChunkView], *, pages: bool
+    source: Source, view: FooterView, chunks: list[Chunk], *, pages: bool
 ) -> RegionWalk:
     """Map every byte of a file to a region.
 
@@ -87,14 +97,14 @@ def walk_regions(
     """
     walk = RegionWalk()
     mapper = _Mapper(source, view, walk, pages)
-    spans = list(_drop_overlaps(_list_spans(source, view, chunks, walk), walk))
+    spans = _list_spans(source, view, chunks, walk)
     by_place = {(chunk.row_group, chunk.column): chunk for chunk in chunks}
     walk.regions += _list_frame_regions(view, source.size)
     mapper.probe(spans, by_place)
     for span in spans:
         mapper.add(span, by_place[span.row_group, span.column])
     # A plaintext footer hides the places of bloom filters, and an encrypted one hides everything.
-    if view.metadata is None or any(seen.own is not None and not seen.opened for seen in chunks):
+    if view.metadata is None or any(seen.encrypted and not seen.key_works for seen in chunks):
         mapper.add_hidden()
     walk.regions = list(fill_gaps(walk.regions, source.size))
     return walk
@@ -102,9 +112,9 @@ def walk_regions(
 
 def _list_frame_regions(view: FooterView, size: int) -> Iterator[Region]:
     """Yield the regions around the modules: magics, footer, signature and footer length."""
-    tail, end = view.tail, size - 8
+    tail, end = view.footer.tail, size - 8
     border = tail.start + view.struct_end
-    key = key_name(view.key_metadata, "footer key") if view.encrypted else None
+    key = key_name(view.footer.key_metadata, "footer key") if view.footer.encrypted else None
 
     def region(start: int, end: int, kind: str, state: State, key: str | None = None) -> Region:
         return Region(start=start, end=end, kind=kind, state=state, key=key)
@@ -128,42 +138,29 @@ def _list_frame_regions(view: FooterView, size: int) -> Iterator[Region]:
 
 
 def _list_spans(
-    source: Source, view: FooterView, chunks: list[ChunkView], walk: RegionWalk
+    source: Source, view: FooterView, chunks: list[Chunk], walk: RegionWalk
 ) -> list[Span]:
     """Return the parts of all chunks sorted by position, without those at invalid places."""
-    body_end = view.tail.start
+    report, body_end = Report(MAX_FINDINGS), view.footer.body_end
     nowhere = new("ColumnMetaData", total_compressed_size=0, data_page_offset=0)
-    structs = {(seen.row_group, seen.column): _fill_metadata(seen, nowhere) for seen in chunks}
-    try:
-        return chunk_spans(structs, body_end, source)
-    except FormatError:
-        pass  # one chunk has an invalid place, or two overlap
     spans: list[Span] = []
-    for place, struct in structs.items():
-        try:
-            spans += chunk_spans({place: struct}, body_end, source)
-        except FormatError as error:
-            walk.faults.append(str(error))
-    return sorted(spans)
+    for seen in chunks:
+        place = seen.row_group, seen.column, body_end
+        spans += part_spans(_fill_metadata(seen, nowhere), *place, source, report)
+    spans.sort()
+    overlaps = {span: overlap_error(span, other) for span, other, _ in find_overlaps(spans)}
+    walk.faults += [finding.message for finding in report.finish("the file")]
+    walk.faults += map(str, overlaps.values())
+    return [span for span in spans if span not in overlaps]
 
 
-def _fill_metadata(seen: ChunkView, nowhere: ThriftStruct) -> ThriftStruct:
+def _fill_metadata(seen: Chunk, nowhere: ThriftStruct) -> ThriftStruct:
     """Return a chunk with its decrypted ColumnMetaData; `nowhere` stands in for a hidden one."""
-    if seen.md is seen.chunk.meta_data and seen.md is not None:
-        return seen.chunk
-    struct = copy(seen.chunk)
-    struct.meta_data = nowhere if seen.md is None else seen.md
+    if seen.struct is not None:
+        return seen.struct
+    struct = copy(seen.stored)
+    struct.meta_data = nowhere if seen.metadata is None else seen.metadata
     return struct
-
-
-def _drop_overlaps(spans: list[Span], walk: RegionWalk) -> Iterator[Span]:
-    reached, last = MAGIC_SIZE, None
-    for span in spans:
-        if span.start < reached:
-            walk.faults.append(f"{span} starts at byte {span.start}, inside {last}")
-            continue
-        reached, last = span.end, span
-        yield span
 
 
 class _LengthReader:
@@ -192,11 +189,11 @@ class _Mapper:
         self._source, self._view, self._walk, self._pages = source, view, walk, pages
         self._window, self._lengths = Window(source), _LengthReader(source)
         self._names: dict[tuple[bool, bytes | None], str] = {}
-        self._least = (GCM_OVERHEAD if view.algorithm == GCM_V1 else CTR_OVERHEAD) - 4
+        self._least = (GCM_OVERHEAD if view.footer.algorithm_name == GCM_V1 else CTR_OVERHEAD) - 4
 
-    def probe(self, spans: list[Span], chunks: dict[tuple[int, int], ChunkView]) -> None:
+    def probe(self, spans: list[Span], chunks: dict[tuple[int, int], Chunk]) -> None:
         """Probe the first pages of one column, preferably one with levels."""
-        best: tuple[Span, ChunkView] | None = None
+        best: tuple[Span, Chunk] | None = None
         for span in spans:
             seen = chunks[span.row_group, span.column]
             if span.part is not Part.PAGES or seen.cipher is None:
@@ -211,7 +208,7 @@ class _Mapper:
             if self._walk.probe.clear_levels:
                 self._walk.clear_levels[best[1].path] = None
 
-    def add(self, span: Span, seen: ChunkView) -> None:
+    def add(self, span: Span, seen: Chunk) -> None:
         """Add the regions of one part."""
         regions = self._walk.regions
         if span.part is not Part.PAGES:
@@ -220,7 +217,7 @@ class _Mapper:
         whole = self._make_region(span.start, span.end, "pages", seen)
         if not self._pages:
             regions.append(whole)
-        elif seen.own is None:
+        elif not seen.encrypted:
             regions += self._map_plaintext_pages(span, seen)
         elif seen.cipher is not None and not self._is_parquet_go:
             regions += self._map_opened_pages(span, seen)
@@ -233,10 +230,10 @@ class _Mapper:
         return probe is not None and probe.numbering == "parquet-go"
 
     def _make_region(
-        self, start: int, end: int, kind: str, seen: ChunkView, page: int | None = None,
+        self, start: int, end: int, kind: str, seen: Chunk, page: int | None = None,
         state: State | None = None,
     ) -> Region:  # fmt: skip
-        plain = state == "plaintext" or seen.own is None
+        plain = state == "plaintext" or not seen.encrypted
         return Region(
             start=start,
             end=end,
@@ -249,17 +246,17 @@ class _Mapper:
             key=None if plain else self._format_key_name(seen),
         )
 
-    def _find_state(self, seen: ChunkView) -> State:
-        if seen.own is None:
+    def _find_state(self, seen: Chunk) -> State:
+        if not seen.encrypted:
             return "plaintext"
         has_key = seen.cipher is not None or self._view.unbound
         return "unchecked" if has_key else "locked"
 
-    def _format_key_name(self, seen: ChunkView) -> str:
-        own = seen.own is True
-        metadata = self._view.key_metadata
+    def _format_key_name(self, seen: Chunk) -> str:
+        own = seen.has_own_key
+        metadata = self._view.footer.key_metadata
         if own:
-            metadata = seen.chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+            metadata = seen.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
         question = own, metadata
         if question not in self._names:
             self._names[question] = key_name(metadata, "column key" if own else "footer key")
@@ -267,10 +264,10 @@ class _Mapper:
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 
-    def _map_index(self, span: Span, seen: ChunkView) -> Iterator[Region]:
+    def _map_index(self, span: Span, seen: Chunk) -> Iterator[Region]:
         kind = span.part.name.lower().replace("_", " ")
-        if seen.own is None or self._is_clear(span):
-            if seen.own is not None:
+        if not seen.encrypted or self._is_clear(span):
+            if seen.encrypted:
                 self._walk.unencrypted_parts[kind][seen.path] = None
             size = span.end - span.start
             if self._pages and size <= MAX_INDEX:
@@ -322,9 +319,9 @@ class _Mapper:
 
     # --- pages -----------------------------------------------------------------------------------
 
-    def _map_opened_pages(self, span: Span, seen: ChunkView) -> Iterator[Region]:
+    def _map_opened_pages(self, span: Span, seen: Chunk) -> Iterator[Region]:
         """Yield the regions of pages and headers after opening the headers."""
-        cipher, md = self._correct_cipher(seen), seen.md
+        cipher, md = self._correct_cipher(seen), seen.metadata
         assert md is not None
         position, first = span.start, Page(cipher, bool(md.dictionary_page_offset), 0)
         pages = walk_pages(
@@ -347,17 +344,17 @@ class _Mapper:
             yield self._make_region(border, end, body, seen, number, of_bodies)
             position = end
 
-    def _correct_cipher(self, seen: ChunkView) -> ChunkCipher:
+    def _correct_cipher(self, seen: Chunk) -> ChunkCipher:
         """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong."""
         cipher, probe = seen.cipher, self._walk.probe
         assert cipher is not None
-        if probe is None or probe.bodies in (None, self._view.algorithm):
+        if probe is None or probe.bodies in (None, self._view.footer.algorithm_name):
             return cipher
         file = FileCipher(cipher.file.file_aad, probe.bodies)
         return ChunkCipher(file, cipher.key, cipher.row_group, cipher.column, cipher.path)
 
     def _map_unopened(
-        self, span: Span, seen: ChunkView, page: Page, position: int, error: ModcryptError
+        self, span: Span, seen: Chunk, page: Page, position: int, error: ModcryptError
     ) -> list[Region]:
         """Return the remaining regions of a chunk in which a header does not open."""
         foreign = isinstance(error, TagMismatchError) and position == span.start
@@ -367,10 +364,10 @@ class _Mapper:
         self._walk.faults.append(str(error))
         return [self._make_region(position, span.end, "pages", seen, state="fault")]
 
-    def _map_framed_pages(self, span: Span, seen: ChunkView) -> list[Region]:
+    def _map_framed_pages(self, span: Span, seen: Chunk) -> list[Region]:
         """Return the regions of pages by the lengths of their modules; empty if they do not fit."""
-        assert seen.md is not None
-        is_dictionary, ordinal, position = bool(seen.md.dictionary_page_offset), 0, span.start
+        assert seen.metadata is not None
+        is_dictionary, ordinal, position = bool(seen.metadata.dictionary_page_offset), 0, span.start
         regions: list[Region] = []
         while position < span.end:
             border = self._find_module_end(position, span.end, GCM_OVERHEAD - 4)
@@ -394,7 +391,7 @@ class _Mapper:
         length = self._lengths.read_length(start)
         return start + 4 + length if least <= length <= limit - start - 4 else None
 
-    def _map_plaintext_pages(self, span: Span, seen: ChunkView) -> Iterator[Region]:
+    def _map_plaintext_pages(self, span: Span, seen: Chunk) -> Iterator[Region]:
         """Yield the regions of pages and headers of a plaintext column."""
         ordinal, position = 0, span.start
         while position < span.end:
@@ -420,7 +417,7 @@ class _Mapper:
 
     def add_hidden(self) -> None:
         """Add regions for the modules in bytes that nothing known refers to."""
-        walk, body_end = self._walk, self._view.tail.start
+        walk, body_end = self._walk, self._view.footer.tail.start
         all_gaps = [gap for gap in fill_gaps(walk.regions, self._source.size) if gap.kind == "gap"]
         gaps = [gap for gap in all_gaps if gap.end <= body_end]
         if self._source.least_read and not self._pages:  # each length would take a request

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from modcrypt.errors import list_names
+from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import names_dictionary
-from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
+from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.report.text import format_count
 
@@ -40,7 +41,7 @@ def identify_writer(view: FooterView, created_by: str | None) -> str | None:
     if created_by is not None:
         known = (name for start, name in _WRITERS.items() if created_by.startswith(start))
         return next(known, None)
-    parameters = view.parameters
+    parameters = view.footer.algorithm
     if parameters is None:
         return None
     if parameters.aad_file_unique is None:
@@ -51,7 +52,7 @@ def identify_writer(view: FooterView, created_by: str | None) -> str | None:
 
 
 def describe_quirks(
-    view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk, writer: str | None
+    view: FooterView, chunks: Sequence[Chunk], walk: RegionWalk, writer: str | None
 ) -> Iterator[str]:
     """Yield sentences about what is unusual in a file, and which writers produce it."""
     yield from _describe_writer(view, writer)
@@ -69,10 +70,10 @@ def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
     if writer is not None and view.metadata is not None and view.metadata.created_by:
         yield (
             f"Written by {writer} according to created_by"
-            + (" (perhaps only the original plaintext file was)." if view.encrypted else ".")
+            + (" (perhaps only the original plaintext file was)." if view.footer.encrypted else ".")
         )
     elif writer is not None:
-        lacking = view.parameters is None or view.parameters.aad_file_unique is None
+        lacking = view.footer.algorithm is None or view.footer.algorithm.aad_file_unique is None
         yield f"Probably written by {writer}: " + (
             "other writers give files an aad_file_unique."
             if lacking
@@ -86,9 +87,9 @@ def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
 
 
 def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
-    if not view.encrypted:
+    if not view.footer.encrypted:
         return
-    parameters = view.parameters
+    parameters = view.footer.algorithm
     if view.union is None:
         yield (
             "The footer of an encrypted file is unsigned: its encryption algorithm was removed, "
@@ -112,9 +113,9 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
             "The footer's signature is parquet-go/parquet-go's own, a tag over no bytes with the "
             "footer as additional data: it matches the key, but no other reader verifies it."
         )
-    if view.algorithm == GCM_CTR_V1:
+    if view.footer.algorithm_name == GCM_CTR_V1:
         yield "AES_GCM_CTR_V1 does not authenticate the bodies of pages."
-    rest = len(view.tail.data) - view.struct_end
+    rest = len(view.footer.tail.data) - view.struct_end
     if not view.has_encrypted_footer and view.union is not None and rest != SIGNATURE_SIZE:
         yield (
             f"After the plaintext footer, {rest} bytes follow where its signature has "
@@ -124,7 +125,7 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
 
 def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
     """Yield sentences about row group ordinals, which plaintext files do not need."""
-    if view.metadata is None or not view.encrypted:
+    if view.metadata is None or not view.footer.encrypted:
         return
     ordinals = [row_group.ordinal for row_group in view.metadata.row_groups]
     missing = [r for r, ordinal in enumerate(ordinals) if ordinal is None]
@@ -149,8 +150,8 @@ def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
         yield "The number of rows in the footer differs from the sum of its row groups."
 
 
-def _describe_column_quirks(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
-    own = [seen for seen in chunks if seen.own]
+def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterator[str]:
+    own = [seen for seen in chunks if seen.has_own_key]
     key_metadata = {seen.path: _get_key_metadata(seen) for seen in own}
     if any(metadata == b"" for metadata in key_metadata.values()):
         yield (
@@ -160,7 +161,7 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[ChunkView]) -> It
     bare = dict.fromkeys(
         seen.path
         for seen in own
-        if view.has_encrypted_footer and seen.chunk.encrypted_column_metadata is None
+        if view.has_encrypted_footer and seen.stored.encrypted_column_metadata is None
     )
     if bare:
         yield (
@@ -171,10 +172,11 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[ChunkView]) -> It
     misled = dict.fromkeys(
         seen.path
         for seen in chunks
-        if seen.own is not None
-        and seen.md is not None
-        and (seen.opened or seen.chunk.encrypted_column_metadata is None)
-        and names_dictionary(seen.md) not in (None, bool(seen.md.dictionary_page_offset))
+        if seen.encrypted
+        and seen.metadata is not None
+        and (seen.key_works or seen.stored.encrypted_column_metadata is None)
+        and names_dictionary(seen.metadata)
+        not in (None, bool(seen.metadata.dictionary_page_offset))
     )
     if misled:
         yield (
@@ -182,16 +184,18 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[ChunkView]) -> It
             "encoding statistics are missing, as in Impala's files: parquet-java opens the first "
             f"page as one of the wrong kind, and fails. Columns: {list_names(misled)}."
         )
-    kinds: dict[str, bool | None] = {}
+    kinds: dict[str, str] = {}
     mixed = {
-        seen.path: None for seen in chunks if kinds.setdefault(seen.path, seen.own) != seen.own
+        seen.path: None for seen in chunks if kinds.setdefault(seen.path, seen.kind) != seen.kind
     }
     if mixed:
         yield (
             "Columns whose encryption differs between row groups, which no writer produces: "
             f"{list_names(mixed)}."
         )
-    refused = dict.fromkeys(seen.path for seen in chunks if seen.refused)
+    refused = dict.fromkeys(
+        seen.path for seen in chunks if seen.key is not None and seen.key_works is False
+    )
     if refused:
         yield (
             "Column metadata does not open with the given key: wrong key, wrong AAD prefix or "
@@ -199,8 +203,8 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[ChunkView]) -> It
         )
 
 
-def _get_key_metadata(seen: ChunkView) -> bytes | None:
-    metadata: bytes | None = seen.chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+def _get_key_metadata(seen: Chunk) -> bytes | None:
+    metadata: bytes | None = seen.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
     return metadata
 
 
@@ -223,7 +227,7 @@ def _describe_page_quirks(view: FooterView, walk: RegionWalk) -> Iterator[str]:
             "Module types are numbered as in parquet-go/parquet-go, unlike the specification: "
             "no other reader, including modcrypt, opens the pages."
         )
-    if view.algorithm == GCM_V1 and probe.refused:
+    if view.footer.algorithm_name == GCM_V1 and probe.refused:
         is_ctr_size = probe.bodies == GCM_CTR_V1
         yield (
             "The footer says AES_GCM_V1, but the body of a page whose header opens "
@@ -235,7 +239,7 @@ def _describe_page_quirks(view: FooterView, walk: RegionWalk) -> Iterator[str]:
             + "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
             + ("." if is_ctr_size else "; otherwise it was altered.")
         )
-    elif view.algorithm == GCM_CTR_V1 and probe.bodies == GCM_V1:
+    elif view.footer.algorithm_name == GCM_CTR_V1 and probe.bodies == GCM_V1:
         yield (
             "The file says AES_GCM_CTR_V1, but the body of a page authenticates as AES_GCM_V1: the "
             "label was forged to make readers skip the tags."

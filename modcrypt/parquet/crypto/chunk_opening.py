@@ -1,0 +1,183 @@
+"""Opening of column chunks: key, column metadata and what they must agree with.
+
+Each check exists once and reports to a `Report`, as in `footer_opening`: reading is strict,
+verification and inspection collect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
+from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.keys import Key
+from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.column_kinds import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    PLAINTEXT,
+    check_metadata_key,
+    chunk_kind,
+)
+from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.findings import Report
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
+from modcrypt.parquet.format.levels import Levels
+from modcrypt.parquet.format.modules import Part, Span, check_column_metadata
+from modcrypt.parquet.format.schema import Leaf
+
+__all__ = ["Chunk", "ChunkOpening"]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A column chunk, its key, and the places of its parts."""
+
+    row_group: int  # position in the file
+    column: int
+    leaf: Leaf
+    path: str
+    rows: int
+    stored: ThriftStruct = field(repr=False)  # ColumnChunk of the footer
+    ordinal: int  # row group ordinal in the AADs, which in altered files differs from `row_group`
+    kind: str  # how it is encrypted
+    element: ThriftStruct = field(repr=False)  # SchemaElement of the column
+    key: Key | None = None
+    key_name: str | None = None  # name of the key for people
+    key_works: bool | None = None  # None if it is unknown whether the key is right
+    cipher: ChunkCipher | None = None
+    metadata: ThriftStruct = field(default=None, repr=False)  # decrypted if there is a key
+    struct: ThriftStruct = field(default=None, repr=False)  # ColumnChunk with that metadata
+    spans: list[Span] = field(default_factory=list)
+    overlapping: set[Part] = field(default_factory=set)  # parts that begin inside other parts
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the chunk is encrypted."""
+        return self.kind != PLAINTEXT
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether the chunk is encrypted with a key of its column."""
+        return self.kind == COLUMN_KEY
+
+    def id(self, kind: ModuleType, page: int | None = None) -> ModuleId:
+        """Return the address of one of the chunk's modules."""
+        return ModuleId(kind, self.ordinal, self.column, page, self.path)
+
+    @property
+    def where(self) -> str:
+        """Address of the chunk, for messages."""
+        return f"row group {self.row_group}, column {self.path}"
+
+    @property
+    def size(self) -> int:
+        """Total size of the chunk's parts in bytes."""
+        return sum(span.end - span.start for span in self.spans)
+
+
+class ChunkOpening:
+    """The opening of a file's column chunks, after that of its footer.
+
+    Args:
+        footer: Open footer with its metadata.
+        properties: Keys of the caller, bound to the file.
+        leaves: Columns of the file.
+        report: Report about the chunks.
+        hint: Possible cause, added to errors for wrong tags of pages.
+    """
+
+    def __init__(
+        self, footer: Footer, properties: FileDecryptionProperties, leaves: Sequence[Leaf],
+        report: Report, hint: str = "",
+    ) -> None:  # fmt: skip
+        self._footer, self._leaves, self._report, self._hint = footer, leaves, report, hint
+        paths = [leaf.path for leaf in leaves]
+        self._names = [".".join(path) for path in paths]
+        self.keys = ColumnKeys(properties, paths, report, footer.inside)
+
+    def chunk(self, row_group: int, column: int) -> Chunk:
+        """Return a chunk that is not open yet."""
+        group = self._footer.metadata.row_groups[row_group]
+        stored, declared, ordinal = group.columns[column], group.ordinal, row_group
+        if declared is not None and 0 <= declared <= MAX_ORDINAL:
+            ordinal = declared  # the writer most likely encrypted with it
+        leaf, name = self._leaves[column], self._names[column]
+        return Chunk(
+            row_group, column, leaf, name, group.num_rows, stored, ordinal, chunk_kind(stored),
+            self._footer.metadata.schema[leaf.element], metadata=stored.meta_data,
+        )  # fmt: skip
+
+    def find_key(self, row_group: int, column: int) -> KeyAnswer:
+        """Return the key of an encrypted chunk, or why there is none."""
+        stored = self._footer.metadata.row_groups[row_group].columns[column]
+        kind = chunk_kind(stored)
+        if kind == COLUMN_KEY:
+            return self.keys.find(column, stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY)
+        if kind == FOOTER_KEY:
+            return self._footer.answer
+        return KeyAnswer(None, "the kind of its key is unknown")
+
+    def open(
+        self, chunk: Chunk, refuse: Callable[[Chunk, ModcryptError], None] | None = None
+    ) -> None:
+        """Decrypt a chunk's ColumnMetaData with its key, if there is one, and check it.
+
+        Args:
+            chunk: Chunk to open; if it has a key, it gets a cipher.
+            refuse: Function that reports metadata that does not open; None for the report.
+
+        Raises:
+            TagMismatchError, TruncationError: The report is strict, and the metadata does not
+                authenticate.
+            FormatError: The report is strict, and the metadata is invalid, belongs to another
+                column, or is not encrypted as the format demands.
+        """
+        stored, report, inside = chunk.stored, self._report, self._footer.inside
+        if chunk.key is not None:
+            chunk.cipher = ChunkCipher(
+                self._footer.cipher, chunk.key, chunk.ordinal, chunk.column, chunk.path, self._hint
+            )
+        try:
+            check_metadata_key(stored, chunk.where)
+        except FormatError as error:
+            report.add_error(error, *inside)
+        if chunk.cipher is not None and stored.encrypted_column_metadata is not None:
+            try:
+                chunk.metadata = _open_metadata(stored, chunk.cipher)
+            except ModcryptError as error:
+                chunk.key_works = False
+                if refuse is None:
+                    report.add_error(error, *inside)
+                else:
+                    refuse(chunk, error)
+            else:
+                chunk.key_works = True
+        if chunk.metadata is None and chunk.encrypted and not report.strict:
+            return  # it is encrypted, and did not open
+        chunk.struct = copy(stored)
+        chunk.struct.meta_data = chunk.metadata
+        try:
+            check_column_metadata(chunk.metadata, chunk.leaf, chunk.row_group, chunk.rows)
+        except FormatError as error:
+            report.add_error(error, *inside)
+        if chunk.cipher is not None and chunk.metadata is not None:
+            statistics = chunk.metadata.statistics
+            counted = statistics is not None and statistics.null_count is not None
+            chunk.cipher.levels = Levels(
+                chunk.leaf.max_definition, chunk.leaf.max_repetition, counted
+            )
+
+
+def _open_metadata(stored: ThriftStruct, cipher: ChunkCipher) -> ThriftStruct:
+    """Decrypt and decode a chunk's ColumnMetaData.
+
+    Raises:
+        TagMismatchError, TruncationError: The metadata does not authenticate.
+        FormatError: The plaintext is not a ColumnMetaData.
+    """
+    data = cipher.open(ModuleType.COLUMN_METADATA, stored.encrypted_column_metadata)
+    return decode("ColumnMetaData", data)[0]
