@@ -85,8 +85,13 @@ class Window:
         self._source.read_into(have, self.view[self.stop : until - self.base])
         self.stop = until - self.base
 
+    @property
+    def least_read(self) -> int:
+        """The least number of bytes that the source should be asked for at once."""
+        return self._source.least_read
+
     def _block(self) -> int:
-        return max(BLOCK, self._source.least_read)
+        return max(BLOCK, self.least_read)
 
     def _move(self, start: int, size: int) -> None:
         """Move the bytes from `start` on to the front of a buffer of at least `size` bytes."""

@@ -42,6 +42,8 @@ __all__ = [
     "Page",
     "check_crc",
     "drop_unknown_header_fields",
+    "has_clear_levels",
+    "measure_levels",
     "open_and_check_crc",
     "open_body",
     "open_header",
@@ -200,25 +202,49 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
         TruncationError: The body's length field and the header disagree.
         IntegrityError: The plaintext levels make other rows or nulls than the header declares.
     """
-    page, plain, header, body, aad, _ = sealed
-    cipher, stored = page.cipher.page, len(body) - 4
-    whole = _length(body)[0] == stored
+    page, plain, _, body, aad, _ = sealed
+    cipher, whole = page.cipher.page, _length(body)[0] == len(body) - 4
     if whole and _try_open(cipher, body, aad, into):
         return 0
-    clear = v2_layout(plain).levels_size if header[1] == DATA_PAGE_V2 else 0
-    if not clear and not whole:
+    clear = measure_levels(sealed)
+    if not clear and not whole and not _declared_levels(sealed):
         raise TruncationError(
-            f"{page.id()}: its length field declares {_length(body)[0]} bytes, its header {stored}"
+            f"{page.id()}: its length field declares {_length(body)[0]} bytes, its header "
+            f"{len(body) - 4}"
         )
-    values = body[clear:]
-    fits = len(values) >= cipher.overhead and _length(values)[0] == stored - clear
-    if not (clear and fits and _try_open(cipher, values, aad, into[clear:])):
+    if not clear or not _try_open(cipher, body[clear:], aad, into[clear:]):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
     levels = page.cipher.levels
     if levels is not None and (why := find_contradiction(levels, plain, body[:clear])):
         raise IntegrityError(f"{page.id()}: {why}: they were altered")
     return clear
+
+
+def measure_levels(sealed: EncryptedPage) -> int:
+    """Return how many bytes of plaintext levels a body begins with if it has parquet-java's layout.
+
+    Return 0 if the length field after the levels does not fit.
+
+    Raises:
+        FormatError: The header of a data page V2 lacks the levels' lengths.
+    """
+    body, clear = sealed.body, _declared_levels(sealed)
+    rest = len(body) - clear
+    fits = rest >= sealed.page.cipher.page.overhead and _length(body, clear)[0] == rest - 4
+    return clear if fits else 0
+
+
+def _declared_levels(sealed: EncryptedPage) -> int:
+    return v2_layout(sealed.plain).levels_size if sealed.header.type == DATA_PAGE_V2 else 0
+
+
+def has_clear_levels(sealed: EncryptedPage) -> bool:
+    """Return whether a body begins with plaintext levels, judging by length fields alone."""
+    try:
+        return _length(sealed.body)[0] != len(sealed.body) - 4 and measure_levels(sealed) > 0
+    except FormatError:
+        return False
 
 
 def open_and_check_crc(sealed: EncryptedPage) -> memoryview:

@@ -19,7 +19,7 @@ from itertools import islice
 from struct import Struct
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
-from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD, TagError
+from modcrypt.aead import GCM_OVERHEAD, TagError
 from modcrypt.errors import (
     FormatError,
     IntegrityError,
@@ -34,6 +34,7 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
+    measure_levels,
     open_body,
     open_header,
     walk_pages,
@@ -50,7 +51,7 @@ from modcrypt.parquet.format.page_header import (
     DICTIONARY_PAGE,
     UNCOMPRESSED,
     PageHeader,
-    v2_layout,
+    scan,
 )
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import looks_like_ctr, opens_as_gcm
@@ -238,10 +239,9 @@ class PageWalk:
             "values undetected",
         )
         report.add_module_region(start, end, module.type, "unauthenticated", module.page)
-        stored, clear = len(body) - 4, 0
-        if _length(body)[0] != stored and header.type == DATA_PAGE_V2:
-            clear = v2_layout(plain).levels_size
-        if stored - clear < CTR_OVERHEAD - 4 or _length(body, clear)[0] != stored - clear:
+        whole = _length(body)[0] == len(body) - 4
+        clear = 0 if whole else measure_levels(sealed)
+        if not whole and not clear:
             report.add_truncated(module, start, end)
         if header.crc is not None and zlib.crc32(body) != header.crc:
             self._report_wrong_crc(module, start, end, clear)
@@ -416,11 +416,9 @@ class PageWalk:
                 self._facts.complete = False
                 report.add_error(unexpected_page_error(str(module), kind), position, body, module)
                 return
-            shifted = header._replace(
-                end=size, size_end=header.size_end - start, crc_end=header.crc_end - start
-            )
             try:
-                self._facts.pages.append((position, end - position, *_read_counts(plain, shifted)))
+                counts = _read_counts(plain, scan(plain, 0, size))
+                self._facts.pages.append((position, end - position, *counts))
             except FormatError as error:
                 self._facts.complete = False
                 report.add_fault(error.word, f"{module}: {error}", position, body, module)

@@ -26,6 +26,9 @@ MAX_LEVELS = 64 << 10
 MAX_SEARCH = 4 << 20
 """Maximum number of bytes searched for a possible next page header."""
 
+_BLOCK = 4 << 10
+"""Number of bytes read at once: few, because most lengths are far from each other."""
+
 _length = Struct("<I").unpack_from
 _PERHAPS_LENGTH = re.compile(rb"(?=(?:[\x1c-\xff].|.[^\x00])\x00\x00)", re.DOTALL)
 
@@ -48,7 +51,7 @@ class Frames:
     """
 
     def __init__(self, window: Window, algorithm: str | None, *, with_levels: bool) -> None:
-        self._window = window
+        self._window, self._block = window, max(_BLOCK, window.least_read)
         self._least = GCM_OVERHEAD if algorithm == GCM_V1 else CTR_OVERHEAD
         self._levels = MAX_LEVELS if with_levels else 0
 
@@ -57,22 +60,24 @@ class Frames:
         border = self.find_border(position, end)
         if border is None or border > end - 4:
             return None
-        after = self._find_body_end(border, end)
+        after = self.find_end(border, end)
         if after is not None and (after == end or self._looks_like_header(after, end)):
             return Framed(border, border, after)
         # If a module could start at the border, unencrypted levels would lie within it.
         last = min(border + self._levels, end - 4, end if after is None else after - 1)
         for body in range(border + 1, last + 1) if self._levels else ():
-            next_ = self._find_body_end(body, end)
+            next_ = self.find_end(body, end)
             ends = next_ == end or (next_ is not None and self._looks_like_header(next_, end))
             if next_ is not None and ends and not self._ends_header(border, body):
                 return Framed(border, body, next_)
         return None if after is None else Framed(border, border, after)
 
-    def _find_body_end(self, body: int, end: int) -> int | None:
-        """Return where the body's module ends, if its length field is plausible."""
-        after = body + 4 + self._read_length(body)
-        return after if body + self._least <= after <= end else None
+    def find_end(self, start: int, end: int) -> int | None:
+        """Return where the module at `start` ends, if its length field is plausible."""
+        if start + self._least > end:
+            return None
+        after = start + 4 + self.read_length(start, end)
+        return after if start + self._least <= after <= end else None
 
     def _ends_header(self, start: int, body: int) -> bool:
         """Return whether a header's module ends at `body`, so that no levels precede it."""
@@ -84,7 +89,7 @@ class Frames:
         """Return where the header's module ends, if its length field is plausible."""
         if end - position < GCM_OVERHEAD:
             return None
-        border = position + 4 + self._read_length(position)
+        border = position + 4 + self.read_length(position, end)
         return border if position + GCM_OVERHEAD < border <= end else None
 
     def find_possible_headers(self, position: int, end: int) -> Iterator[int]:
@@ -108,10 +113,11 @@ class Frames:
     def _looks_like_header(self, position: int, end: int) -> bool:
         if not position < end - GCM_OVERHEAD:
             return False
-        size = self._read_length(position)
+        size = self.read_length(position, end)
         return GCM_OVERHEAD - 4 < size < min(end - position, MAX_PAGE_HEADER)
 
-    def _read_length(self, position: int) -> int:
-        self._window.fill(position, position + 4, position + 4)
+    def read_length(self, position: int, end: int) -> int:
+        """Return the length at a position, at least four bytes before `end`."""
+        self._window.fill(position, position + 4, min(end, position + self._block))
         value: int = _length(self._window.buffer, position - self._window.base)[0]
         return value

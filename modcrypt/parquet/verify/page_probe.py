@@ -21,12 +21,18 @@ from modcrypt.errors import ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_header
+from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
+    Page,
+    has_clear_levels,
+    measure_levels,
+    open_header,
+)
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
-from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, v2_layout
+from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED
 
-__all__ = ["PageProbe", "has_clear_levels", "opens_as_parquet_go", "probe_pages"]
+__all__ = ["PageProbe", "opens_as_parquet_go", "probe_pages"]
 
 _length = Struct("<I").unpack_from
 
@@ -81,14 +87,6 @@ def probe_pages(window: Window, span: Span, seen: Chunk) -> PageProbe:
     return result
 
 
-def has_clear_levels(sealed: EncryptedPage) -> bool:
-    """Return whether a page has unencrypted levels before its values, judging by lengths."""
-    if sealed.header.type != DATA_PAGE_V2 or _length(sealed.body)[0] == len(sealed.body) - 4:
-        return False
-    clear = _measure_levels(sealed)
-    return clear > 0 and _length(sealed.body, clear)[0] == len(sealed.body) - clear - 4
-
-
 def opens_as_parquet_go(window: Window, span: Span, page: Page) -> bool:
     """Return whether a chunk's first header opens with parquet-go/parquet-go's module types."""
     cipher = page.cipher
@@ -110,7 +108,7 @@ def _make_parquet_go_aad(cipher: ChunkCipher, kind: int) -> bytes:
 def _identify_algorithm(sealed: EncryptedPage, uncompressed: bool) -> tuple[str | None, bool]:
     """Return the algorithm of a page's body, and whether its tag fails under the file's label."""
     cipher, body = sealed.page.cipher, sealed.body
-    clear = _measure_levels(sealed) if has_clear_levels(sealed) else 0
+    clear = measure_levels(sealed) if has_clear_levels(sealed) else 0
     if len(body) - clear >= GCM_OVERHEAD and _authenticates(cipher, body[clear:], sealed.aad):
         return GCM_V1, False
     label = cipher.file.algorithm
@@ -118,17 +116,6 @@ def _identify_algorithm(sealed: EncryptedPage, uncompressed: bool) -> tuple[str 
     if uncompressed and sizes_fit:
         return GCM_CTR_V1, label == GCM_V1
     return None, label == GCM_V1
-
-
-def _measure_levels(sealed: EncryptedPage) -> int:
-    """Return the size of a data page V2's levels; 0 if they do not fit into the body."""
-    if sealed.header.type != DATA_PAGE_V2:
-        return 0
-    try:
-        size = v2_layout(sealed.plain).levels_size
-    except ModcryptError:
-        return 0
-    return size if size + CTR_OVERHEAD <= len(sealed.body) else 0
 
 
 def _authenticates(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from modcrypt.aad import MAX_ORDINAL, ModuleType
-from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD
+from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
-from modcrypt.parquet.crypto.encrypted_pages import Page, walk_pages
+from modcrypt.parquet.crypto.encrypted_pages import Page, has_clear_levels, walk_pages
 from modcrypt.parquet.crypto.plaintext_pages import load_header
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
+from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE, SIGNATURE_SIZE
@@ -36,9 +35,9 @@ from modcrypt.parquet.format.modules import (
 )
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, UNCOMPRESSED
 from modcrypt.parquet.verify.footer_view import FooterView
+from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_probe import (
     PageProbe,
-    has_clear_levels,
     opens_as_parquet_go,
     probe_pages,
 )
@@ -48,8 +47,6 @@ __all__ = ["RegionWalk", "walk_regions"]
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
-
-_BLOCK = 4 << 10
 
 
 @dataclass(slots=True)
@@ -163,22 +160,6 @@ def _fill_metadata(seen: Chunk, nowhere: ThriftStruct) -> ThriftStruct:
     return struct
 
 
-class _LengthReader:
-    """A reader of single lengths at any position of a file."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self._base, self._data = source, 0, b""
-        self._block = max(_BLOCK, source.least_read)
-
-    def read_length(self, at: int) -> int:
-        """Return the length at a position that is followed by at least four bytes."""
-        start = at - self._base
-        if not 0 <= start <= len(self._data) - 4:
-            size = min(self._block, self._source.size - at)
-            self._base, self._data, start = at, self._source.read_at(at, size), 0
-        return int.from_bytes(self._data[start : start + 4], "little")
-
-
 # --- regions of parts ----------------------------------------------------------------------------
 
 
@@ -187,9 +168,9 @@ class _Mapper:
 
     def __init__(self, source: Source, view: FooterView, walk: RegionWalk, pages: bool) -> None:
         self._source, self._view, self._walk, self._pages = source, view, walk, pages
-        self._window, self._lengths = Window(source), _LengthReader(source)
+        self._window = Window(source)
+        self._frames = Frames(self._window, view.footer.algorithm_name, with_levels=False)
         self._names: dict[tuple[bool, bytes | None], str] = {}
-        self._least = (GCM_OVERHEAD if view.footer.algorithm_name == GCM_V1 else CTR_OVERHEAD) - 4
 
     def probe(self, spans: list[Span], chunks: dict[tuple[int, int], Chunk]) -> None:
         """Probe the first pages of one column, preferably one with levels."""
@@ -274,16 +255,12 @@ class _Mapper:
                 self._add_unknown_fields(STRUCTS[span.part], self._source.read_at(span.start, size))
             yield self._make_region(span.start, span.end, kind, seen, state="plaintext")
         elif span.part is Part.BLOOM_FILTER and self._pages:
-            border = span.start + 4 + self._lengths.read_length(span.start)
+            border = span.start + 4 + self._frames.read_length(span.start, span.end)
             if not span.start < border < span.end:
                 yield self._make_region(span.start, span.end, kind, seen)
                 return
-            yield self._make_region(
-                span.start, border, _KIND_NAMES[ModuleType.BLOOM_FILTER_HEADER], seen
-            )
-            yield self._make_region(
-                border, span.end, _KIND_NAMES[ModuleType.BLOOM_FILTER_BITSET], seen
-            )
+            yield self._make_region(span.start, border, "bloom filter header", seen)
+            yield self._make_region(border, span.end, "bloom filter bitset", seen)
         else:
             yield self._make_region(span.start, span.end, kind, seen)
 
@@ -301,10 +278,11 @@ class _Mapper:
         size = span.end - span.start
         if size < 4:
             return True
-        first = 4 + self._lengths.read_length(span.start)
+        first = 4 + self._frames.read_length(span.start, span.end)
         if span.part is not Part.BLOOM_FILTER:
             return first != size and self._decodes(span, STRUCTS[span.part])
-        if first + 4 <= size and first + 4 + self._lengths.read_length(span.start + first) == size:
+        border = span.start + first
+        if self._frames.find_end(border, span.end) == span.end:
             return False
         return self._decodes(span, STRUCTS[span.part])
 
@@ -338,10 +316,10 @@ class _Mapper:
             if has_clear_levels(sealed):
                 self._walk.clear_levels[seen.path] = None
             border, end = position + sealed.total - len(sealed.body), position + sealed.total
-            number = page.id().page
-            header, body = _KIND_NAMES[page.header_id().type], _KIND_NAMES[page.id().type]
-            yield self._make_region(position, border, header, seen, number, "authentic")
-            yield self._make_region(border, end, body, seen, number, of_bodies)
+            yield from self._make_page(
+                position, border, end, seen, page.is_dictionary, page.ordinal,
+                ("authentic", of_bodies),
+            )  # fmt: skip
             position = end
 
     def _correct_cipher(self, seen: Chunk) -> ChunkCipher:
@@ -370,26 +348,25 @@ class _Mapper:
         is_dictionary, ordinal, position = bool(seen.metadata.dictionary_page_offset), 0, span.start
         regions: list[Region] = []
         while position < span.end:
-            border = self._find_module_end(position, span.end, GCM_OVERHEAD - 4)
-            end = border and self._find_module_end(border, span.end, self._least)
-            if not border or not end or ordinal > MAX_ORDINAL:
+            framed = self._frames.find(position, span.end)
+            if framed is None or ordinal > MAX_ORDINAL:
                 self._walk.unframed[seen.path] = None
                 return []
-            number = None if is_dictionary else ordinal
-            types = _DICTIONARY if is_dictionary else _DATA
-            for start, stop, kind in zip((position, border), (border, end), types, strict=True):
-                regions.append(self._make_region(start, stop, _KIND_NAMES[kind], seen, number))
+            regions += self._make_page(position, *framed[1:], seen, is_dictionary, ordinal)
             ordinal += not is_dictionary
-            is_dictionary = False
-            position = end
+            is_dictionary, position = False, framed.next
         return regions
 
-    def _find_module_end(self, start: int, limit: int, least: int) -> int | None:
-        """Return where the module at `start` ends by its length; None if it is implausible."""
-        if start + 4 + least > limit:
-            return None
-        length = self._lengths.read_length(start)
-        return start + 4 + length if least <= length <= limit - start - 4 else None
+    def _make_page(
+        self, start: int, border: int, end: int, seen: Chunk, is_dictionary: bool, ordinal: int,
+        states: tuple[State | None, State | None] = (None, None),
+    ) -> Iterator[Region]:  # fmt: skip
+        """Yield the regions of a page's header and body."""
+        number = None if is_dictionary else ordinal
+        header, body = _DICTIONARY if is_dictionary else _DATA
+        yield self._make_region(start, border, header, seen, number, states[0])
+        if end > border:
+            yield self._make_region(border, end, body, seen, number, states[1])
 
     def _map_plaintext_pages(self, span: Span, seen: Chunk) -> Iterator[Region]:
         """Yield the regions of pages and headers of a plaintext column."""
@@ -404,12 +381,8 @@ class _Mapper:
             size = header.end - start
             self._add_unknown_fields("PageHeader", bytes(self._window.view[start : header.end]))
             is_dictionary = header.type == DICTIONARY_PAGE
-            number = None if is_dictionary else ordinal
-            types = _DICTIONARY if is_dictionary else _DATA
             border, end = position + size, position + size + header.compressed_size
-            yield self._make_region(position, border, _KIND_NAMES[types[0]], seen, number)
-            if end > border:
-                yield self._make_region(border, end, _KIND_NAMES[types[1]], seen, number)
+            yield from self._make_page(position, border, end, seen, is_dictionary, ordinal)
             ordinal += not is_dictionary
             position = end
 
@@ -432,7 +405,7 @@ class _Mapper:
     def _map_hidden(self, gap: Region) -> Iterator[Region]:
         walk, position, ends = self._walk, gap.start, [gap.start]
         while position < gap.end and len(ends) <= MAX_MODULES:
-            end = self._find_module_end(position, gap.end, self._least)
+            end = self._frames.find_end(position, gap.end)
             if end is None:
                 break
             ends.append(end)
@@ -447,6 +420,5 @@ class _Mapper:
             yield Region(start=position, end=gap.end, kind="gap", state="unchecked")
 
 
-_KIND_NAMES = {kind: kind.name.lower().replace("_", " ") for kind in ModuleType}
-_DATA = (ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE)
-_DICTIONARY = (ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE)
+_DATA = ("data page header", "data page")
+_DICTIONARY = ("dictionary page header", "dictionary page")
