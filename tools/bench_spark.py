@@ -41,6 +41,7 @@ from pyspark.sql.types import StructType
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 
 import modcrypt as mc
+from modcrypt.jobs.listing import Folder, list_tables
 from modcrypt.spark import (
     Settings,
     encrypt_table,
@@ -50,7 +51,6 @@ from modcrypt.spark import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.jobs.task_files import Folder, list_tables
 from modcrypt.spark.session import spark_session
 from tools.figures import MIB, Figure, Row, below, figure, line, within
 
@@ -371,8 +371,8 @@ def listing(bench: Bench, folder: Path) -> Iterator[Row]:
     found = list_tables([Folder.at(folder, None)])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    yield Row("  the driver lists a file", micro(t[""], len(found.names)))
-    yield Row("  memory of the driver for it", figure([peak / len(found.names)], "bytes"))
+    yield Row("  the driver lists a file", micro(t[""], len(found)))
+    yield Row("  memory of the driver for it", figure([peak / len(found)], "bytes"))
 
 
 def tasks(bench: Bench) -> Iterator[Row]:

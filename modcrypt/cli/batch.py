@@ -1,15 +1,11 @@
-"""Run a command's work on one file or on all files of a folder: `Batch`.
+"""Run a command's conversion of one file, of all files of a folder, or of a folder on Spark.
 
 A failed file does not stop the others. Each file appears complete or not at all, so an interrupted
-run leaves finished files and untouched ones; a record tells the next run which are finished.
-
-This module has more than 400 lines because pairing files, running, recording and reporting share
-the state of one run.
+run leaves finished files and untouched ones; the next run finds the finished ones up to date.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -17,48 +13,67 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.output.failures import Failure, common_code, explain, printable
-from modcrypt.cli.output.progress import batch_bar
-from modcrypt.cli.shared import combine_options, convert, format_table, print_line
-from modcrypt.cli.source_files import File, Files, files_options, join_name, size_of
+from modcrypt.cli.options.parquet_options import decryption_properties, encryption_properties
+from modcrypt.cli.output.failures import common_code, show
+from modcrypt.cli.output.progress import batch_bar, progress_bar
+from modcrypt.cli.shared import combine_options, format_table, print_line
+from modcrypt.cli.spark import (
+    SHOWN,
+    decryption_settings,
+    encryption_settings,
+    iterate_rows,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+)
+from modcrypt.errors import printable
 from modcrypt.fork_safety import fork_safe
-from modcrypt.report.text import format_size
+from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.io.places import Place
-    from modcrypt.jobs.run_record import RunRecord
-    from modcrypt.parquet.crypto.properties import Encryption, FileDecryptionProperties
+    from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
+    from modcrypt.jobs.listing import File, Folder
+    from modcrypt.jobs.run_record import ConversionRecord
 
 __all__ = [
     "Batch",
-    "Conversion",
-    "Task",
     "batch_options",
     "digest_of",
+    "files_options",
     "in_place_option",
     "record_option",
 ]
 
-Progress: TypeAlias = Callable[[int], None]
-
 # --- options -------------------------------------------------------------------------------------
 
+files_options = combine_options(
+    click.option(
+        "--glob",
+        metavar="PATTERN",
+        help='For folders: process only files whose path matches PATTERN, for example "*.parquet".',
+    ),
+    click.option(
+        "--jobs",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="For folders: number of files processed concurrently. Default: number of processors.",
+    ),
+)
 in_place_option = click.option(
     "--in-place", is_flag=True, help="Overwrite SOURCE in place; omit DESTINATION."
 )
 record_option = click.option(
     "--record",
     metavar="FILE",
-    help="Resume file: record finished files in FILE, and skip those recorded there that "
+    help="Resume file: record finished files in FILE, and do not inspect those recorded there that "
     "have not changed since.",
 )
 batch_options = combine_options(
@@ -68,6 +83,7 @@ batch_options = combine_options(
         "--dry-run", is_flag=True, help="Report what would be done, without writing anything."
     ),
     click.option("--fail-fast", is_flag=True, help="Start no further file after a failure."),
+    spark_option,
 )
 
 _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
@@ -80,223 +96,270 @@ _NOT_RECORDED = {
     "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
 }  # fmt: skip
 
-
-# --- what is done with them ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A file to convert, with the arguments of the library's functions."""
-
-    source: str
-    destination: str | Place
-    overwrite: bool
-    threads: int | None
-    progress: Progress | None
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conversion:
-    """The work of a command on each file.
-
-    Attributes:
-        verb: Name of the work, such as "encrypt".
-        doing: Its present participle, such as "Encrypting".
-        done: Its past participle, such as "encrypted".
-        work: Function that converts a file and returns further fields of its result.
-        note: Function that returns a message about such fields for people, or an empty string.
-        once: Whether the work must not be done twice to a file in place, as hashing.
-    """
-
-    verb: str
-    doing: str
-    done: str
-    work: Callable[[Task], dict[str, Any]]
-    note: Callable[[dict[str, Any]], str] = lambda more: ""
-    once: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """A source file and its destination."""
-
-    source: File
-    destination: str
-    place: Place
-    make_folder: Callable[[], object]
-
-    @property
-    def target(self) -> str | Place:
-        """The destination as the library takes it; in a folder it follows no symbolic link."""
-        return self.destination if self.place.root is None else self.place
-
-
-@dataclass(slots=True, kw_only=True)
-class _Result:
-    """The outcome for one file: the conversion's `done`, `planned`, `skipped` or an error code."""
-
-    pair: _Pair
-    result: str
-    failure: Failure | None = None
-    seconds: float = 0.0
-    more: dict[str, Any] = field(default_factory=dict)
-    sizes: tuple[int | None, int | None] = (None, None)
-
-    def fields(self) -> dict[str, Any]:
-        failure = None if self.failure is None else self.failure.fields()
-        return {
-            "source": self.pair.source.name,
-            "destination": self.pair.destination,
-            "result": self.result,
-            "message": "" if failure is None else failure["message"],
-            "module": None if failure is None else failure["module"],
-            "source_bytes": self.sizes[0],
-            "destination_bytes": self.sizes[1],
-            "seconds": round(self.seconds, 6),
-            **self.more,
-        }
+_DOING = {
+    "encrypt": "Encrypting", "decrypt": "Decrypting", "rekey": "Rekeying", "mask": "Masking",
+    "share": "Sharing",
+}  # fmt: skip
 
 
 class Batch:
     """SOURCE and DESTINATION of a command, files or folders; nothing is written before `run`.
 
     Args:
-        options: Values of the command's options; those of `batch_options` and `in_place_option` are
-            removed.
+        verb: Name of the command.
         source: Path or URL.
         destination: Path or URL; None with `--in-place`.
+        options: Values of the command's other options; those of `batch_options`, `in_place_option`
+            and `output_options` are removed.
 
     Raises:
-        click.UsageError: The options contradict each other.
+        click.UsageError, ValueError: The options contradict each other, or there are no files.
         OSError: SOURCE does not exist.
     """
 
-    def __init__(self, options: dict[str, Any], source: str, destination: str | None) -> None:
-        self._glob: str | None = options.pop("glob")
-        self._jobs: int | None = options.pop("jobs")
-        self._record: str | None = options.pop("record")
-        self._dry_run: bool = options.pop("dry_run")
-        self._fail_fast: bool = options.pop("fail_fast")
-        self._in_place: bool = options.pop("in_place", False)
-        context = click.get_current_context()
-        self._arguments = [
-            text for value in context.params.values() for text in _iterate_texts(value)
-        ]
-        self._run = {"command": context.info_name, "options": digest_of(context.params)}
-        _check_names(source, destination, self._in_place, "in_place" in context.params)
-        written = (self._record, context.params.get("audit"))
+    def __init__(
+        self, verb: Verb, source: str, destination: str | None, options: dict[str, Any]
+    ) -> None:
+        self._verb = verb
+        names = ("glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads", "as_json")
+        self._options = {name: options.pop(name) for name in names}
+        self._keep_unknown_fields: bool = options.pop("keep_unknown_fields")
+        self._master: str | None = options.pop("spark_master")
+        in_place = options.pop("in_place", False)
+        self._parameters = click.get_current_context().params
+        _check_names(source, destination, in_place, "in_place" in self._parameters)
+        from modcrypt.jobs.listing import Folder  # not to be loaded for a usage error
+
+        self._source = Folder.at(source, absolute=False)
+        self._destination = None if destination is None else Folder.at(destination, absolute=False)
+        if self._master is not None:
+            refuse_local_options()
+            return
+        self._is_folder = self._source.is_folder
+        if self._is_folder:
+            self._find_files()
+        else:
+            self._take_file(source, destination)
+
+    def _find_files(self) -> None:
+        from modcrypt.jobs.listing import check_apart, list_tables, place_at
+
+        source, target = self._source, self._destination
         # A copy would lack the markers by which readers skip files of incomplete writes.
-        as_read = destination is not None
-        self._files = Files.find(source, self._glob, written, as_read=as_read)
-        if not self._files.folder:
-            refuse(_OF_FOLDERS, f"this needs a folder, but {source} is a file")
-        self._pairs = _make_pairs(self._files, destination)
-        self._folders = source, source if destination is None else destination
+        self._files: Sequence[File] = list_tables(
+            [source], as_read=target is not None, glob=self._options["glob"],
+            without=(self._options["record"], self._parameters.get("audit")),
+        )  # fmt: skip
+        if target is None:
+            return
+        check_apart(source, target)
+        sources = {place_at(file.name).resolve() for file in self._files}
+        for name in (target.file(source.inside(file.name)) for file in self._files):
+            if place_at(name).resolve() in sources:
+                raise click.UsageError(
+                    f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
+                )
 
-    def resolve_root(self, decryption: FileDecryptionProperties) -> FileDecryptionProperties:
-        """Return properties whose AAD prefixes use paths inside SOURCE, if it is a folder."""
-        resolved: FileDecryptionProperties = self._resolve_root(decryption, self._folders[0])
-        return resolved
+    def _take_file(self, source: str, destination: str | None) -> None:
+        from modcrypt.io.places import exists_error
+        from modcrypt.jobs.listing import Folder
 
-    def check_prefixes(self, encryption: Encryption, *, shared: bool) -> Encryption:
-        """Return properties whose AAD prefixes use paths inside DESTINATION, if it is a folder.
+        refuse(_OF_FOLDERS, f"this needs a folder, but {source} is a file")
+        self._source = Folder(source)
+        if destination is None:
+            return
+        if destination.endswith("/"):
+            raise click.UsageError(
+                f"{source} is a file, but {destination} is a folder; name a file as DESTINATION"
+            )
+        self._destination = Folder(destination)
+        if self._destination.place.resolve() == self._source.place.resolve():
+            if not self._options["force"]:
+                raise exists_error(destination)
+            self._destination = None
+
+    def encryption(self, options: dict[str, Any], audit: str | None = None, new: str = "") -> Any:
+        """Return the properties of the new files, or references to their keys for Spark.
 
         Args:
-            encryption: Properties of all files.
-            shared: Whether several files may have the same AAD prefix.
+            options: Values of `encryption_options`.
+            audit: File that records the uses of keys.
+            new: Beginning of the options' parameter names.
 
         Raises:
-            click.UsageError: Two files would have the same AAD prefix.
+            click.UsageError: The options contradict each other, or two files would have the same
+                AAD prefix.
         """
-        resolved: Encryption = self._resolve_root(encryption, self._folders[1])
-        if self._files.folder and not shared:
+        if self._master is not None:
+            return encryption_settings(options, new)
+        properties = encryption_properties(audit, new, **options)
+        if not self._is_folder:
+            return properties
+        properties = self._set_root(properties, self._destination or self._source)
+        if not options["shared_aad_prefix"]:
             from modcrypt.parquet.crypto.path_prefix import check_distinct
 
             try:
-                prefix = getattr(resolved, "aad_prefix", None)
-                check_distinct(prefix, [file.inside for file in self._files.members])
+                prefix = getattr(properties, "aad_prefix", None)
+                check_distinct(prefix, [self._source.inside(file.name) for file in self._files])
             except ValueError as error:
                 message = str(error).replace("pass shared_aad_prefix=True", "--shared-aad-prefix")
                 raise click.UsageError(
                     message.replace("in aad_prefix", "in --aad-prefix")
                 ) from None
-        return resolved
+        return properties
 
-    def _resolve_root(self, properties: Any, folder: str) -> Any:
-        from modcrypt.parquet.crypto.properties import set_prefix_root
+    def decryption(self, options: dict[str, Any]) -> Any:
+        """Return the properties that open the files, or references to their keys for Spark.
 
-        return set_prefix_root(properties, folder) if self._files.folder else properties
-
-    def refuse_column_loss(self, on_missing_key: str) -> None:
-        """Raise if files would be replaced by files that lack some of their columns."""
-        if self._in_place and on_missing_key != "error":
+        Raises:
+            click.UsageError: The options contradict each other, or columns would be lost.
+        """
+        if self._master is not None:
+            return decryption_settings(options)
+        if self._destination is None and options.get("on_missing_key", "error") != "error":
             raise click.UsageError(
                 "--in-place would permanently lose columns without a key; write to a DESTINATION"
             )
+        properties = decryption_properties(**options)
+        return self._set_root(properties, self._source) if self._is_folder else properties
+
+    def _set_root(self, properties: Any, folder: Folder) -> Any:
+        from modcrypt.parquet.crypto.properties import set_prefix_root
+
+        return set_prefix_root(properties, folder.name)
 
     def run(
-        self, conversion: Conversion, *, force: bool, threads: int | None, as_json: bool
-    ) -> int:
+        self, *, encryption: Any = None, decryption: Any = None, hash_key: Any = None,
+        **changes: Any,
+    ) -> int:  # fmt: skip
         """Convert the file, or all files; return the exit code.
 
         Args:
-            conversion: Work on each file.
-            force: Whether to replace existing destinations.
-            threads: Number of threads for each file, as the library takes it.
-            as_json: Whether to print JSON.
+            encryption: Result of `encryption`, if the verb needs it.
+            decryption: Result of `decryption`, if the verb needs it.
+            hash_key: Key of hashes, or the reference to it for Spark.
+            changes: Further attributes of `Change`.
         """
-        if self._files.folder or self._record is not None or self._dry_run:
-            run = _Run(conversion, self._pairs, force or self._in_place, threads, self._fail_fast)
-            return self._run_all(run, as_json)
-        (pair,) = self._pairs
+        options = self._options
+        from modcrypt.parquet.rewrite.file_rewrite import Change
 
-        def work(progress: Progress | None) -> dict[str, Any]:
-            more = conversion.work(
-                Task(
-                    source=pair.source.name,
-                    destination=pair.target,
-                    overwrite=force or self._in_place,
-                    threads=threads,
-                    progress=progress,
-                )
+        report = _Report(self._verb, options["dry_run"], options["as_json"], self._arguments)
+        how: dict[str, Any] = {
+            "verb": self._verb,
+            "encryption": encryption,
+            "decryption": decryption,
+            "change": Change(keep_unknown_fields=self._keep_unknown_fields, **changes),
+            "overwrite": options["force"],
+            "dry_run": options["dry_run"],
+        }
+        if self._master is not None:
+            return self._run_on_spark(self._master, report, {**how, "hash_key": hash_key})
+        from modcrypt.jobs.conversion import Conversion
+        from modcrypt.jobs.listing import list_tables
+
+        if not self._is_folder:
+            self._files = list_tables([self._source])
+        with ExitStack() as stack:
+            record = self._open_record()
+            how["change"] = replace(how["change"], hash_key=hash_key)
+            conversion = Conversion(
+                source=self._source,
+                destination=self._destination,
+                threads=options["threads"],
+                record=None if record is None else stack.enter_context(record),
+                **how,
             )
-            if note := conversion.note(more):
-                click.echo(f"modcrypt: {note}", err=True)
-            return more
+            if not (self._is_folder or record is not None or options["dry_run"]):
+                return self._run_single(conversion)
+            for done in stack.enter_context(closing(self._convert_each(conversion))):
+                report.count(done)
+                report.show(done)
+        return report.finish(len(self._files))
 
-        convert(conversion.doing, pair.source.name, pair.destination, work, as_json)
+    @property
+    def _arguments(self) -> list[str]:
+        return [text for value in self._parameters.values() for text in _iterate_texts(value)]
+
+    def _open_record(self) -> ConversionRecord | None:
+        path, dry_run = self._options["record"], self._options["dry_run"]
+        if path is None:
+            return None
+        from modcrypt.jobs.run_record import ConversionRecord
+
+        digest = digest_of(self._parameters)
+        try:
+            return ConversionRecord(path, self._verb, digest, write=not dry_run)
+        except BlockingIOError:
+            raise click.UsageError(f"another run is writing to the record {path}") from None
+
+    def _run_single(self, conversion: Conversion) -> int:
+        """Convert a file that the user named; its failure is raised."""
+        (file,) = self._files
+        started = time.perf_counter()
+        with progress_bar(_DOING[self._verb], file.size) as progress:
+            done = conversion.convert(file, progress)
+        done = replace(done, seconds=time.perf_counter() - started)
+        if self._options["as_json"]:
+            print_line(json.dumps(done.fields()))
+        elif done.result == "current":
+            where = printable(done.destination)
+            click.echo(f"modcrypt: {where}: up to date; nothing was done", err=True)
+        if done.message:
+            click.echo(f"modcrypt: {done.message}", err=True)
         return 0
 
-    def _run_all(self, run: _Run, as_json: bool) -> int:
+    def _convert_each(self, conversion: Conversion) -> Generator[ConvertedFile]:
+        """Yield the results in the order of the files; files that were not started have none."""
         from modcrypt.io.threads import usable_cores
-        from modcrypt.jobs.run_record import RunRecord
+        from modcrypt.jobs.engine import AbandonedError, Meter, map_files
+        from modcrypt.jobs.listing import sizes_total
 
-        run.arguments, run.dry_run = self._arguments, self._dry_run
-        started, results = time.perf_counter(), list[_Result]()
+        jobs = self._options["jobs"] or usable_cores()
+        if jobs > 1 and conversion.threads is None and len(self._files) > 1:
+            conversion = replace(conversion, threads=1)
+        failed = fork_safe(threading.Event())
+        total = sizes_total(self._files)
         with ExitStack() as stack:
-            if self._record is not None:
-                write = not self._dry_run
+            bar = batch_bar(_DOING[self._verb], len(self._files), total)
+            meter = Meter(stack.enter_context(bar))
+
+            def convert(file: File) -> ConvertedFile | None:
+                if meter.stop.is_set() or failed.is_set():
+                    return None
                 try:
-                    record = RunRecord(
-                        self._record, self._run, lambda entry: True, write=write, alone=write,
-                        related={"command": self._run["command"]},
-                    )  # fmt: skip
-                except BlockingIOError:
-                    raise click.UsageError(
-                        f"another run is writing to the record {self._record}"
-                    ) from None
-                run.record = stack.enter_context(record)
-            outcomes = run.results(self._jobs or usable_cores())
-            for result in stack.enter_context(closing(outcomes)):
-                results.append(result)
-                if as_json:
-                    print_line(json.dumps(result.fields()))
-        seconds = time.perf_counter() - started
-        _report(run, results, len(self._pairs), seconds, as_json)
-        return common_code(
-            outcome.failure.code for outcome in results if outcome.failure is not None
-        )
+                    done = conversion.run(file, meter.progress)
+                except AbandonedError:
+                    return None
+                if done.failed and self._options["fail_fast"]:
+                    failed.set()
+                meter.count_file(file.size)
+                return done
+
+            results = map_files(convert, self._files, threads=jobs, stop=meter.stop.set)
+            for done in stack.enter_context(closing(results)):
+                if done is not None:
+                    yield done
+
+    def _run_on_spark(self, master: str, report: _Report, how: dict[str, Any]) -> int:
+        target = None if self._destination is None else self._destination.name
+        with start_spark(master, self._verb) as spark:
+            from modcrypt.jobs.conversion import ConvertedFile
+            from modcrypt.spark.jobs.driver import convert_files
+
+            frame = convert_files(spark, self._source.name, target, **how)
+            shown = frame
+            if not report.as_json:  # do not bring all rows to the driver
+                shown = frame.where("failed or result = 'planned'").limit(SHOWN)
+            for row in iterate_rows(shown):
+                report.show(ConvertedFile.from_row(row))
+            groups = frame.selectExpr(
+                "result", "code", "if(failed, '', message) as message", "bytes_in"
+            ).groupBy("result", "code", "message")
+            for group in groups.agg({"*": "count", "bytes_in": "sum"}).collect():
+                count, size = group["count(1)"], group["sum(bytes_in)"]
+                report.add(group["result"], group["code"], group["message"], count, size or 0)
+        return report.finish(report.files)
 
 
 def _check_names(source: str, destination: str | None, in_place: bool, may: bool) -> None:
@@ -355,321 +418,79 @@ def _fingerprint_value(value: Any) -> Any:
 
 _MAX_FINGERPRINT_BYTES = 4 << 20  # read from a file that an option names
 
-
-# --- from sources to destinations ----------------------------------------------------------------
-
-
-def _make_pairs(files: Files, destination: str | None) -> list[_Pair]:
-    from modcrypt.io.places import Place
-    from modcrypt.io.stores import locate
-
-    if destination is None:
-        return [_make_pair(file, file.name, file.place) for file in files.members]
-    place = Place(*locate(destination, None))
-    if not files.folder:
-        if destination.endswith("/"):
-            raise click.UsageError(
-                f"{files.where} is a file, but {destination} is a folder; name a file as "
-                "DESTINATION"
-            )
-        return [_make_pair(files.members[0], destination, place)]
-    _check_folders(files, destination, place)
-    return list(_make_folder_pairs(files, destination, place))
-
-
-def _make_pair(source: File, destination: str, place: Place) -> _Pair:
-    return _Pair(source=source, destination=destination, place=place, make_folder=lambda: None)
-
-
-def _make_folder_pairs(files: Files, destination: str, place: Place) -> Iterator[_Pair]:
-    from modcrypt.parquet.datasets.discovery import Folder
-
-    folder = Folder(destination, None)
-    sources = {file.place.resolve().path for file in files.members}
-    for file in files.members:
-        name = join_name(destination, place, file.inside)
-        target = place.below(file.inside)
-        if (
-            place.filesystem is files.members[0].place.filesystem
-            and target.resolve().path in sources
-        ):
-            raise click.UsageError(
-                f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
-            )
-
-        def make_folder(inside: str = file.inside) -> None:
-            folder.place(inside)
-
-        yield _Pair(source=file, destination=name, place=target, make_folder=make_folder)
-
-
-def _check_folders(files: Files, destination: str, place: Place) -> None:
-    from modcrypt.io.places import Place
-    from modcrypt.io.stores import locate
-
-    source = Place(*locate(files.where, None))
-    if place.filesystem is None and os.path.exists(place.path) and not os.path.isdir(place.path):
-        raise NotADirectoryError(
-            errno.ENOTDIR, "SOURCE is a folder, so DESTINATION must be one", destination
-        )
-    if source.filesystem is not place.filesystem:
-        return
-    inner, outer = (folder.resolve().path.rstrip("/") for folder in (place, source))
-    if inner == outer:
-        raise click.UsageError("SOURCE and DESTINATION are the same folder")
-    if inner.startswith(f"{outer}/"):
-        raise click.UsageError(
-            "DESTINATION lies within SOURCE; choose another folder, or the next run would read "
-            "its files as sources"
-        )
-
-
-# --- the run -------------------------------------------------------------------------------------
-
-
-class _AbandonedError(Exception):
-    """The run ends, and an unfinished file is left as it was."""
-
-
-class _Run:
-    """A run over files, several of them concurrently."""
-
-    record: RunRecord | None = None
-    dry_run = False
-    arguments: Sequence[str] = ()
-
-    def __init__(
-        self,
-        conversion: Conversion,
-        pairs: Sequence[_Pair],
-        overwrite: bool,
-        threads: int | None,
-        fail_fast: bool,
-    ) -> None:
-        self.conversion = conversion
-        self._pairs, self._overwrite, self._threads = pairs, overwrite, threads
-        self._fail_fast = fail_fast
-        self._failed = fork_safe(threading.Event())  # set: start no further file
-        self._stop = fork_safe(threading.Event())  # set: abandon started files
-
-    def results(self, jobs: int) -> Generator[_Result]:
-        """Yield the results in the order of the files; files that were not started have none."""
-        if jobs > 1 and self._threads is None and len(self._pairs) > 1:
-            self._threads = 1
-        sizes = [size_of(pair.source.place) for pair in self._pairs]
-        total = None if None in sizes else sum(size or 0 for size in sizes)
-        with ExitStack() as stack:
-            update_bar = stack.enter_context(
-                batch_bar(self.conversion.doing, len(self._pairs), total)
-            )
-            meter = _Meter(update_bar, self._stop)
-            pool = stack.enter_context(ThreadPoolExecutor(jobs, "modcrypt-files"))
-            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            stack.callback(self._stop.set)  # no effect after the last file
-            for result in pool.map(lambda pair: self._process_file(pair, meter), self._pairs):
-                if result is not None:
-                    yield result
-
-    def _process_file(self, pair: _Pair, meter: _Meter) -> _Result | None:
-        if self._stop.is_set() or self._failed.is_set():
-            return None
-        size = size_of(pair.source.place)
-        started = time.perf_counter()
-        try:
-            result = self._convert_file(pair, meter.file_progress())
-        except _AbandonedError:
-            return None
-        except Exception as error:  # the report shows it; the other files continue
-            failure = explain(error, self.arguments)
-            result = _Result(pair=pair, result=failure.word, failure=failure)
-            if self._fail_fast:
-                self._failed.set()
-        result.seconds = time.perf_counter() - started
-        result.sizes = size, None if result.failure else size_of(pair.place)
-        meter.count_file(size)
-        return result
-
-    def _convert_file(self, pair: _Pair, progress: Progress) -> _Result:
-        entry = _RecordEntry(self.record, pair, once=self.conversion.once)
-        if entry.is_done():
-            return _Result(pair=pair, result="skipped")
-        entry.check_unchanged()
-        overwrite = self._overwrite or entry.is_begun()
-        if not overwrite:
-            pair.place.check_absent()
-        task = Task(
-            source=pair.source.name,
-            destination=pair.target,
-            overwrite=overwrite,
-            threads=self._threads,
-            progress=progress,
-            dry_run=self.dry_run,
-        )
-        if self.dry_run:
-            return _Result(pair=pair, result="planned", more=self.conversion.work(task))
-        pair.make_folder()
-        entry.begin()
-        more = self.conversion.work(task)
-        entry.end()
-        return _Result(pair=pair, result=self.conversion.done, more=more)
-
-
-class _RecordEntry:
-    """The entry of a record for one file and its destination."""
-
-    def __init__(self, record: RunRecord | None, pair: _Pair, *, once: bool) -> None:
-        self._record, self._pair, self._once = record, pair, once
-        self._name = pair.place.full_name
-        self._source = pair.source.place.full_name
-
-    def _stamps(self) -> list[Any]:
-        from modcrypt.jobs.run_record import stamps_of
-
-        source = self._pair.source.place.stamp()
-        return [None if source is None else list(source), *stamps_of(self._pair.place)]
-
-    def is_done(self) -> bool:
-        """Return whether source and destination are as such a run left them."""
-        if self._record is None:
-            return False
-        stamps = self._stamps()
-        noted = None if None in stamps[:2] else self._record.find_done(self._name, stamps)
-        return noted is not None and noted.get("source") == self._source
-
-    def is_begun(self) -> bool:
-        """Return whether such a run may have published the destination without recording it."""
-        return self._last_begun() is not None and self._name != self._source
-
-    def check_unchanged(self) -> None:
-        """Raise if an interrupted run may have replaced the file: hashes must not be hashed again.
-
-        Raises:
-            OSError: The file is not the one that the run began with.
-        """
-        if self._record is None or self._name != self._source:
-            return
-        if self._once and self._is_done_otherwise():
-            raise OSError(
-                errno.ESTALE,
-                "a run with other options has already processed this file, according to the "
-                "record; it was left as it is, so that hashes are not hashed again",
-                self._pair.source.name,
-            )
-        begun = self._last_begun()
-        if begun is None or begun.get("was") == self._stamps()[0]:
-            return
-        raise OSError(
-            errno.ESTALE,
-            "file changed after an interrupted run had started it, probably by that run; it was "
-            "left as it is: inspect it",
-            self._pair.source.name,
-        )
-
-    def _is_done_otherwise(self) -> bool:
-        """Return whether the file is as any run of the command left, or may have left, it."""
-        noted = None if self._record is None else self._record.find_last_related(self._name)
-        if noted is None:
-            return False
-        now = self._stamps()[0]
-        if "begun" in noted:
-            return bool(noted.get("was") != now)
-        return bool(noted["stamps"][1] == now)
-
-    def _last_begun(self) -> dict[str, Any] | None:
-        noted = None if self._record is None else self._record.find_last(self._name)
-        return noted if noted is not None and noted.get("begun") == self._source else None
-
-    def begin(self) -> None:
-        """Record that the file is started, before anything is written."""
-        if self._record is not None:
-            fields = {"begun": self._source, "was": self._stamps()[0]}
-            self._record.note(self._name, None, durable=self._name == self._source, **fields)
-
-    def end(self) -> None:
-        """Record that the file is finished, and its state."""
-        if self._record is not None:
-            self._record.note(self._name, self._stamps(), source=self._source)
-
-
-class _Meter:
-    """A counter of the bytes and files that all threads have processed."""
-
-    def __init__(self, update_bar: Callable[[int, int], None], stop: threading.Event) -> None:
-        self._update_bar, self._stop = update_bar, stop
-        self._lock = fork_safe(threading.Lock())
-        self._files, self._finished = 0, 0  # finished files and their bytes
-        self._running: dict[int, int] = {}  # bytes of the current file by thread
-
-    def file_progress(self) -> Progress:
-        """Return a function to call with the number of bytes done of one file."""
-
-        def progress(done: int) -> None:
-            if self._stop.is_set():
-                raise _AbandonedError
-            self._show(done, None)
-
-        return progress
-
-    def count_file(self, size: int | None) -> None:
-        """Count a file as finished, whatever its result."""
-        self._show(0, size or 0)
-
-    def _show(self, done: int, finished: int | None) -> None:
-        with self._lock:
-            self._running[threading.get_ident()] = done
-            if finished is not None:
-                self._files, self._finished = self._files + 1, self._finished + finished
-            self._update_bar(self._finished + sum(self._running.values()), self._files)
-
-
 # --- the report ----------------------------------------------------------------------------------
 
 
-def _report(
-    run: _Run, results: Sequence[_Result], files: int, seconds: float, as_json: bool
-) -> None:
-    done = run.conversion.done
-    counts = Counter(
-        "failed" if result.failure is not None else result.result for result in results
-    )
-    counts["not begun"] = files - len(results)
-    names = (done, "planned", "skipped", "failed", "not begun")
-    size = sum(result.sizes[0] or 0 for result in results if result.result in (done, "planned"))
-    if as_json:
-        totals = {name.replace(" ", "_"): counts[name] for name in names}
-        more = {"source_bytes": size, "dry_run": run.dry_run, "seconds": round(seconds, 6)}
-        print_line(json.dumps({"files": files, **totals, **more}))
-        return
-    for result in results:
-        if result.result == "planned":
-            print_line(printable(_format_plan(run.conversion.verb, result.pair)))
-    rows = [
-        (result.pair.source.name, result.result, result.failure.message)
-        for result in results
-        if result.failure is not None
-    ]
-    if rows:
-        print_line(format_table(("file", "error", "message"), rows, left=(0, 1, 2)))
-    _print_notes(run.conversion, results)
-    words = {"planned": f"to {run.conversion.verb}"}
-    totals_text = ", ".join(
-        f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
-    )
-    of_size = f"; {format_size(size)}" if size else ""
-    print_line(f"{files} file{'s' * (files != 1)}: {totals_text}{of_size}")
+class _Report:
+    """Results of a run, as they are told to the user, the same here and on Spark."""
 
+    def __init__(self, verb: Verb, dry_run: bool, as_json: bool, arguments: Sequence[str]) -> None:
+        from modcrypt.jobs.conversion import DONE
 
-def _format_plan(verb: str, pair: _Pair) -> str:
-    if pair.destination == pair.source.name:
-        return f"would {verb} {pair.source.name}"
-    return f"would {verb} {pair.source.name} to {pair.destination}"
+        self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run
+        self.as_json, self._arguments = as_json, arguments
+        self._started = time.perf_counter()
+        self._counts, self._notes = Counter[str](), Counter[str]()
+        self._codes, self._size = set[int](), 0
+        self._failures: list[tuple[str, str, str]] = []
 
+    @property
+    def files(self) -> int:
+        """The number of files that were counted."""
+        return self._counts.total()
 
-def _print_notes(conversion: Conversion, results: Sequence[_Result]) -> None:
-    """Print further messages about the results, each once."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    done = [result for result in results if result.result == conversion.done]
-    for note, count in Counter(conversion.note(result.more) for result in done).items():
-        if note:
-            click.echo(f"modcrypt: {note} ({count} file{'s' * (count != 1)})", err=True)
+    def count(self, file: ConvertedFile) -> None:
+        """Count one file."""
+        self.add(file.result, file.code, file.message, 1, file.bytes_in or 0)
+
+    def add(self, result: str, code: int, message: str, count: int, size: int) -> None:
+        """Count files with the same result."""
+        self._counts["failed" if code else result] += count
+        if code:
+            self._codes.add(code)
+        if result in (self._done, "planned"):
+            self._size += size
+        if result == self._done and message:
+            self._notes[message] += count
+
+    def show(self, file: ConvertedFile) -> None:
+        """Print the line of one file, or keep what `finish` prints of it."""
+        message = show(file.result, file.message, self._arguments) if file.failed else file.message
+        if self.as_json:
+            print_line(json.dumps({**file.fields(), "message": message}))
+        elif file.failed:
+            self._failures.append((file.path, file.result, message))
+        elif file.result == "planned":
+            where = "" if file.destination == file.path else f" to {file.destination}"
+            print_line(printable(f"would {self._verb} {file.path}{where}"))
+
+    def finish(self, files: int) -> int:
+        """Print the totals; return the exit code.
+
+        Args:
+            files: Number of files, with those that were not begun.
+        """
+        counts = self._counts
+        counts["not begun"] = files - self.files
+        names = (self._done, "current", "planned", "failed", "not begun")
+        if self.as_json:
+            totals = {name.replace(" ", "_"): counts[name] for name in names}
+            seconds = round(time.perf_counter() - self._started, 6)
+            more = {"source_bytes": self._size, "dry_run": self._dry_run, "seconds": seconds}
+            print_line(json.dumps({"files": files, **totals, **more}))
+            return common_code(self._codes)
+        if self._failures:
+            print_line(format_table(("file", "error", "message"), self._failures, left=(0, 1, 2)))
+            if counts["failed"] > len(self._failures):
+                print_line(f"and {counts['failed'] - len(self._failures)} more")
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        for note, count in self._notes.items():
+            click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
+        words = {"planned": f"to {self._verb}"}
+        text = ", ".join(
+            f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
+        )
+        of_size = f"; {format_size(self._size)}" if self._size else ""
+        print_line(f"{format_count(files, 'file')}: {text}{of_size}")
+        return common_code(self._codes)

@@ -10,9 +10,9 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.parquet_options import decryption_properties
 from modcrypt.cli.shared import combine_options
-from modcrypt.cli.source_files import File, Files
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
 __all__ = ["HtmlPage", "find_files", "html_options", "properties_of_options"]
@@ -28,7 +28,7 @@ html_options = combine_options(
 
 
 def properties_of_options(
-    reading: dict[str, Any], paths: Sequence[str], files: Sequence[File]
+    reading: dict[str, Any], paths: Sequence[str]
 ) -> FileDecryptionProperties | None:
     """Return the properties that the options set; None if no option is typed."""
     context = click.get_current_context()
@@ -38,7 +38,9 @@ def properties_of_options(
     if not typed:
         return None
     properties = decryption_properties(**reading)
-    if len(paths) == 1 and files[0].inside:
+    from modcrypt.jobs.listing import Folder
+
+    if len(paths) == 1 and Folder.at(paths[0]).is_folder:
         from modcrypt.parquet.crypto.properties import set_prefix_root
 
         properties = set_prefix_root(properties, paths[0])
@@ -50,14 +52,16 @@ def find_files(paths: Iterable[str], glob: str | None) -> list[File]:
 
     Raises:
         FileNotFoundError: A path does not exist.
-        click.UsageError: A folder has no matching files.
+        ValueError: A folder has no matching files.
     """
+    from modcrypt.jobs.listing import Folder, list_tables, place_at
+
     by_name: dict[str, File] = {}
     for path in paths:
         if path == "-":
             raise click.UsageError("pipes are not supported: Parquet needs random access")
-        for file in Files.find(path, glob).members:
-            by_name.setdefault(file.place.full_name, file)
+        for file in list_tables([Folder.at(path, absolute=False)], glob=glob):
+            by_name.setdefault(place_at(file.name).full_name, file)
     return list(by_name.values())
 
 
@@ -76,6 +80,7 @@ class HtmlPage:
 
     def __init__(self, out: str | None, force: bool, files: Sequence[File]) -> None:
         from modcrypt.io.places import place_of
+        from modcrypt.jobs.listing import place_at
 
         self.out, self._force = out, force
         if out is None:
@@ -84,7 +89,7 @@ class HtmlPage:
             raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
         place = place_of(out)
         assert place is not None  # it is a path
-        if place.resolve() == files[0].place.resolve():
+        if place.resolve() == place_at(files[0].name).resolve():
             raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
         if not force:
             place.check_absent()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from modcrypt.cli.batch import files_options
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options
 from modcrypt.cli.options.parquet_options import parquet_key_options
@@ -30,10 +31,10 @@ from modcrypt.cli.shared import (
     print_line,
     root_option,
 )
-from modcrypt.cli.source_files import File, files_options
 from modcrypt.cli.spark import inspect_on_spark, spark_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.listing import File
     from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
 
 __all__ = ["inspect"]
@@ -85,7 +86,7 @@ def inspect(
 
     files = find_files(paths, glob)
     page = HtmlPage(html, force, files)
-    properties = properties_of_options(reading, paths, files)
+    properties = properties_of_options(reading, paths)
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
         single = look(files[0].name)

@@ -9,38 +9,22 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-import modcrypt
-from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
+from modcrypt.cli.batch import Batch, batch_options, in_place_option
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
-    decryption_properties,
     encryption_options,
-    encryption_properties,
     missing_key_option,
     output_options,
     parquet_key_options,
 )
-from modcrypt.cli.parquet import format_missing_columns
 from modcrypt.cli.shared import prefix_options, read_key, root_option
-from modcrypt.cli.spark import (
-    encryption_settings,
-    hash_key_reference,
-    mask_on_spark,
-    rekey_on_spark,
-    share_on_spark,
-    spark_option,
-)
-
-if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.keys import Key
-    from modcrypt.parquet.crypto.properties import Encryption
-    from modcrypt.spark.settings import Settings
+from modcrypt.cli.spark import hash_key_reference
 
 __all__ = ["mask", "rekey", "share"]
 
@@ -99,16 +83,11 @@ def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name[len(_NEW) :]: options.pop(name) for name in names}
 
 
-def _new_properties(batch: Batch, new: dict[str, Any], audit: str | None) -> Encryption:
+def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
+    """Return the encryption of the new files; remove its options from a command's."""
+    new = _take_new_options(options)
     with _use_new_option_names():
-        properties = encryption_properties(audit, _NEW, **new)
-        return batch.check_prefixes(properties, shared=new["shared_aad_prefix"])
-
-
-def _new_settings(new: dict[str, Any]) -> Settings:
-    """Return the properties of the new file as references for Spark."""
-    with _use_new_option_names():
-        return encryption_settings(new, _NEW)
+        return batch.encryption(new, options["audit"], _NEW)
 
 
 def _has_new_options() -> bool:
@@ -171,20 +150,8 @@ Example: two columns for a partner, under a key of their own
 @audit_option
 @in_place_option
 @batch_options
-@spark_option
 @output_options
-def rekey(
-    *,
-    source: str,
-    destination: str | None,
-    keep_unchanged: bool,
-    spark_master: str | None,
-    keep_unknown_fields: bool,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **options: Any) -> int:
     """Encrypt encrypted files again under other keys.
 
     SOURCE and DESTINATION are both files or both folders. The --new options set keys, algorithm,
@@ -192,35 +159,11 @@ def rekey(
     modcrypt authenticates every module and encrypts it again, without decoding pages or writing
     plaintext.
     """
-    if spark_master is not None:
-        settings = _new_settings(_take_new_options(options))
-        return rekey_on_spark(
-            spark_master, source, destination, options, settings, force=force, as_json=as_json
-        )
-    batch = Batch(options, source, destination)
-    batch.refuse_column_loss(options["on_missing_key"])
-    new = _take_new_options(options)
-    encryption = _new_properties(batch, new, options["audit"])
-    decryption = batch.resolve_root(decryption_properties(**options))
-
-    def work(task: Task) -> dict[str, Any]:
-        return modcrypt.rekey_parquet(
-            task.source,
-            task.destination,
-            decryption,
-            encryption,
-            keep_unchanged=keep_unchanged,
-            overwrite=task.overwrite,
-            threads=task.threads,
-            progress=task.progress,
-            dry_run=task.dry_run,
-            keep_unknown_fields=keep_unknown_fields,
-        ).fields()
-
-    conversion = Conversion(
-        verb="rekey", doing="Rekeying", done="rekeyed", work=work, note=format_missing_columns
+    batch = Batch("rekey", source, destination, options)
+    encryption = _new_encryption(batch, options)
+    return batch.run(
+        decryption=batch.decryption(options), encryption=encryption, keep_unchanged=keep_unchanged
     )
-    return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
 @_with_new_options
@@ -272,7 +215,6 @@ def rekey(
 @audit_option
 @in_place_option
 @batch_options
-@spark_option
 @output_options
 def mask(
     *,
@@ -284,11 +226,6 @@ def mask(
     hash_key_file: str | None,
     hash_key_env: str | None,
     hash_key_fd: int | None,
-    spark_master: str | None,
-    keep_unknown_fields: bool,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
     **options: Any,
 ) -> int:
     """Remove, null or hash columns of encrypted files.
@@ -300,60 +237,35 @@ def mask(
     """
     if not (null or hashed or drop):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
-    if spark_master is not None:
-        _check_hash_key(bool(hashed), hash_key_file, hash_key_env, hash_key_fd)
-        reference = hash_key_reference(hash_key_file, hash_key_env)
-        masks = {"null": null, "hashed": hashed, "drop": drop, "hash_key": reference}
-        new = _take_new_options(options)
-        return mask_on_spark(
-            spark_master, source, destination, options,
-            _new_settings(new) if _has_new_options() else None,
-            masks, force=force, as_json=as_json,
-        )  # fmt: skip
-    batch = Batch(options, source, destination)
-    hash_key = _hash_key(hash_key_file, hash_key_env, hash_key_fd, bool(hashed))
-    new = _take_new_options(options)
-    encryption = _new_properties(batch, new, options["audit"]) if _has_new_options() else None
-    decryption = batch.resolve_root(decryption_properties(**options))
-
-    def work(task: Task) -> dict[str, Any]:
-        return modcrypt.mask_parquet(
-            task.source,
-            task.destination,
-            decryption,
-            encryption,
-            null=null,
-            hashed=hashed,
-            drop=drop,
-            hash_key=hash_key,
-            overwrite=task.overwrite,
-            threads=task.threads,
-            progress=task.progress,
-            dry_run=task.dry_run,
-            keep_unknown_fields=keep_unknown_fields,
-        ).fields()
-
-    conversion = Conversion(
-        verb="mask", doing="Masking", done="masked", work=work, once=bool(hashed)
-    )
-    return batch.run(conversion, force=force, threads=threads, as_json=as_json)
+    on_spark = options["spark_master"] is not None
+    batch = Batch("mask", source, destination, options)
+    hash_key = _hash_key(hash_key_file, hash_key_env, hash_key_fd, bool(hashed), on_spark)
+    encryption = _new_encryption(batch, options) if _has_new_options() else None
+    _take_new_options(options)
+    return batch.run(
+        decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,
+        drop=drop, hash_key=hash_key,
+    )  # fmt: skip
 
 
-def _hash_key(file: str | None, env: str | None, fd: int | None, needed: bool) -> Key | None:
-    _check_hash_key(needed, file, env, fd)
-    return read_key(file, env, fd, "key of the hashes", "--hash-key")
+def _hash_key(
+    file: str | None, env: str | None, fd: int | None, needed: bool, on_spark: bool
+) -> Any:
+    """Return the hash key, or the reference to it for Spark.
 
-
-def _check_hash_key(needed: bool, *given: object) -> None:
-    """Raise unless there is a hash key if, and only if, columns are hashed."""
+    There must be one if, and only if, columns are hashed.
+    """
     if not needed:
         refuse(
             {"hash_key_file", "hash_key_env", "hash_key_fd"}, "name the columns to hash by --hash"
         )
-    elif all(value is None for value in given):
+    elif file is None and env is None and fd is None:
         raise click.UsageError(
             "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
         )
+    if on_spark:
+        return hash_key_reference(file, env)
+    return read_key(file, env, fd, "key of the hashes", "--hash-key")
 
 
 @_with_new_options
@@ -374,20 +286,8 @@ def _check_hash_key(needed: bool, *given: object) -> None:
 @reading_service_options
 @audit_option
 @batch_options
-@spark_option
 @output_options
-def share(
-    *,
-    source: str,
-    destination: str,
-    columns: tuple[str, ...],
-    spark_master: str | None,
-    keep_unknown_fields: bool,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def share(*, source: str, destination: str, columns: tuple[str, ...], **options: Any) -> int:
     """Copy some columns of encrypted files for another party.
 
     SOURCE and DESTINATION are both files or both folders. DESTINATION contains only the columns
@@ -396,30 +296,6 @@ def share(
     """
     if not columns:
         raise click.UsageError("no column is named; use --column")
-    if spark_master is not None:
-        settings = _new_settings(_take_new_options(options))
-        return share_on_spark(
-            spark_master, source, destination, options, settings, columns, force=force,
-            as_json=as_json,
-        )  # fmt: skip
-    batch = Batch(options, source, destination)
-    new = _take_new_options(options)
-    encryption = _new_properties(batch, new, options["audit"])
-    decryption = batch.resolve_root(decryption_properties(**options))
-
-    def work(task: Task) -> dict[str, Any]:
-        return modcrypt.share_parquet(
-            task.source,
-            task.destination,
-            decryption,
-            encryption,
-            columns,
-            overwrite=task.overwrite,
-            threads=task.threads,
-            progress=task.progress,
-            dry_run=task.dry_run,
-            keep_unknown_fields=keep_unknown_fields,
-        ).fields()
-
-    conversion = Conversion(verb="share", doing="Sharing", done="shared", work=work)
-    return batch.run(conversion, force=force, threads=threads, as_json=as_json)
+    batch = Batch("share", source, destination, options)
+    encryption = _new_encryption(batch, options)
+    return batch.run(decryption=batch.decryption(options), encryption=encryption, only=columns)

@@ -36,20 +36,19 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.spark.settings import Settings
 
 __all__ = [
-    "decrypt_on_spark",
+    "SHOWN",
     "decryption_settings",
-    "encrypt_on_spark",
     "encryption_settings",
     "hash_key_reference",
     "inspect_on_spark",
-    "mask_on_spark",
-    "rekey_on_spark",
+    "iterate_rows",
+    "refuse_local_options",
     "rotate_on_spark",
     "rotate_table_on_spark",
     "scan_on_spark",
     "service_settings",
-    "share_on_spark",
     "spark_option",
+    "start_spark",
     "verify_on_spark",
 ]
 
@@ -71,105 +70,6 @@ Options = dict[str, Any]
 Job = Callable[["SparkSession"], "DataFrame"]
 
 # --- the commands --------------------------------------------------------------------------------
-
-
-def encrypt_on_spark(
-    master: str, source: str, destination: str | None, options: Options, *, force: bool,
-    as_json: bool,
-) -> int:  # fmt: skip
-    """Run `encrypt` on a folder; return the exit code.
-
-    Args:
-        master: Value of `spark_option`.
-        source: SOURCE argument of the command.
-        destination: DESTINATION argument of the command.
-        options: Other options, including those of `batch_options` and `in_place_option`.
-        force: Whether to replace existing destinations.
-        as_json: Whether to print JSON.
-    """
-    more = _take_folder_options(options, destination, force)
-    settings = encryption_settings(options)
-
-    def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs.table_jobs import encrypt_table
-
-        return encrypt_table(spark, source, destination, settings, **more)
-
-    return _run_conversion(master, "encrypt", job, as_json)
-
-
-def decrypt_on_spark(
-    master: str, source: str, destination: str | None, options: Options, *, force: bool,
-    as_json: bool,
-) -> int:  # fmt: skip
-    """Run `decrypt` on a folder; arguments as for `encrypt_on_spark`."""
-    more = _take_folder_options(options, destination, force)
-    settings = decryption_settings(options)
-
-    def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs.table_jobs import decrypt_table
-
-        return decrypt_table(spark, source, destination, settings, **more)
-
-    return _run_conversion(master, "decrypt", job, as_json)
-
-
-def rekey_on_spark(
-    master: str, source: str, destination: str | None, options: Options, encryption: Settings, *,
-    force: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Run `rekey` on a folder; other arguments as for `encrypt_on_spark`.
-
-    Args:
-        encryption: Settings of the new files, from `encryption_settings`.
-    """
-    refuse({"keep_unchanged"}, "not supported with --spark")
-    more = _take_folder_options(options, destination, force)
-    decryption = decryption_settings(options)
-
-    def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs.table_jobs import rekey_table
-
-        return rekey_table(spark, source, destination, decryption, encryption, **more)
-
-    return _run_conversion(master, "rekey", job, as_json)
-
-
-def mask_on_spark(
-    master: str, source: str, destination: str | None, options: Options,
-    encryption: Settings | None, masks: dict[str, Any], *, force: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Run `mask` on a folder; other arguments as for `rekey_on_spark`.
-
-    Args:
-        encryption: Settings of the new files; None for the files' own keys.
-        masks: Arguments of `mask_table`.
-    """
-    more = _take_folder_options(options, destination, force)
-    decryption = decryption_settings(options)
-
-    def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs.table_jobs import mask_table
-
-        return mask_table(spark, source, destination, decryption, encryption, **masks, **more)
-
-    return _run_conversion(master, "mask", job, as_json)
-
-
-def share_on_spark(
-    master: str, source: str, destination: str, options: Options, encryption: Settings,
-    columns: Sequence[str], *, force: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Run `share` on a folder; arguments as for `rekey_on_spark`."""
-    more = _take_folder_options(options, destination, force)
-    decryption = decryption_settings(options)
-
-    def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs.table_jobs import share_table
-
-        return share_table(spark, source, destination, decryption, encryption, columns, **more)
-
-    return _run_conversion(master, "share", job, as_json)
 
 
 def rotate_on_spark(
@@ -216,7 +116,7 @@ def rotate_table_on_spark(
     """
     from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
-    with _start_spark(master, f"iceberg rotate {what}") as spark:
+    with start_spark(master, f"iceberg rotate {what}") as spark:
         if what == "dek":
             return rotate_table_deks(spark, table, settings)
         return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
@@ -226,20 +126,20 @@ def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_jso
     """Run `keys scan`, printing numbers of files for people; return the exit code."""
     named = Service(dict(options)).named
     settings = decryption_settings(options) if named else None
-    _refuse_local_options()
-    with _start_spark(master, "keys scan") as spark:
+    refuse_local_options()
+    with start_spark(master, "keys scan") as spark:
         from modcrypt.spark.jobs.table_jobs import scan_keys
 
         scan_frame = scan_keys(spark, list(paths), settings)
         if as_json:
-            for row in _iterate_rows(scan_frame):
+            for row in iterate_rows(scan_frame):
                 del row["worker"], row["failed"]
                 message = use_option_names(row["message"] or "")
                 print_line(json.dumps({"file": row.pop("path"), **row, "message": message}))
         else:
             counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
             _print_keys(
-                list(_iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
+                list(iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
             )
         failures = scan_frame.where("failed")
         count = failures.count()
@@ -272,19 +172,19 @@ def verify_on_spark(
         strict: Whether an unauthenticated part makes the exit code 1.
         as_json: Whether to print JSON.
     """
-    _refuse_local_options()
+    refuse_local_options()
     refuse(
         {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
         "not supported with --spark",
     )
     settings = decryption_settings(options) if _is_any_typed(options) else None
     started = time.perf_counter()
-    with _start_spark(master, "verify") as spark:
+    with start_spark(master, "verify") as spark:
         from modcrypt.spark.jobs.table_jobs import verify_table
 
         verified = verify_table(spark, list(paths), settings)
         if as_json:
-            for row in _iterate_rows(verified):
+            for row in iterate_rows(verified):
                 print_line(json.dumps(_verified_fields(row)))
         copies = _find_copies(verified)
         totals = _count_totals(verified, copies)
@@ -367,17 +267,17 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
         options: Options of keys, prefix and service.
         as_json: Whether to print JSON, in which columns are counted.
     """
-    _refuse_local_options()
+    refuse_local_options()
     refuse({"html", "force", "pages"}, "not supported with --spark")
     settings = decryption_settings(options) if _is_any_typed(options) else None
-    with _start_spark(master, "inspect") as spark:
+    with start_spark(master, "inspect") as spark:
         from modcrypt.spark.jobs.table_jobs import inspect_table
 
         inspected = inspect_table(spark, list(paths), settings)
         failures = inspected.where("failed")
         count = failures.count()
         if as_json:
-            for row in _iterate_rows(inspected):
+            for row in iterate_rows(inspected):
                 print_line(json.dumps(_inspected_fields(row)))
         else:
             _print_kinds(inspected.where("not failed"))
@@ -419,27 +319,16 @@ def _print_kinds(inspected: DataFrame) -> None:
 # --- what they have in common --------------------------------------------------------------------
 
 
-def _run_conversion(master: str, verb: str, job: Job, as_json: bool) -> int:
-    def fields(row: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "source": row["path"], "destination": row["destination"], "result": row["result"],
-            "message": use_option_names(row["message"]), "source_bytes": row["bytes_in"],
-            "destination_bytes": row["bytes_out"], "seconds": round(row["seconds"] or 0.0, 6),
-        }  # fmt: skip
-
-    return _run_job(master, verb, job, fields, as_json)
-
-
 def _run_job(
     master: str, verb: str, job: Job, fields: Callable[[dict[str, Any]], dict[str, Any]],
     as_json: bool,
 ) -> int:  # fmt: skip
     """Run a Spark job with a row for each file, print the report, and return the exit code."""
     started = time.perf_counter()
-    with _start_spark(master, verb) as spark:
+    with start_spark(master, verb) as spark:
         report = job(spark)
         if as_json:
-            for row in _iterate_rows(report):
+            for row in iterate_rows(report):
                 print_line(json.dumps(fields(row)))
         counted = [row.asDict() for row in report.groupBy("result", "failed").count().collect()]
         failed = sum(row["count"] for row in counted if row["failed"])
@@ -457,14 +346,15 @@ def _run_job(
     return exit_code(row["result"] for row in counted if row["failed"])
 
 
-def _start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:
+def start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:
+    """Return a session for a command."""
     from modcrypt.spark.session import spark_session
 
     bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     return spark_session(master, f"modcrypt {verb}", bar)
 
 
-def _iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
+def iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the rows, one partition at a time."""
     return (row.asDict() for row in frame.toLocalIterator())
 
@@ -480,26 +370,16 @@ def _print_failures(failures: DataFrame, count: int, result: str = "result") -> 
 # --- from options to references ------------------------------------------------------------------
 
 
-def _refuse_local_options() -> None:
+def refuse_local_options() -> None:
+    """Raise a usage error if an option is typed that Spark's executors can't follow."""
     refuse(
         _NOT_ON_SPARK,
         "not supported with --spark, which checks each file and distributes the work itself",
     )
     refuse(_NOT_SENT | {f"new_{name}" for name in _NOT_SENT}, "Spark's executors cannot read this")
-    refuse({"no_check_footer", "keep_unknown_fields"}, "not supported with --spark")
-
-
-def _take_folder_options(options: Options, destination: str | None, force: bool) -> dict[str, Any]:
-    """Remove the values of `batch_options` from the options; return arguments of a job."""
-    _refuse_local_options()
-    dry_run, in_place = options.pop("dry_run"), options.pop("in_place", False)
-    for name in ("glob", "jobs", "record", "fail_fast"):
-        options.pop(name)
-    if in_place and destination is not None:
-        raise click.UsageError("--in-place takes no DESTINATION")
-    if destination is None and not in_place:
-        raise click.UsageError("Missing argument 'DESTINATION'; name it or pass --in-place")
-    return {"overwrite": force, "dry_run": dry_run}
+    refuse(
+        {"no_check_footer", "keep_unknown_fields", "keep_unchanged"}, "not supported with --spark"
+    )
 
 
 def encryption_settings(options: Options, new: str = "") -> Settings:
@@ -516,7 +396,7 @@ def encryption_settings(options: Options, new: str = "") -> Settings:
     from modcrypt.parquet.crypto.properties import FileEncryptionProperties
     from modcrypt.spark.settings import Settings
 
-    _refuse_local_options()
+    refuse_local_options()
     options = {name: value for name, value in options.items() if name != "audit"}
     explicit = {} if Service(dict(options)).named else _explicit_references(options)
     properties: Any = encryption_properties(None, new, **options)
@@ -551,7 +431,7 @@ def decryption_settings(options: Options) -> Settings:
     from modcrypt.parquet.crypto.properties import ALGORITHMS
     from modcrypt.spark.settings import Settings
 
-    _refuse_local_options()
+    refuse_local_options()
     service = Service(dict(options))
     if service.named:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
@@ -578,7 +458,7 @@ def service_settings(options: Options) -> Settings:
     """
     from modcrypt.spark.settings import Settings
 
-    _refuse_local_options()
+    refuse_local_options()
     return Settings(kms=_service_uri({**options, "policy_file": None}))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.batch import digest_of, record_option
+from modcrypt.cli.batch import digest_of, files_options, record_option
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.options.parquet_options import accept_option, parquet_key_options
@@ -24,12 +24,12 @@ from modcrypt.cli.shared import (
     shared_prefix_option,
     threads_option,
 )
-from modcrypt.cli.source_files import File, files_options, size_of
 from modcrypt.cli.spark import spark_option, verify_on_spark
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.format.findings import Finding, Unauthenticated
     from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
@@ -116,7 +116,7 @@ def verify(
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
     files = find_files(paths, glob)
     page = HtmlPage(html, force, files)
-    properties = properties_of_options(reading, paths, files)
+    properties = properties_of_options(reading, paths)
     if record is not None:
         return _verify_with_record(
             files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
@@ -138,17 +138,18 @@ def _verify_with_record(
     jobs: int | None, as_json: bool, path: str, **of_set: Any,
 ) -> int:  # fmt: skip
     """Verify the files that an interrupted run of this command has not found correct."""
+    from modcrypt.jobs.listing import place_at
     from modcrypt.jobs.run_record import RunRecord, stamps_of
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
-    places = {file.place.path: file.place for file in files}
+    places = {place.path: place for place in (place_at(file.name) for file in files)}
     if len(places) < len(files):
         raise click.UsageError("--record needs files of a single store; verify one store at a time")
     with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
         verified = {
-            file.place.path
-            for file in files
-            if record.find_done(file.place.full_name, stamps_of(file.place)) is not None
+            path
+            for path, place in places.items()
+            if record.find_done(place.full_name, stamps_of(place)) is not None
         }
         if verified:
             click.echo(
@@ -187,7 +188,7 @@ def _verify_one(
     from modcrypt.parquet.verify.file_verification import verify_parquet
 
     started = time.perf_counter()
-    with progress_bar("Verifying", size_of(file.place)) as progress:
+    with progress_bar("Verifying", file.size) as progress:
         verification = verify_parquet(
             file.name,
             properties,
@@ -219,9 +220,9 @@ def _verify_all(
     from modcrypt.parquet.verify.dataset_verification import verify_dataset
 
     started = time.perf_counter()
-    sizes = [size_of(file.place) for file in files]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
-    with progress_bar("Verifying", total) as progress:
+    from modcrypt.jobs.listing import sizes_total
+
+    with progress_bar("Verifying", sizes_total(files)) as progress:
         verification = verify_dataset(
             [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
         )

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.discovery import list_files
 
-__all__ = ["THREADS", "describe_failure", "list_files_except", "process_files"]
+__all__ = ["THREADS", "list_files_except", "process_files"]
 
 THREADS = 4
 """Default number of files processed concurrently; most of the time is spent waiting for IO."""
@@ -61,20 +60,3 @@ def process_files(
             if progress is not None:
                 progress(result, len(places))
     return results
-
-
-def describe_failure(error: Exception) -> tuple[str, str]:
-    """Return the error code and the message of an error that concerns one file.
-
-    Raises:
-        Exception: The error does not concern a file; it is raised again.
-    """
-    if isinstance(error, ModcryptError):
-        return error.word, str(error)
-    if isinstance(error, OSError):
-        return "file", str(error)
-    if isinstance(
-        error, ValueError
-    ):  # for example a policy that does not fit the file's column names
-        return "format", str(error)
-    raise error

@@ -18,6 +18,7 @@ from modcrypt.io.places import Place
 from modcrypt.pkmt1.external import store_of
 
 __all__ = [
+    "ConversionRecord",
     "RotationRecord",
     "RunRecord",
     "Stamps",
@@ -174,6 +175,66 @@ def _lock(fd: int, path: str) -> None:
         ) from None
     except OSError:  # the file system does not support locks
         pass
+
+
+class ConversionRecord(RunRecord):
+    """The record of a conversion; it caches which destinations are up to date.
+
+    Args:
+        path: Path of the record, as in `RunRecord`.
+        command: Name of the command.
+        options: Digest of the options that determine the resulting files.
+        write: Whether lines are added.
+
+    Raises:
+        BlockingIOError, ValueError, OSError: As in `RunRecord`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], command: str, options: str, *, write: bool
+    ) -> None:
+        run, related = {"command": command, "options": options}, {"command": command}
+        super().__init__(path, run, lambda entry: True, write=write, alone=write, related=related)
+
+    def has(self, source: Place, destination: Place) -> bool:
+        """Return whether source and destination are as such a run left them."""
+        stamps = _stamps_of_pair(source, destination)
+        noted = None if None in stamps[:2] else self.find_done(destination.full_name, stamps)
+        return noted is not None and noted.get("source") == source.full_name
+
+    def check_unprocessed(self, place: Place) -> None:
+        """Check that no run of the command has replaced a file: hashes must not be hashed again.
+
+        Raises:
+            OSError: The record says that a run has replaced the file, or may have.
+        """
+        noted = self.find_last_related(place.full_name)
+        if noted is None:
+            return
+        now = _stamps_of_pair(place, place)[0]
+        if noted["was"] != now if "begun" in noted else noted["stamps"][1] == now:
+            raise OSError(
+                errno.ESTALE,
+                "according to the record, an interrupted run or a run with other options has "
+                "already processed this file; it was left as it is, so that hashes are not hashed "
+                "again: inspect it",
+                place.path,
+            )
+
+    def begin(self, place: Place) -> None:
+        """Write that a file is about to be replaced, durably."""
+        fields = {"begun": place.full_name, "was": _stamps_of_pair(place, place)[0]}
+        self.note(place.full_name, None, durable=True, **fields)
+
+    def add(self, source: Place, destination: Place) -> None:
+        """Write that a destination is up to date, and its state."""
+        stamps = _stamps_of_pair(source, destination)
+        self.note(destination.full_name, stamps, source=source.full_name)
+
+
+def _stamps_of_pair(source: Place, destination: Place) -> Stamps:
+    stamp = source.stamp()
+    return [None if stamp is None else list(stamp), *stamps_of(destination)]
 
 
 class RotationRecord(RunRecord):

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt.cli import batch
 from modcrypt.io.places import Place
+from modcrypt.jobs import conversion, listing
 from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
@@ -114,7 +114,7 @@ def test_folders_of_a_store_do_too(folder: Path) -> None:
         assert "same folder" in check_refusal(
             invoke(folder, "decrypt", *KEY, "memory://bucket/plain", "memory://bucket/plain/")
         )
-        assert "within SOURCE" in check_refusal(
+        assert "within the source" in check_refusal(
             invoke(folder, "decrypt", *KEY, "memory://bucket", "memory://bucket/x")
         )
     finally:
@@ -157,7 +157,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
         }
     assert totals.pop("seconds") > 0
     assert totals == {
-        "files": 4, "encrypted": 4, "planned": 0, "skipped": 0, "failed": 0, "not_begun": 0,
+        "files": 4, "encrypted": 4, "current": 0, "planned": 0, "failed": 0, "not_begun": 0,
         "source_bytes": sum(file["source_bytes"] for file in files), "dry_run": False,
     }  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_files_are_worked_on_at_once(folder: Path, monkeypatch: pytest.MonkeyPat
         threads.add(more["threads"])
         encrypt(*args, **more)
 
-    monkeypatch.setattr(modcrypt, "encrypt_parquet", wait)
+    monkeypatch.setattr(conversion, "encrypt_parquet", wait)
     run_ok(folder, "encrypt", *KEY, "lake", "out", "--jobs", "2")
     assert threads == {1}  # the files have the processors already
     assert files_in(folder / "out") == sorted(NAMES)
@@ -250,7 +250,7 @@ def test_a_bug_in_one_file_is_told_without_values(
             raise RuntimeError("plaintext of a page")
         encrypt(source, *args, **more)
 
-    monkeypatch.setattr(modcrypt, "encrypt_parquet", fail_on_one)
+    monkeypatch.setattr(conversion, "encrypt_parquet", fail_on_one)
     result = invoke(folder, "encrypt", *KEY, "lake", "out")
     assert (result.exit_code, "plaintext" in result.output) == (70, False)
     assert "3 encrypted, 1 failed" in result.stdout
@@ -267,14 +267,14 @@ def test_a_key_among_the_arguments_is_not_repeated_of_any_file(folder: Path) -> 
 def test_a_file_that_vanishes_meanwhile_is_its_own_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paired = batch._make_pairs
+    list_tables = listing.list_tables
 
-    def late(*args: Any) -> Any:
-        pairs = paired(*args)
+    def late(*args: Any, **more: Any) -> Any:
+        files = list_tables(*args, **more)
         (folder / "lake" / NAMES[2]).unlink()
-        return pairs
+        return files
 
-    monkeypatch.setattr(batch, "_make_pairs", late)
+    monkeypatch.setattr(listing, "list_tables", late)
     files, _ = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--json"))
     assert [file["result"] for file in files] == ["encrypted", "encrypted", "file", "encrypted"]
     assert files[2]["message"] == f"lake/{NAMES[2]}: No such file or directory"
@@ -300,8 +300,8 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
     (folder / "out" / "d.parquet").write_bytes(b"dear")
     files, _ = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--json"))
     assert [file["result"] for file in files] == ["encrypted"] * 3 + ["file"]
-    expected = "out/d.parquet: destination exists; pass --force to replace it"
-    assert files[3]["message"] == expected
+    assert files[3]["message"].startswith("out/d.parquet: destination exists and differs (it ")
+    assert files[3]["message"].endswith("; pass --force to replace it")
     assert (folder / "out" / "d.parquet").read_bytes() == b"dear"
     run_ok(folder, "encrypt", *KEY, "lake", "out", "--force")
     assert (folder / "out" / "d.parquet").read_bytes()[:4] == b"PARE"
@@ -313,10 +313,10 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
         ("lake", "lake", "usage", "the same folder"),
         ("lake/", "./lake", "usage", "the same folder"),
         ("lake", "link", "usage", "the same folder"),
-        ("lake", "lake/out", "usage", "lies within SOURCE"),
-        (".", "out", "usage", "lies within SOURCE"),
-        ("lake", "link/out", "usage", "lies within SOURCE"),
-        ("lake", "footer.key", "file", "SOURCE is a folder, so DESTINATION must be one"),
+        ("lake", "lake/out", "usage", "lies within the source"),
+        (".", "out", "usage", "lies within the source"),
+        ("lake", "link/out", "usage", "lies within the source"),
+        ("lake", "footer.key", "file", "the source is a folder, so the destination must be one"),
         ("lake/country=NO", "back", "usage", "back/a.parquet is a file of SOURCE"),
         ("empty", "out", "usage", "empty: no files found"),
         ("absent", "out", "file", "absent: No such file"),
@@ -399,6 +399,56 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(folder: Path) -> Non
     assert (totals["planned"], totals["failed"], totals["dry_run"]) == (3, 1, True)
 
 
+def test_each_command_finds_its_work_done_by_a_second_run(folder: Path) -> None:
+    """Into another folder, in place, and for a single file; as on Spark."""
+    private(folder / "new.key", b"n" * 16)
+    private(folder / "hash.key", b"h" * 16)
+    masks = ("--hash", "name", "--hash-key-file", "hash.key")
+    commands = [
+        ("encrypt", *KEY, "lake", "sealed"),
+        ("rekey", *KEY, "--new-key-file", "new.key", "sealed", "moved"),
+        ("mask", *KEY, *masks, "sealed", "masked"),
+        ("share", *KEY, "--column", "id", "--new-key-file", "new.key", "sealed", "shared"),
+        ("decrypt", *KEY, "sealed", "back"),
+        ("mask", *KEY, *masks, "--in-place", "sealed"),
+        ("rekey", *KEY, "--new-key-file", "new.key", "--in-place", "sealed"),
+        ("decrypt", "--key-file", "new.key", "--in-place", "sealed"),
+        ("encrypt", *KEY, "lake/d.parquet", "one"),
+        ("decrypt", *KEY, "one", "one.back"),
+        ("encrypt", *KEY, "--in-place", "one.back"),
+    ]
+    for command in commands:
+        first = lines_of(folder, *command)
+        before = contents(folder)
+        second = lines_of(folder, *command)
+        assert {line["result"] for line in second} == {"current"}, command
+        assert [line["source"] for line in second] == [line["source"] for line in first]
+        assert "current" not in {line["result"] for line in first}
+        assert contents(folder) == before
+
+
+def lines_of(folder: Path, *command: str) -> list[dict[str, Any]]:
+    """Return the lines of the files, without totals."""
+    said = run_ok(folder, *command, "--json").splitlines()
+    return [line for line in map(json.loads, said) if "source" in line]
+
+
+def test_files_that_are_encrypted_in_another_way_are_a_result_of_their_own(
+    sealed_folder: Path,
+) -> None:
+    before = contents(sealed_folder)
+    other = ("--key-file", "name.key")
+    for where in (("lake", "sealed"), ("sealed", "--in-place")):
+        result = invoke(sealed_folder, "encrypt", *other, *where, "--json")
+        files, totals = lines(result)
+        assert (result.exit_code, totals["failed"]) == (2, 4)
+        assert {file["result"] for file in files} == {"different"}
+        assert all("is encrypted, but not as the keys" in file["message"] for file in files)
+    single = invoke(sealed_folder, "encrypt", *other, "lake/d.parquet", "sealed/d.parquet")
+    assert "--force" in check_refusal(single, "different")
+    assert contents(sealed_folder) == before
+
+
 RECORD = ("--record", "run.jsonl")
 
 
@@ -411,16 +461,16 @@ def test_recorded_files_are_skipped_until_they_change(folder: Path) -> None:
     encrypt = ("encrypt", *KEY, "lake", "out")
     assert results(folder, *encrypt) == ["encrypted"] * 4
     before = contents(folder / "out")
-    assert results(folder, *encrypt) == ["skipped"] * 4
-    assert results(folder, *encrypt, "--dry-run") == ["skipped"] * 4
-    assert results(folder, *encrypt, "--force") == ["skipped"] * 4
+    assert results(folder, *encrypt) == ["current"] * 4
+    assert results(folder, *encrypt, "--dry-run") == ["current"] * 4
+    assert results(folder, *encrypt, "--force") == ["current"] * 4
     assert contents(folder / "out") == before
-    assert run_ok(folder, *encrypt, *RECORD) == "4 files: 4 skipped\n"
+    assert run_ok(folder, *encrypt, *RECORD) == "4 files: 4 current\n"
     (folder / "out" / NAMES[0]).unlink()
     (folder / "out" / NAMES[1]).write_bytes(b"somebody's own")
     write_plain(folder / "lake" / NAMES[2], small_table(99))
-    assert results(folder, *encrypt) == ["encrypted", "file", "file", "skipped"]
-    assert results(folder, *encrypt, "--force") == ["skipped", *["encrypted"] * 2, "skipped"]
+    assert results(folder, *encrypt) == ["encrypted", "file", "file", "current"]
+    assert results(folder, *encrypt, "--force") == ["current", *["encrypted"] * 2, "current"]
     assert read_with_pyarrow(folder / "out" / NAMES[2], FOOTER_KEY).equals(small_table(99))
 
 
@@ -430,7 +480,7 @@ def test_a_record_counts_for_the_same_command_and_options_only(folder: Path) -> 
     other = ("--column-key", "name=file:name.key", "--force")
     assert results(folder, *encrypt, *other) == ["encrypted"] * 4
     shutil.move(folder / "out", folder / "new")
-    assert results(folder, "encrypt", *KEY, "lake", "new") == ["file"] * 4
+    assert results(folder, "encrypt", *KEY, "lake", "new") == ["different"] * 4
     assert results(folder, "decrypt", *KEY, "new", "out") == ["no-key"] * 4
     key = FOOTER_KEY.hex()
     assert key not in (folder / "run.jsonl").read_text()
@@ -439,9 +489,9 @@ def test_a_record_counts_for_the_same_command_and_options_only(folder: Path) -> 
 def test_files_replaced_in_place_are_recorded_as_they_are_left(folder: Path) -> None:
     encrypt = ("encrypt", *KEY, "--in-place", "lake")
     assert results(folder, *encrypt) == ["encrypted"] * 4
-    assert results(folder, *encrypt) == ["skipped"] * 4
+    assert results(folder, *encrypt) == ["current"] * 4
     write_plain(folder / "lake" / NAMES[3], small_table(99))
-    assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
+    assert results(folder, *encrypt) == ["current"] * 3 + ["encrypted"]
 
 
 def test_a_failed_file_is_tried_again(sealed_folder: Path) -> None:
@@ -451,21 +501,20 @@ def test_a_failed_file_is_tried_again(sealed_folder: Path) -> None:
     decrypt = ("decrypt", *KEY, "sealed", "out")
     assert results(sealed_folder, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
     bad.write_bytes(data)
-    assert results(sealed_folder, *decrypt) == ["skipped", "decrypted", "skipped", "skipped"]
+    assert results(sealed_folder, *decrypt) == ["current", "decrypted", "current", "current"]
 
 
-def test_what_a_killed_run_published_but_did_not_note_is_done_again(folder: Path) -> None:
+def test_what_a_killed_run_published_but_did_not_note_is_found_up_to_date(folder: Path) -> None:
     encrypt = ("encrypt", *KEY, "lake", "out", "--jobs", "1")
     assert results(folder, *encrypt) == ["encrypted"] * 4
     record = folder / "run.jsonl"
     noted = record.read_bytes().splitlines()
     last = max(n for n, line in enumerate(noted) if b'"source"' in line)
     record.write_bytes(b"\n".join(noted[:last]) + b"\n" + noted[last][:30])  # cut by a crash
-    assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
+    assert results(folder, *encrypt) == ["current"] * 4
 
 
-def test_what_a_killed_run_may_have_replaced_in_place_is_left_alone(folder: Path) -> None:
-    """Else hashes would be hashed again."""
+def test_what_a_killed_run_replaced_in_place_is_found_up_to_date(folder: Path) -> None:
     encrypt = ("encrypt", *KEY, "--in-place", "lake", "--jobs", "1")
     assert results(folder, *encrypt) == ["encrypted"] * 4
     record = folder / "run.jsonl"
@@ -473,15 +522,14 @@ def test_what_a_killed_run_may_have_replaced_in_place_is_left_alone(folder: Path
     last = max(n for n, line in enumerate(noted) if b'"source"' in line)
     record.write_bytes(b"\n".join(noted[:last]))
     before = contents(folder / "lake")
-    result = invoke(folder, *encrypt, *RECORD)
-    assert (result.exit_code, contents(folder / "lake")) == (74, before)
-    assert f"lake/{NAMES[3]}: file changed after an interrupted run" in result.stdout
+    assert results(folder, *encrypt) == ["current"] * 4
+    assert contents(folder / "lake") == before
     # One that was begun, and is as it was, is done.
     write_plain(folder / "lake" / NAMES[3], small_table(13))
     stamp = list(Place(None, str(folder / "lake" / NAMES[3])).stamp() or ())
     begun = {**json.loads(noted[last - 2]), "was": stamp}
     record.write_text("\n".join([*map(bytes.decode, noted[: last - 2]), json.dumps(begun)]))
-    assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
+    assert results(folder, *encrypt) == ["current"] * 3 + ["encrypted"]
 
 
 def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
@@ -503,8 +551,8 @@ def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
     files = [json.loads(line) for line in taken_up.stdout.splitlines()][:-1]
     assert taken_up.returncode == 0
     found = [file["result"] for file in files]
-    assert found.count("skipped") in (len(done), len(done) - 1)  # killed before it was noted
-    assert set(found) == {"skipped", "encrypted"}
+    assert found.count("current") == len(done)
+    assert set(found) == {"current", "encrypted"}
     for number in range(3):
         read_with_pyarrow(large / "out" / f"{number}.parquet", FOOTER_KEY)
 
@@ -529,7 +577,7 @@ def test_a_record_and_an_audit_in_the_folder_are_none_of_its_files(folder: Path)
     assert run_ok(folder, *encrypt, "one").startswith("4 files: 4 encrypted; ")
     assert run_ok(folder, *encrypt, "two").startswith("4 files: 4 encrypted; ")
     assert (folder / "lake" / "audit.jsonl").exists()
-    assert run_ok(folder, *encrypt, "two") == "4 files: 4 skipped\n"
+    assert run_ok(folder, *encrypt, "two") == "4 files: 4 current\n"
 
 
 def test_a_record_that_cannot_be_written_is_2(folder: Path) -> None:

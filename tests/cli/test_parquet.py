@@ -273,9 +273,11 @@ def test_urls_do_for_files(folder: Path) -> None:
     answer = run(folder, "encrypt", *KEY, "--json", *urls)
     assert (answer.returncode, answer.stderr) == (0, "")
     result = json.loads(answer.stdout)
-    assert [result[k] for k in ("source", "destination", "source_bytes")] == [*urls, None]
+    assert [result[k] for k in ("source", "destination", "result")] == [*urls, "encrypted"]
     assert read_with_pyarrow(folder / "out.parquet", FOOTER_KEY).equals(small_table())
-    assert "--force" in check_failure(run(folder, "encrypt", *KEY, *urls), 2, "file")
+    assert json.loads(run(folder, "encrypt", *KEY, "--json", *urls).stdout)["result"] == "current"
+    other = run(folder, "encrypt", "--key-file", "name.key", *urls)
+    assert "--force" in check_failure(other, 2, "different")
 
 
 def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
@@ -368,7 +370,7 @@ def test_a_bug_is_70_and_shows_no_values(folder: Path, monkeypatch: pytest.Monke
     def fail(*args: object, **more: object) -> None:
         raise RuntimeError("plaintext of a page")
 
-    monkeypatch.setattr(modcrypt, "encrypt_parquet", fail)
+    monkeypatch.setattr("modcrypt.jobs.conversion.encrypt_parquet", fail)
     result = invoke(folder, "encrypt", *KEY, "plain.parquet", "out.parquet")
     assert result.exit_code == 70
     assert "internal: unexpected RuntimeError in tests.cli.test_parquet, line " in result.stderr
@@ -386,6 +388,9 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
     assert result == {
         "source": "plain.parquet",
         "destination": "sealed.parquet",
+        "result": "encrypted",
+        "message": "",
+        "module": None,
         "source_bytes": (folder / "plain.parquet").stat().st_size,
         "destination_bytes": (folder / "sealed.parquet").stat().st_size,
     }
@@ -616,7 +621,7 @@ def test_no_key_shows_in_any_output(sealed_folder: Path) -> None:
             "decrypt",
             "--key-env",
             "SHORT",
-            "x",
+            "sealed.parquet",
             "y",
             env={"SHORT": FOOTER_KEY.hex()[2:]},
         ),

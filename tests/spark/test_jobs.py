@@ -22,10 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
+from modcrypt.jobs.listing import File, Folder, list_tables
 from modcrypt.parquet.datasets.write_notes import NOTES
-from modcrypt.spark.jobs.conversion import Conversion
-from modcrypt.spark.jobs.driver import check_new, sources_of
-from modcrypt.spark.jobs.file_work import File, RotationJob
+from modcrypt.spark.jobs.conversion import TableConversion
+from modcrypt.spark.jobs.driver import check_first_files
+from modcrypt.spark.jobs.file_work import RotationJob
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
     encrypt_table,
@@ -34,7 +35,7 @@ from modcrypt.spark.jobs.table_jobs import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.jobs.task_files import MAX_TASKS, Folder, assign_tasks, list_tables
+from modcrypt.spark.jobs.task_files import MAX_TASKS, assign_tasks
 from modcrypt.spark.settings import Settings
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.spark.processes import Elsewhere
@@ -175,7 +176,9 @@ def test_decrypt_table_tells_which_columns_have_no_key(
     encrypt_table(spark, lake, tmp_path / "out", Settings(footer_key=key, column_keys=column))
     some = Settings(footer_key=key, on_missing_key="drop")
     report = decrypt_table(spark, tmp_path / "out", tmp_path / "back", some)
-    assert {row["message"] for row in report.collect()} == {"without a key: name"}
+    assert {row["message"] for row in report.collect()} == {
+        "columns left out because their key is missing: name"
+    }
     assert "name" not in pq.read_schema(tmp_path / "back" / NAMES[0]).names
     # What lacks a column is not what those who have its key would get.
     every = Settings(footer_key=key, column_keys=column)
@@ -310,21 +313,21 @@ def policies() -> Iterator[Any]:
 
 def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: str) -> None:
     from modcrypt.io.places import Place
-    from modcrypt.spark.jobs.idempotence import NewKeys
+    from modcrypt.jobs.idempotence import NewKeys
 
     name = lake / NAMES[0]
     made = Settings(kms=keyring, policy=POLICY)
     mc.encrypt_parquet(name, name, made.encryption())
-    assert NewKeys.from_settings(made).find_difference(Place(None, str(name))) is None
+    assert NewKeys(made.encryption()).find_difference(Place(None, str(name))) is None
     for what, policy in policies():
-        assert NewKeys.from_settings(Settings(kms=keyring, policy=policy)).find_difference(
+        assert NewKeys(Settings(kms=keyring, policy=policy).encryption()).find_difference(
             Place(None, str(name))
         ), what
 
 
 def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
     from modcrypt.io.places import Place
-    from modcrypt.spark.jobs.idempotence import NewKeys
+    from modcrypt.jobs.idempotence import NewKeys
 
     ours, other = (
         key_file(tmp_path / text, key) for text, key in (("1", COLUMN_KEY), ("2", OTHER_KEY))
@@ -332,11 +335,11 @@ def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path
     name = lake / NAMES[0]
     made = Settings(footer_key=ours, column_keys={"name": ours})
     mc.encrypt_parquet(name, name, made.encryption())
-    assert NewKeys.from_settings(made).find_difference(Place(None, str(name))) is None
+    assert NewKeys(made.encryption()).find_difference(Place(None, str(name))) is None
     for columns in ({}, {"name": other}, {"id": ours}, {"name": ours, "id": ours}):
         wanted = Settings(footer_key=ours, column_keys=columns)
-        assert NewKeys.from_settings(wanted).find_difference(Place(None, str(name))), columns
-    assert NewKeys.from_settings(replace(made, footer_key=other)).find_difference(
+        assert NewKeys(wanted.encryption()).find_difference(Place(None, str(name))), columns
+    assert NewKeys(replace(made, footer_key=other).encryption()).find_difference(
         Place(None, str(name))
     )
 
@@ -456,7 +459,9 @@ def test_no_link_below_a_folder_is_written_through(
         folder.symlink_to(outside)
     files = [File(str(lake / "linked" / "part-0.parquet"), 1), File(str(lake / NAMES[3]), 1)]
     before = (outside / "part-0.parquet").read_bytes()
-    in_place = Conversion(verb="encrypt", source=str(lake), destination=None, encryption=settings)
+    in_place = TableConversion(
+        verb="encrypt", source=str(lake), destination=None, encryption=settings
+    )
     copied = replace(in_place, destination=str(out))
     rotation = RotationJob(settings=settings, what="mek", new_master_keys={}, folders=(str(lake),))
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
@@ -720,17 +725,20 @@ def test_tables_lie_in_object_stores(
 def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_path: Path) -> None:
     by_path = Settings(kms=keyring, policy=replace(POLICY, aad_prefix="t/{path}"))
     out = str(tmp_path / "out")
-    job = Conversion(verb="encrypt", source=str(lake), destination=out, encryption=by_path)
-    files = list_tables([Folder.at(lake, None)])
+    job = TableConversion(verb="encrypt", source=str(lake), destination=out, encryption=by_path)
+    files = list_tables([Folder.at(lake)])
     batch = pa.record_batch(
-        {"name": [os.fsencode(name) for name in files.names], "size": files.sizes}
+        {
+            "name": [os.fsencode(file.name) for file in files],
+            "size": [file.size for file in files],
+        }
     )
     for word in ("encrypted", "current"):
         (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
         assert rows.column("result").to_pylist() == [word] * len(NAMES)
     for name in NAMES:
         assert mc.inspect_parquet(f"{out}/{name}").aad_prefix == f"t/{name}".encode()
-    back = Conversion(verb="decrypt", source=out, destination=None, decryption=by_path)
+    back = TableConversion(verb="decrypt", source=out, destination=None, decryption=by_path)
     assert mc.verify_dataset(out, back.decryption.decryption()).ok  # type: ignore[union-attr]
     first, second = (Path(out) / name for name in NAMES[:2])
     second.write_bytes(first.read_bytes())
@@ -738,18 +746,18 @@ def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_
 
 
 def test_a_job_gives_no_two_files_one_prefix(lake: Path, keyring: str) -> None:
-    files = list_tables([Folder.at(lake, None)])
+    files = list_tables([Folder.at(lake)])
     for prefix, is_shared in (("t", True), ("t/{name}", False), ("t/{path}", False)):
         policy = replace(POLICY, aad_prefix=prefix)
-        job = Conversion(
+        job = TableConversion(
             verb="encrypt", source=str(lake), destination="/out", dry_run=True,
             encryption=Settings(kms=keyring, policy=policy),
         )  # fmt: skip
         if is_shared:
             with pytest.raises(ValueError, match="would have the same AAD prefix"):
-                check_new(job, files, None)
+                check_first_files(job, files)
             job = replace(job, encryption=replace(job.encryption, shared_aad_prefix=True))  # type: ignore[type-var]
-        check_new(job, files, None)
+        check_first_files(job, files)
 
 
 @pytest.mark.parametrize("store", ["local", "memory"])
@@ -764,9 +772,8 @@ def test_copies_lack_the_files_of_a_write_that_is_not_complete(lake: Path, store
         source = "memory://spark-notes/lake"
         memory.put(str(lake), "/spark-notes/lake", recursive=True)
     for destination, expected in ((None, NAMES), ("/out", NAMES[1:])):
-        job = Conversion(verb="decrypt", source=source, destination=destination)
-        names = sources_of(job, None).names
-        assert names == sorted(f"{source}/{name}" for name in expected)
+        files = list_tables([Folder.at(source)], as_read=destination is not None)
+        assert [file.name for file in files] == sorted(f"{source}/{name}" for name in expected)
     if store == "memory":
         memory.rm("/spark-notes", recursive=True)
 
@@ -778,17 +785,19 @@ def test_tables_are_named_by_url(lake: Path, settings: Settings, tmp_path: Path)
     memory.put(str(lake), "/spark-jobs/plain", recursive=True)
     try:
         files = list_tables([Folder.at("memory://spark-jobs/plain/", None)])
-        assert files.names == sorted(f"memory://spark-jobs/plain/{name}" for name in NAMES)
-        assert files.sizes == [memory.size(name) for name in files.names]
+        assert files == [
+            File(name, memory.size(name))
+            for name in sorted(f"memory://spark-jobs/plain/{name}" for name in NAMES)
+        ]
         batch = pa.record_batch(
             {
                 "task": pa.array([0] * len(NAMES), pa.int32()),
-                "name": [os.fsencode(name) for name in files.names],
-                "size": files.sizes,
+                "name": [os.fsencode(file.name) for file in files],
+                "size": [file.size for file in files],
             }
         )
         source, destination = "memory://spark-jobs/plain", "memory://spark-jobs/out"
-        job = Conversion(
+        job = TableConversion(
             verb="encrypt", source=source, destination=destination, encryption=settings
         )
         for word in ("encrypted", "current"):
@@ -812,7 +821,7 @@ def test_names_of_files_need_be_no_text(lake: Path, settings: Settings, tmp_path
         {"name": [os.fsencode(odd), os.fsencode(broken)], "size": [Path(odd).stat().st_size, 4]}
     )
     out = str(tmp_path / "out")
-    job = Conversion(verb="encrypt", source=str(lake), destination=out, encryption=settings)
+    job = TableConversion(verb="encrypt", source=str(lake), destination=out, encryption=settings)
     (rows,) = job.run([batch])
     assert rows.column("result").to_pylist() == ["encrypted", "format"]
     assert rows.column("path")[1].as_py().endswith("\\udcfe.parquet")

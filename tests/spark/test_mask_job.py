@@ -1,6 +1,6 @@
 """`mask_table`, `share_table` and `inspect_table`; PyArrow and `hmac` judge what comes out.
 
-What a task does with a file is tried in this process, too: `Conversion.run` is what Spark calls.
+What a task does with a file is tried in this process, too: Spark calls `TableConversion.run`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from modcrypt.parquet.rewrite.file_rewrite import Change
 from modcrypt.spark import inspect_table, mask_table, share_table
-from modcrypt.spark.jobs.conversion import Changes, Conversion
+from modcrypt.spark.jobs.conversion import TableConversion
 from modcrypt.spark.settings import Settings
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
@@ -88,7 +89,7 @@ def pairs_of(path: Path) -> dict[bytes, bytes]:
     return found
 
 
-def run_here(job: Conversion, *names: str) -> list[str]:
+def run_here(job: TableConversion, *names: str) -> list[str]:
     """Run a job in this process as a task runs it; return the results."""
     paths = [os.path.join(job.source, name) for name in names or NAMES]
     batch = pa.record_batch({"name": [os.fsencode(p) for p in paths], "size": [1] * len(paths)})
@@ -162,9 +163,9 @@ def test_with_its_own_keys_a_copy_is_current_only_under_those(
     table: Path, tmp_path: Path, keys: dict[str, Settings], hash_key: str
 ) -> None:
     out = tmp_path / "out"
-    job = Conversion(
+    job = TableConversion(
         verb="mask", source=str(table), destination=str(out), decryption=keys["old"],
-        changes=Changes(null=("id",), hashed=("tags",), hash_key=hash_key),
+        change=Change(null=("id",), hashed=("tags",)), hash_key=hash_key,
     )  # fmt: skip
     assert run_here(job) == ["masked"] * 3
     assert run_here(job) == ["current"] * 3
@@ -174,7 +175,7 @@ def test_with_its_own_keys_a_copy_is_current_only_under_those(
         (NAMES[1], mc.FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"another")),
     ):
         mc.rekey_parquet(out / name, out / name, other, sealing)
-    assert run_here(job) == ["file", "file", "current"]
+    assert run_here(job) == ["different", "different", "current"]
     assert run_here(replace(job, overwrite=True)) == ["masked", "masked", "current"]
 
 
@@ -186,9 +187,9 @@ def test_no_key_is_needed_for_what_goes_whole_in_place_either(
     columns = dict.fromkeys(("name", "address"), COLUMN_KEY)
     sealing = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=columns)
     mc.write_table(small_table(9), folder / "a.parquet", sealing)
-    job = Conversion(
+    job = TableConversion(
         verb="mask", source=str(folder), destination=None, decryption=keys["old"],
-        changes=Changes(null=("address",), drop=("name",)),
+        change=Change(null=("address",), drop=("name",)),
     )  # fmt: skip
     assert run_here(job, "a.parquet") == ["masked"]
     assert run_here(job, "a.parquet") == ["current"]
@@ -214,9 +215,9 @@ def test_values_of_every_kind_are_seen_to_be_masked(
         mc.write_table(rows, folder / name, SEALING, **options)
     nulls = [f"{name}0" for name in values if name not in ("map", "list")]
     parts = ("list0.list.element", "map0.key_value.value")
-    job = Conversion(
+    job = TableConversion(
         verb="mask", source=str(folder), destination=None, decryption=keys["old"],
-        changes=Changes(null=(*nulls, *parts), hashed=tuple(values), hash_key=hash_key),
+        change=Change(null=(*nulls, *parts), hashed=tuple(values)), hash_key=hash_key,
     )  # fmt: skip
     assert run_here(job, "a.parquet", "b.parquet") == ["masked"] * 2
     assert run_here(job, "a.parquet", "b.parquet") == ["current"] * 2
@@ -227,9 +228,15 @@ def test_a_note_that_came_with_other_values_is_not_believed(
     what: str, table: Path, keys: dict[str, Settings], hash_key: str
 ) -> None:
     """PyArrow and others may copy the pairs of a file that they read to one that they write."""
-    changes = Changes(**{what: ("name",)}, hash_key=hash_key)
-    job = Conversion(
-        verb="mask", source=str(table), destination=None, decryption=keys["old"], changes=changes
+    name = ("name",)
+    change = Change(null=name) if what == "null" else Change(hashed=name)
+    job = TableConversion(
+        verb="mask",
+        source=str(table),
+        destination=None,
+        decryption=keys["old"],
+        change=change,
+        hash_key=hash_key,
     )
     assert run_here(job) == ["masked"] * 3
     masked = read_with_pyarrow(table / NAMES[0], FOOTER_KEY)
@@ -238,7 +245,7 @@ def test_a_note_that_came_with_other_values_is_not_believed(
     pairs = {b"modcrypt.masked": pairs_of(table / NAMES[0])[b"modcrypt.masked"]}
     mc.write_table(exposed.replace_schema_metadata(pairs), table / NAMES[0], SEALING)
     assert b"modcrypt.masked" in pairs_of(table / NAMES[0])
-    assert run_here(job)[0] == {"null": "masked", "hashed": "format"}[what]
+    assert run_here(job)[0] == {"null": "masked", "hashed": "usage"}[what]
 
 
 @pytest.mark.parametrize("rekeyed", [False, True])
@@ -252,11 +259,11 @@ def test_an_attempt_that_comes_second_finds_the_work_done(
         mc.mask_parquet(*arguments, **options)
         return mc.mask_parquet(*arguments, **options)
 
-    monkeypatch.setattr("modcrypt.spark.jobs.conversion.mask_parquet", twice)
-    job = Conversion(
+    monkeypatch.setattr("modcrypt.jobs.conversion.mask_parquet", twice)
+    job = TableConversion(
         verb="mask", source=str(table), destination=None, decryption=keys["old"],
         encryption=keys["new"] if rekeyed else None,
-        changes=Changes(hashed=("name",), drop=("id",), hash_key=hash_key),
+        change=Change(hashed=("name",), drop=("id",)), hash_key=hash_key,
     )  # fmt: skip
     assert run_here(job) == ["current"] * 3
     found = read_with_pyarrow(table / NAMES[0], OTHER_KEY if rekeyed else FOOTER_KEY)

@@ -8,25 +8,14 @@ characters from a hostile file's column names, or an argument that looks like a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
-from modcrypt.aad import BlockId, ModuleId
 from modcrypt.cli.output.signals import Stopped
-from modcrypt.errors import (
-    CommitConflictError,
-    FormatError,
-    IntegrityError,
-    KeyExhaustedError,
-    KeyRetrievalError,
-    KmsUnavailableError,
-    ModcryptError,
-    UnsupportedFormatError,
-    printable,
-)
+from modcrypt.errors import printable
+from modcrypt.jobs.failures import Failure, common_code, describe, exit_code, module_fields
 
 __all__ = [
     "EXIT_CODES",
@@ -37,6 +26,7 @@ __all__ = [
     "looks_like_key",
     "module_fields",
     "printable",
+    "show",
     "use_option_names",
 ]
 
@@ -44,56 +34,14 @@ EXIT_CODES = """\
 0    done
 1    integrity: the file is not authentic, is damaged or is not the expected one; or several
      files failed with different codes
-2    usage: wrong arguments, a file that does not exist, a destination that exists
+2    usage: wrong arguments, a file that does not exist, a destination that exists and is not
+     the finished result
 3    a key is missing, denied, disabled or malformed
 4    the key service is unavailable, or a concurrent commit to a table won: try again
 5    unsupported: valid, but not supported, or only accepted with an option
 70   internal: a bug in modcrypt
 74   input or output failed, for example on a full disk
 130  interrupted by Ctrl-C; 143 ended by SIGTERM"""
-
-# The first class that matches decides: UnsupportedFormatError is a FormatError, too.
-_CODES: tuple[tuple[type[ModcryptError], int], ...] = (
-    (UnsupportedFormatError, 5),
-    (KmsUnavailableError, 4),
-    (CommitConflictError, 4),
-    (KeyRetrievalError, 3),
-    (KeyExhaustedError, 3),
-    (IntegrityError, 1),
-    (FormatError, 1),
-)
-
-# Error codes without an exception class. A file error alone exits with 2 or 74, and here with 2.
-_CODES_OF_OTHER_ERRORS = {"file": 2, "usage": 2, "internal": 70}
-
-
-def exit_code(error_codes: Iterable[str]) -> int:
-    """Return the exit code that all failed files share, else 1.
-
-    Args:
-        error_codes: Error codes of the failed files.
-    """
-    return common_code(map(_exit_code_of, error_codes))
-
-
-def common_code(codes: Iterable[int]) -> int:
-    """Return the exit code that all failures share, 1 if they differ, 0 without failures."""
-    distinct = set(codes)
-    return 0 if not distinct else distinct.pop() if len(distinct) == 1 else 1
-
-
-def _exit_code_of(word: str) -> int:
-    kinds = [ModcryptError]
-    for kind in kinds:
-        if kind.word == word:
-            return _exit_code_of_class(kind)
-        kinds += kind.__subclasses__()
-    return _CODES_OF_OTHER_ERRORS.get(word, 1)
-
-
-def _exit_code_of_class(error: type[ModcryptError]) -> int:
-    return next((code for kind, code in _CODES if issubclass(error, kind)), 1)
-
 
 # Names of arguments in the library's messages, and the options that replace them.
 _OPTION_NAMES = (
@@ -134,67 +82,33 @@ _OPTION_NAMES = (
     ("no key_store was given", "no --key-store was given"),
     ("kek_per must be table or files", "--kek-per must be table or files"),
     ("expected_parts", "--expected-parts"),
+    ("pass overwrite=True (or --force)", "pass --force"),
 )
-
-_USAGE_OS_ERRORS = (
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The report of an exception to the user.
-
-    Attributes:
-        word: The error code.
-        message: What went wrong, with the names of options.
-        code: The exit code.
-        module: The module or block that is affected.
-    """
-
-    word: str
-    message: str
-    code: int
-    module: ModuleId | BlockId | None = None
-
-    def line(self) -> str:
-        """Return the line for stderr."""
-        return f"modcrypt: error: {self.word}: {self.message}"
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields that `--json` prints."""
-        module = None if self.module is None else module_fields(self.module)
-        return {"error": self.word, "message": self.message, "module": module}
 
 
 def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     """Return the report and exit code for an exception that ends the program."""
-    failure = _make_failure(error, arguments)
-    return replace(failure, message=_hide_queries(failure.message, arguments))
-
-
-def _make_failure(error: BaseException, arguments: Sequence[str]) -> Failure:
-    if isinstance(error, ModcryptError):
-        message = printable(use_option_names(str(error)))
-        return Failure(
-            error.word, message, _exit_code_of_class(type(error)), getattr(error, "module", None)
-        )
     if isinstance(error, click.ClickException):
-        return Failure("usage", printable(_hide_keys(_click_message(error), arguments)), 2)
-    if isinstance(error, ImportError):  # such as a missing fsspec file system
-        return Failure("usage", printable(str(error)), 2)
-    if isinstance(error, OSError):
-        code = 2 if isinstance(error, _USAGE_OS_ERRORS) else 74
-        return Failure("file", printable(_os_message(error)), code)
-    if isinstance(error, Stopped):
-        return Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
-    if type(error) is ValueError:  # subclasses such as UnicodeDecodeError are bugs
-        return Failure("usage", printable(_hide_keys(use_option_names(str(error)), arguments)), 2)
-    return Failure("internal", _internal_message(error), 70)
+        failure = Failure("usage", _click_message(error), 2)
+    elif isinstance(error, Stopped):
+        failure = Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
+    else:
+        failure = describe(error)
+    return replace(failure, message=show(failure.word, failure.message, arguments))
+
+
+def show(word: str, message: str, arguments: Sequence[str]) -> str:
+    """Return the message of a failure for the user of the command line.
+
+    Args:
+        word: Error code of the failure.
+        message: Message of the library, with the names of its arguments.
+        arguments: Arguments of the program, which the message may repeat.
+    """
+    message = use_option_names(message)
+    if word == "usage":
+        message = _hide_keys(message, arguments)
+    return _hide_queries(printable(message), arguments)
 
 
 def use_option_names(message: str) -> str:
@@ -208,40 +122,6 @@ def _click_message(error: click.ClickException) -> str:
     message = use_option_names(error.format_message().rstrip("."))
     context = error.ctx if isinstance(error, click.UsageError) else None
     return message if context is None else f"{message}; see {context.command_path} --help"
-
-
-def _os_message(error: OSError) -> str:
-    if error.strerror is None:
-        return str(error) or type(error).__name__
-    where = "" if error.filename is None else f"{error.filename}: "
-    if isinstance(error, FileExistsError):
-        return f"{where}destination exists; pass --force to replace it"
-    return where + error.strerror
-
-
-def _internal_message(error: BaseException) -> str:
-    """Return a message with the place, but without the exception's text, which may hold values."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = ""
-    if trace is not None:
-        name = trace.tb_frame.f_globals.get("__name__", "?")
-        place = f" in {name}, line {trace.tb_lineno}"
-    return f"unexpected {type(error).__name__}{place}: this is a bug in modcrypt, please report it"
-
-
-def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
-    """Return the address of a module or block as fields for JSON."""
-    if isinstance(module, BlockId):
-        return {"type": "block", "block": module.index}
-    return {
-        "type": module.type.name.lower().replace("_", " "),
-        "row_group": module.row_group,
-        "column": module.column,
-        "path": module.path,
-        "page": module.page,
-    }
 
 
 # 16, 24 or 32 bytes as hex, base64, or raw text without a dot or slash.

@@ -13,33 +13,30 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from modcrypt.io.places import Place, place_of
+from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.file_runs import describe_failure
+from modcrypt.jobs.engine import map_files
+from modcrypt.jobs.failures import describe
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
+from modcrypt.jobs.listing import File, MakeFilesystem, place_at
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.parquet.verify.file_verification import verify_source
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 from modcrypt.parquet.verify.verification_results import Verification
-from modcrypt.spark.jobs.task_files import MakeFilesystem
 from modcrypt.spark.settings import Settings
 
 __all__ = [
-    "File",
     "InspectionJob",
     "Job",
     "RotationJob",
     "ScanJob",
     "VerificationJob",
-    "describe_error",
-    "place_at",
     "restrict_to_folders",
 ]
 
@@ -51,31 +48,6 @@ while another is processed."""
 
 _TEXT, _LONG, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _TEXTS = pa.list_(_TEXT)
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file of a task.
-
-    Attributes:
-        name: Name that the library accepts in any process.
-        size: Size in bytes.
-    """
-
-    name: str
-    size: int
-
-    @property
-    def display_name(self) -> str:
-        """The name as text, even if it is not valid UTF-8."""
-        return str(_as_text(self.name))
-
-
-def place_at(name: str, filesystem: Any) -> Place:
-    """Return the place of a file by its name."""
-    place = place_of(name, filesystem)
-    assert place is not None  # names are never file objects
-    return place
 
 
 def restrict_to_folders(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
@@ -113,7 +85,7 @@ class Job(ABC):
             rows = [{**row, "worker": worker} for row in self._make_rows(files)]
             try:
                 yield pa.RecordBatch.from_pylist(rows, self.schema)
-            except UnicodeEncodeError:  # a message contains a name that is not UTF-8
+            except UnicodeEncodeError:  # a name is not UTF-8
                 yield pa.RecordBatch.from_pylist([_as_text(row) for row in rows], self.schema)
 
     def _make_rows(self, files: Sequence[File]) -> list[Row]:
@@ -121,24 +93,26 @@ class Job(ABC):
             filesystem = None if self.filesystem is None else self.filesystem()
             return list(self.rows(files, filesystem))
         except Exception as error:  # keys or stores are not available on this executor
-            code, message = describe_error(error)
-            return [self.make_failed_row(file, code, message) for file in files]
+            return [self.make_failed_row(file, error) for file in files]
 
     def process_each(
-        self, files: Sequence[File], work: Callable[[File], Row], where: Place
+        self, files: Sequence[File], work: Callable[[File], Row], filesystem: Any
     ) -> list[Row]:
-        """Return the row of `work` for each file, processed concurrently; `where` is a place."""
+        """Return the row of `work` for each file, processed concurrently."""
+        where = place_at(files[0].name, filesystem)
         threads = ON_DISK if where.filesystem is None else IN_STORE
-        with ThreadPoolExecutor(threads, "modcrypt-spark") as pool:
-            return list(pool.map(work, files))
+        return list(map_files(work, files, threads=threads))
 
     @abstractmethod
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Process the files; return errors of a file as rows."""
 
-    def make_failed_row(self, file: File, code: str, message: str) -> Row:
+    def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
-        return {"path": file.display_name, "result": code, "failed": True, "message": message}
+        failure = describe(error)
+        return {
+            "path": file.name, "result": failure.word, "failed": True, "message": failure.message,
+        }  # fmt: skip
 
 
 def _as_text(value: Any) -> Any:
@@ -147,25 +121,7 @@ def _as_text(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {name: _as_text(item) for name, item in value.items()}
-    return [_as_text(item) for item in value] if isinstance(value, list) else value
-
-
-def describe_error(error: Exception) -> tuple[str, str]:
-    """Return the error code and message of an error; for a bug, only its type and location.
-
-    The text of an exception from other packages may contain values of the file.
-    """
-    if isinstance(error, ImportError):  # the package of a key service or file system is missing
-        return "usage", str(error)
-    try:
-        return describe_failure(error)
-    except Exception:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        line = "" if trace is None else f" in {trace.tb_frame.f_globals.get('__name__')}"
-        line += "" if trace is None else f", line {trace.tb_lineno}"
-        return "internal", f"unexpected {type(error).__name__}{line}; this is a bug in modcrypt"
+    return type(value)(map(_as_text, value)) if isinstance(value, list | tuple) else value
 
 
 # --- verification --------------------------------------------------------------------------------
@@ -213,10 +169,10 @@ class VerificationJob(Job):
                     result = verify_source(source, properties, threads=1)
                 row = self._make_row(file, result.verification, result.aad.unique)
             except Exception as error:  # the job continues with the other files
-                row = self.make_failed_row(file, *describe_error(error))
+                row = self.make_failed_row(file, error)
             return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
 
-        return self.process_each(files, verify_one_file, place_at(files[0].name, filesystem))
+        return self.process_each(files, verify_one_file, filesystem)
 
     def _make_row(self, file: File, result: Verification, unique: bytes | None) -> Row:
         faults = [finding for finding in result.findings if finding.severity == "fault"]
@@ -225,7 +181,7 @@ class VerificationJob(Job):
             for finding in result.findings
         ]
         return {
-            "path": file.display_name,
+            "path": file.name,
             "result": faults[0].word if faults else "authentic" if result.complete else "partial",
             "failed": bool(faults),
             "complete": result.complete,
@@ -273,10 +229,10 @@ class InspectionJob(Job):
                 result = inspect_parquet(file.name, properties, filesystem=filesystem)
                 row = self._make_row(file, result)
             except Exception as error:  # the job continues with the other files
-                row = self.make_failed_row(file, *describe_error(error))
+                row = self.make_failed_row(file, error)
             return {**row, "bytes_in": file.size}
 
-        return self.process_each(files, inspect_one_file, place_at(files[0].name, filesystem))
+        return self.process_each(files, inspect_one_file, filesystem)
 
     def _make_row(self, file: File, result: Inspection) -> Row:
         """Return the inspection as a row, with its columns summarised."""
@@ -287,7 +243,7 @@ class InspectionJob(Job):
         same_fields = {name: fields[name] for name in self.schema.names if name in fields}
         return {
             **same_fields,
-            "path": file.display_name,
+            "path": file.name,
             "result": "inspected",
             "failed": False,
             "footer_key": str(result.footer_key),
@@ -341,7 +297,7 @@ class RotationJob(Job):
             decryption=_explicit_decryption(self.settings),
             dry_run=self.dry_run,
         )
-        names = _map_display_names(files, filesystem)
+        names = _map_names(files, filesystem)
         for result in results:
             yield {
                 "path": names[result.path], "result": result.result, "failed": result.failed,
@@ -368,7 +324,7 @@ class ScanJob(Job):
         """Yield a row for each key of the files."""
         tools = None if self.settings is None else self.settings.tools()
         decryption = None if self.settings is None else _explicit_decryption(self.settings)
-        names = _map_display_names(files, filesystem)
+        names = _map_names(files, filesystem)
         keys = scan_keys(
             [file.name for file in files], tools, filesystem=filesystem, decryption=decryption
         )
@@ -377,11 +333,12 @@ class ScanJob(Job):
             path = names[fields.pop("file")]
             yield {**fields, "path": path, "failed": key.kind == "error"}
 
-    def make_failed_row(self, file: File, code: str, message: str) -> Row:
+    def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
+        failure = describe(error)
         return {
-            "path": file.display_name, "kind": "error", "failed": True, "message": message,
-            "word": code,
+            "path": file.name, "kind": "error", "failed": True, "message": failure.message,
+            "word": failure.word,
         }  # fmt: skip
 
 
@@ -392,6 +349,6 @@ def _explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:
     return settings.decryption() if is_set else None
 
 
-def _map_display_names(files: Sequence[File], filesystem: Any) -> dict[str, str]:
-    """Return the display names of files by their paths within their file system."""
-    return {place_at(file.name, filesystem).path: file.display_name for file in files}
+def _map_names(files: Sequence[File], filesystem: Any) -> dict[str, str]:
+    """Return the names of files by their paths within their file system."""
+    return {place_at(file.name, filesystem).path: file.name for file in files}

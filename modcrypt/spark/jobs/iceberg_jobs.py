@@ -39,9 +39,11 @@ from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
+from modcrypt.jobs.failures import describe
+from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.spark.jobs.driver import check_settings, slots_of
-from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK, describe_error
-from modcrypt.spark.jobs.task_files import MakeFilesystem, assign_tasks
+from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
+from modcrypt.spark.jobs.task_files import assign_tasks
 from modcrypt.spark.settings import Settings
 
 if TYPE_CHECKING:
@@ -289,9 +291,11 @@ class TableRekeyJob:
 
 
 def _make_failed_row(item: RekeyItem, error: Exception) -> dict[str, Any]:
-    code, message = describe_error(error)
-    text = message if item.location in message else f"{item.location}: {message}"
-    return {"old": item.location, "word": code, "message": text}
+    failure = describe(error)
+    text = failure.message
+    if item.location not in text:
+        text = f"{item.location}: {text}"
+    return {"old": item.location, "word": failure.word, "message": text}
 
 
 _resolvers: dict[

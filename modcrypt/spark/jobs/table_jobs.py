@@ -18,27 +18,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.jobs.key_rotation import What
+from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.keys import Key
+from modcrypt.parquet.rewrite.file_rewrite import Change
 from modcrypt.pkmt1.material import check_id
-from modcrypt.spark.jobs.conversion import Changes, Conversion
 from modcrypt.spark.jobs.driver import (
+    BYTES_PER_TASK,
+    FILES_PER_TASK,
     apply_root,
-    check_in_place,
-    check_new,
     check_reachable,
     check_settings,
-    compute_new_leaves,
+    convert_files,
     files_of,
     folders_of,
-    places_of,
-    read_first_leaves,
-    read_old_leaves,
     report_of,
-    sources_of,
 )
 from modcrypt.spark.jobs.file_work import InspectionJob, RotationJob, ScanJob, VerificationJob
-from modcrypt.spark.jobs.idempotence import read_plain_shape
-from modcrypt.spark.jobs.task_files import MakeFilesystem
 from modcrypt.spark.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,9 +50,6 @@ __all__ = [
     "share_table",
     "verify_table",
 ]
-
-FILES_PER_TASK = 500
-BYTES_PER_TASK = 256 << 20
 
 
 def encrypt_table(
@@ -93,8 +85,9 @@ def encrypt_table(
 
     Returns:
         A row for each file: `path`, `destination`, `result` (`encrypted`, `current`, `planned`,
-        or an error code), `failed`, `bytes_in`, `bytes_out` (null in a store), `seconds`, `message`
-        and `worker`, the machine and the process.
+        `different` if the destination is encrypted in another way, or an error code), `failed`,
+        `bytes_in`, `bytes_out` (null in a store), `seconds`, `message`, `code`, the exit code for
+        a failure, `module`, `columns`, and `worker`, the machine and the process.
 
     Raises:
         ValueError: There are no files, the folders overlap, the settings are invalid, or the files
@@ -103,19 +96,11 @@ def encrypt_table(
             changed.
         FileNotFoundError, NotADirectoryError: The source is not an existing folder.
     """
-    check_settings(encryption)
-    encryption.check_writing()
-    job = Conversion(
-        verb="encrypt",
-        **places_of(source, destination, filesystem),
-        encryption=encryption,
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
-    files = sources_of(job, filesystem)
-    leaves = read_first_leaves(files, filesystem, lambda place: read_plain_shape(place).leaves)
-    check_new(job, files, leaves)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return convert_files(
+        spark, source, destination, verb="encrypt", encryption=encryption,
+        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
+        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+    )  # fmt: skip
 
 
 def decrypt_table(
@@ -143,18 +128,11 @@ def decrypt_table(
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `encrypt_table`; and if the
             settings open none of the first files.
     """
-    check_settings(decryption)
-    job = Conversion(
-        verb="decrypt",
-        **places_of(source, destination, filesystem),
-        decryption=decryption,
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
-    check_in_place(job, decryption)
-    files = sources_of(job, filesystem)
-    read_old_leaves(job, files)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return convert_files(
+        spark, source, destination, verb="decrypt", decryption=decryption,
+        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
+        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+    )  # fmt: skip
 
 
 def rekey_table(
@@ -181,21 +159,11 @@ def rekey_table(
     Raises:
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
-    check_settings(decryption)
-    check_settings(encryption)
-    encryption.check_writing()
-    job = Conversion(
-        verb="rekey",
-        **places_of(source, destination, filesystem),
-        decryption=decryption,
-        encryption=encryption,
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
-    check_in_place(job, decryption)
-    files = sources_of(job, filesystem)
-    check_new(job, files, read_old_leaves(job, files))
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return convert_files(
+        spark, source, destination, verb="rekey", decryption=decryption, encryption=encryption,
+        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
+        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+    )  # fmt: skip
 
 
 def mask_table(
@@ -248,27 +216,13 @@ def mask_table(
     """
     if not (null or hashed or drop):
         raise ValueError("name columns in null, hashed or drop")
-    check_settings(decryption)
-    if encryption is not None:
-        check_settings(encryption)
-        encryption.check_writing()
-    job = Conversion(
-        verb="mask",
-        **places_of(source, destination, filesystem),
-        decryption=decryption,
-        encryption=encryption,
-        changes=Changes(
-            null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop), hash_key=hash_key
-        ),
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
-    check_in_place(job, decryption)
-    files = sources_of(job, filesystem)
-    leaves = compute_new_leaves(job, files)
-    if encryption is not None:
-        check_new(job, files, leaves)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    change = Change(null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop))
+    return convert_files(
+        spark, source, destination, verb="mask", decryption=decryption, encryption=encryption,
+        change=change, hash_key=hash_key,
+        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
+        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+    )  # fmt: skip
 
 
 def share_table(
@@ -313,21 +267,12 @@ def share_table(
         raise ValueError("no columns to share; name them in columns")
     if destination is None:
         raise ValueError("sharing needs a destination; name a folder")
-    check_settings(decryption)
-    check_settings(encryption)
-    encryption.check_writing()
-    job = Conversion(
-        verb="share",
-        **places_of(source, destination, filesystem),
-        decryption=decryption,
-        encryption=encryption,
-        changes=Changes(only=_to_tuple(columns)),
-        overwrite=overwrite,
-        dry_run=dry_run,
-    )
-    files = sources_of(job, filesystem)
-    check_new(job, files, compute_new_leaves(job, files))
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return convert_files(
+        spark, source, destination, verb="share", decryption=decryption, encryption=encryption,
+        change=Change(only=_to_tuple(columns)),
+        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
+        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+    )  # fmt: skip
 
 
 def verify_table(
@@ -366,8 +311,8 @@ def verify_table(
     if decryption is not None:
         check_settings(decryption)
         decryption = apply_root(decryption, where, filesystem)
-        decryption.check_distinct(files.names)
-        check_reachable(decryption.decryption(), files, filesystem)
+        decryption.check_distinct(file.name for file in files)
+        check_reachable(decryption, files, filesystem)
     job = VerificationJob(decryption=decryption, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
@@ -408,7 +353,7 @@ def inspect_table(
     if decryption is not None:
         check_settings(decryption)
         decryption = apply_root(decryption, where, filesystem)
-        check_reachable(decryption.decryption(), files, filesystem)
+        check_reachable(decryption, files, filesystem)
     job = InspectionJob(decryption=decryption, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
@@ -467,7 +412,7 @@ def rotate_keys(
     files = files_of(where, filesystem)
     for new_id in set() if dry_run else set(renamed.values()):
         tools.wrapper.wrap([Key.generate()], new_id)
-    check_reachable(settings.decryption(), files, filesystem)
+    check_reachable(settings, files, filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -503,7 +448,7 @@ def scan_keys(
         check_settings(settings)
         settings = apply_root(settings, where, filesystem)
         settings.tools()
-        check_reachable(settings.decryption(), files, filesystem)
+        check_reachable(settings, files, filesystem)
     job = ScanJob(settings=settings, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 

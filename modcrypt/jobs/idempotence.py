@@ -1,7 +1,8 @@
 """Checks whether a destination is already up to date, so that jobs can be repeated.
 
-modcrypt keeps no record. It opens the destination with the keys that it should have; the contents
-show whether an earlier run, or an earlier attempt at the same task, has done the work.
+No record is needed; it only caches the answer. modcrypt opens the destination with the keys that it
+should have; the contents show whether an earlier run, or an earlier attempt at the same task, has
+done the work.
 """
 
 from __future__ import annotations
@@ -11,8 +12,16 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError, PlaintextError
+from modcrypt.errors import (
+    FormatError,
+    IntegrityError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+    ModcryptError,
+    PlaintextError,
+)
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.kms.key_tools import KeyedEncryption
@@ -21,6 +30,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import check_border
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import (
+    ALGORITHMS,
     Encryption,
     FileDecryptionProperties,
     FileEncryptionProperties,
@@ -31,9 +41,9 @@ from modcrypt.parquet.format.schema import covering_name, leaf_paths, leaves_of
 from modcrypt.parquet.rewrite.file_rewrite import Change, Choice, restore_properties
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
-from modcrypt.spark.settings import Settings
 
 __all__ = [
+    "Difference",
     "ExpectedMasks",
     "NewKeys",
     "Shape",
@@ -63,6 +73,19 @@ def _read_mtime(place: Place) -> float | None:
         with contextlib.suppress(NotImplementedError):
             time = filesystem.modified(place.path)
     return None if time is None else time.timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How an existing file differs from the expected result.
+
+    Attributes:
+        why: The difference, as a clause about "it".
+        of_encryption: Whether the file is encrypted, and only not as expected.
+    """
+
+    why: str
+    of_encryption: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +142,14 @@ def read_decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> 
     return Shape(file.metadata.num_rows, [file.leaves[c] for c in shown])
 
 
-def find_plaintext_difference(place: Place, shape: Shape | None) -> str | None:
+def find_plaintext_difference(place: Place, shape: Shape | None) -> Difference | None:
     """Return why a file is not plaintext of this shape; None if it is."""
     try:
         actual = read_plain_shape(place)
     except ModcryptError as error:
-        return f"it is not a plaintext Parquet file: {error}"
-    return None if shape is None else shape.find_difference(actual)
+        return Difference(f"it is not a plaintext Parquet file: {error}")
+    why = None if shape is None else shape.find_difference(actual)
+    return None if why is None else Difference(why)
 
 
 # --- masks ---------------------------------------------------------------------------------------
@@ -158,7 +182,7 @@ class ExpectedMasks:
 
 def find_open_difference(
     place: Place, decryption: FileDecryptionProperties, expected: ExpectedMasks
-) -> str | None:
+) -> Difference | None:
     """Return why a file under its own keys is not masked as expected; None if it is.
 
     Raises:
@@ -166,7 +190,8 @@ def find_open_difference(
         ValueError: As in `ExpectedMasks`.
     """
     with open_source_at(place) as source:
-        return expected.find_open_difference(OpenFile(source, _strict(decryption)))
+        why = expected.find_open_difference(OpenFile(source, _strict(decryption)))
+    return None if why is None else Difference(why)
 
 
 def plan_change(
@@ -189,7 +214,7 @@ def plan_change(
         file = OpenFile(source, _strict(decryption))
         choice = Choice(file, change)
         if new is None:
-            new = NewKeys(restore_properties(file, choice.plan, destination), decryption)
+            new = NewKeys(restore_properties(file, choice.plan, destination))
     shown = [file.leaves[c] for c in choice.plan.footer_leaves]
     return Shape(file.metadata.num_rows, shown, choice.note), new
 
@@ -250,31 +275,14 @@ class NewKeys:
 
     Args:
         encryption: Properties that encrypt the files.
-        decryption: Properties that open them.
     """
 
-    def __init__(self, encryption: Encryption, decryption: FileDecryptionProperties) -> None:
+    def __init__(self, encryption: Encryption) -> None:
         self.encryption = encryption
-        # Be stricter than readers: success here means that the work is done.
-        self._decryption = replace(
-            decryption,
-            on_missing_key="error",
-            require_encrypted=True,
-            check_footer_integrity=True,
-        )
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> NewKeys:
-        """Return the keys of settings.
-
-        Raises:
-            ValueError, KeyRetrievalError: As in `Settings.encryption`.
-        """
-        return cls(settings.encryption(), settings.decryption())
 
     def find_difference(
         self, place: Place, expected: Shape | ExpectedMasks | None = None
-    ) -> str | None:
+    ) -> Difference | None:
         """Return how a file differs from the expected encryption or content; None if it does not.
 
         Args:
@@ -290,22 +298,42 @@ class NewKeys:
             return self._compare(place, expected)
         except KmsUnavailableError:
             raise
-        except PlaintextError:
-            return "it is not encrypted"
+        except PlaintextError as error:
+            if find_plaintext_difference(place, None) is None:
+                return Difference("it is not encrypted")
+            return Difference(str(error), of_encryption=True)
+        except (KeyRetrievalError, IntegrityError) as error:
+            why = f"it can't be decrypted with the new keys: {error}"
+            return Difference(why, of_encryption=True)
         except ModcryptError as error:
-            return f"it can't be decrypted with the new keys: {error}"
+            return Difference(f"it can't be opened: {error}")
 
-    def _compare(self, place: Place, expected: Shape | ExpectedMasks | None) -> str | None:
+    def _compare(self, place: Place, expected: Shape | ExpectedMasks | None) -> Difference | None:
+        decryption = self._make_decryption(place)
         with open_source_at(place) as source:
-            file = OpenFile(source, self._decryption)
+            file = OpenFile(source, decryption)
             file.select()  # retrieves all keys and decrypts the column metadata
-            check_border(file.footer, self._decryption)
+            check_border(file.footer, decryption)
             why = None if expected is None else expected.find_open_difference(file)
+        if why is not None:
+            return Difference(why)
         wanted = self._resolve_properties()
-        return (
-            why
-            or self._compare_modes(place, file.footer, wanted)
-            or self._compare_keys(place, file, wanted)
+        how = self._compare_modes(place, file.footer, wanted)
+        how = how or self._compare_keys(place, file, wanted)
+        return None if how is None else Difference(how, of_encryption=True)
+
+    def _make_decryption(self, place: Place) -> FileDecryptionProperties:
+        """Return properties that are stricter than readers': success means the work is done."""
+        strict: dict[str, Any] = {
+            "require_encrypted": True,
+            "algorithms": ALGORITHMS,
+            "aad_prefix": self._resolve_prefix(place),
+        }
+        if isinstance(self.encryption, KeyedEncryption):
+            return self.encryption.tools.decryption(self.encryption.policy, **strict)
+        wanted = self._resolve_properties()
+        return FileDecryptionProperties(
+            footer_key=wanted.footer_key, column_keys=wanted.column_keys, **strict
         )
 
     def _compare_modes(
@@ -342,6 +370,8 @@ class NewKeys:
         has_explicit_keys = isinstance(self.encryption, FileEncryptionProperties)
         if has_explicit_keys and file.footer.footer_key != wanted.footer_key:
             return "its footer key is another one"
+        if has_explicit_keys and file.footer.key_metadata != wanted.footer_key_metadata:
+            return "the key metadata of its footer key is another"
         if not file.metadata.row_groups:
             return None  # without row groups, no column has a key
         own, plain = file.own_keys(everything), set(file.plaintext_columns(everything))
@@ -355,11 +385,13 @@ class NewKeys:
             if kind != (rule is None, rule is not None and rule.own):
                 return f"column {name} is encrypted differently, or not encrypted"
             if rule is not None and rule.own:
-                fault = masters.find_difference(
-                    covering_name(leaf, wanted.column_keys), own[name].metadata
-                )
+                given = covering_name(leaf, wanted.column_keys)
+                fault = masters.find_difference(given, own[name].metadata)
                 if has_explicit_keys and own[name].key != rule.key:
                     fault = "another one"
+                elif has_explicit_keys and given is not None:
+                    same = own[name].metadata == wanted.column_key_metadata.get(given)
+                    fault = None if same else "stored with other key metadata"
                 if fault:
                     return f"the key of column {name} is {fault}"
         return None

@@ -1,0 +1,465 @@
+"""Conversion of files: encrypt, decrypt, re-key, mask or share, here or on an executor of Spark.
+
+A file whose destination is already up to date is left, with the result `current`. modcrypt inspects
+the destination before the work, and again if the work fails, as another attempt may have finished
+it meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from modcrypt.errors import ModcryptError, printable
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.engine import AbandonedError, Progress
+from modcrypt.jobs.failures import describe, module_fields
+from modcrypt.jobs.idempotence import (
+    Difference,
+    ExpectedMasks,
+    NewKeys,
+    find_open_difference,
+    find_plaintext_difference,
+    is_newer,
+    plan_change,
+    read_decrypted_shape,
+    read_plain_shape,
+)
+from modcrypt.jobs.listing import File, Folder, place_at
+from modcrypt.jobs.run_record import ConversionRecord
+from modcrypt.parquet.convert.decryptor import decrypt_parquet
+from modcrypt.parquet.convert.encryptor import encrypt_parquet, plan_encryption
+from modcrypt.parquet.crypto.file_plan import plan_decryption
+from modcrypt.parquet.crypto.properties import (
+    Encryption,
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    is_keyed,
+)
+from modcrypt.parquet.rewrite.file_rewrite import Change
+from modcrypt.parquet.rewrite.rekey import mask_parquet, rekey_parquet, share_parquet
+
+__all__ = ["DONE", "Conversion", "ConvertedFile", "DifferentError", "Verb"]
+
+Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
+
+DONE = {
+    "encrypt": "encrypted", "decrypt": "decrypted", "rekey": "rekeyed", "mask": "masked",
+    "share": "shared",
+}  # fmt: skip
+"""The result of a file that a verb has converted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedFile:
+    """The result of a conversion for one file.
+
+    Attributes:
+        path: Name of the source.
+        destination: Name of the destination; the source's in place.
+        result: The verb's word in `DONE`; `"current"`, the destination is up to date; `"planned"`
+            in a dry run; `"different"`, the destination is encrypted, but not as these keys and
+            options say; or an error code.
+        message: Message of the error, or columns that are missing without their key.
+        code: Exit code for the failure; 0 without one.
+        module: Module that a failure concerns, as fields for JSON.
+        bytes_in: Size of the source.
+        bytes_out: Size of the destination; None in a store, and if it was not written.
+        seconds: Duration of the work.
+        columns: Columns by what was done to them, as in `Rewritten`; for `decrypt`, `dropped` and
+            `nulls` without their key.
+    """
+
+    path: str
+    destination: str
+    result: str
+    message: str = ""
+    code: int = 0
+    module: Mapping[str, Any] | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    seconds: float = 0.0
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the file was not converted, and is not up to date."""
+        return self.code != 0
+
+    def fields(self) -> dict[str, Any]:
+        """Return the result as values for JSON."""
+        return {
+            "source": self.path,
+            "destination": self.destination,
+            "result": self.result,
+            "message": self.message,
+            "module": self.module,
+            "source_bytes": self.bytes_in,
+            "destination_bytes": self.bytes_out,
+            "seconds": round(self.seconds, 6),
+            **self.columns,
+        }
+
+    def row(self) -> dict[str, Any]:
+        """Return the result as a row of a report."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "failed": self.failed, "columns": list(self.columns.items())}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> ConvertedFile:
+        """Return the result in a row of a report."""
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+
+class DifferentError(FileExistsError):
+    """The destination is encrypted, but not as the keys and options of the job say."""
+
+    word = "different"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A conversion of files in one process, with its keys.
+
+    Attributes:
+        verb: Kind of conversion.
+        source: Folder of the source files, or a single file.
+        destination: Folder of the converted files, or a file; None to replace the source files.
+        decryption: Properties that open the source files, if the verb needs them.
+        encryption: Properties of the new files, if the verb needs them; to mask, None keeps the
+            files' own keys.
+        change: Changes of columns and further options.
+        overwrite: Whether to replace existing destinations that differ.
+        dry_run: Whether to write nothing and only report what would be done.
+        threads: Number of threads for each file, as `encrypt_parquet` takes it.
+        record: Record that caches which files are up to date.
+    """
+
+    verb: Verb
+    source: Folder
+    destination: Folder | None
+    decryption: FileDecryptionProperties | None = None
+    encryption: Encryption | None = None
+    change: Change = field(default_factory=Change)
+    overwrite: bool = False
+    dry_run: bool = False
+    threads: int | None = 1
+    record: ConversionRecord | None = None
+    _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def run(self, file: File, progress: Progress | None = None) -> ConvertedFile:
+        """Convert a file; return errors as results.
+
+        Raises:
+            AbandonedError: `progress` raised it.
+        """
+        started = time.perf_counter()
+        try:
+            done = self.convert(file, progress)
+        except AbandonedError:
+            raise
+        except Exception as error:  # the job continues with the other files
+            done = self.make_failure(file, error)
+        return replace(done, seconds=time.perf_counter() - started)
+
+    def make_failure(self, file: File, error: Exception) -> ConvertedFile:
+        """Return the result of a file that failed."""
+        failure = describe(error)
+        module = None if failure.module is None else module_fields(failure.module)
+        return self._make_result(
+            file, failure.word, message=failure.message, code=failure.code, module=module
+        )
+
+    def convert(self, file: File, progress: Progress | None = None) -> ConvertedFile:
+        """Convert a file, unless its destination is up to date.
+
+        Raises:
+            DifferentError: The destination is encrypted in another way, and is not to be replaced.
+            FileExistsError: The destination is another file, and is not to be replaced.
+            ModcryptError, ValueError, OSError: The file can't be converted.
+        """
+        source, target = self._place_of(file.name), self._target_place(file.name)
+        in_place = self.destination is None
+        if self.record is not None and self.record.has(source, target):
+            return self._make_result(file, "current")
+        exists = in_place or target.stamp() is not None
+        if exists and not self._must_redo(file) and self._is_current(source, target):
+            return self._make_result(file, "current")
+        if self.record is not None and self.change.hashed and in_place:
+            self.record.check_unprocessed(target)
+        if self.dry_run:
+            return self._make_result(file, "planned", self._work(file.name, source, None))
+        self._make_folder(file.name)
+        if self.record is not None and in_place:
+            self.record.begin(target)
+        try:
+            columns = self._work(file.name, source, progress, overwrite=exists)
+        except (ModcryptError, OSError, ValueError) as error:
+            if not self._is_already_made(error, source, target):
+                raise
+            return self._make_result(file, "current")
+        if self.record is not None:
+            self.record.add(source, target)
+        return self._make_result(file, DONE[self.verb], columns)
+
+    def _must_redo(self, file: File) -> bool:
+        """Return whether to replace an existing destination, even if it looks up to date.
+
+        An inspection does not see all options; and of a file that is named by itself, `overwrite`
+        means no other.
+        """
+        if not self.overwrite or self.destination is None:
+            return False
+        change, new = self.change, self.encryption
+        if change.keep_unknown_fields or change.keep_unchanged or file.name == self.source.name:
+            return True
+        if new is None:
+            return False
+        properties = new.for_check() if not isinstance(new, FileEncryptionProperties) else new
+        return properties.data_page_v2_levels != "encrypted"
+
+    def _make_result(
+        self, file: File, result: str, columns: Mapping[str, Sequence[str]] | None = None,
+        **failure: Any,
+    ) -> ConvertedFile:  # fmt: skip
+        columns = columns or {}
+        size = None
+        if not failure and result != "planned":
+            size = _local_size(self._target_place(file.name))
+        message = failure.pop("message", "") or self._describe_losses(columns)
+        return ConvertedFile(
+            path=file.name, destination=self.target(file.name), result=result, message=message,
+            bytes_in=file.size, bytes_out=size, columns=columns, **failure,
+        )  # fmt: skip
+
+    def _describe_losses(self, columns: Mapping[str, Sequence[str]]) -> str:
+        """Return a sentence on columns that are missing, or exposed, without being asked for."""
+        expected = (*self.change.null, *self.change.drop)
+        sentences = []
+        for what, action in (("dropped", "left out"), ("nulls", "filled with nulls")):
+            names = [
+                name for name in columns.get(what, ())
+                if not _is_in(name, expected)
+                and (self.change.only is None or _is_in(name, self.change.only))
+            ]  # fmt: skip
+            if names:
+                listed = printable(", ".join(names))
+                sentences.append(f"columns {action} because their key is missing: {listed}")
+        if self.verb == "rekey" and columns.get("under_footer_key"):
+            listed = printable(", ".join(columns["under_footer_key"]))
+            sentences.append(f"columns that no longer have a key of their own: {listed}")
+        return "; ".join(sentences)
+
+    # --- names and places ------------------------------------------------------------------------
+
+    def target(self, name: str) -> str:
+        """Return the name of the destination of a file."""
+        if self.destination is None:
+            return name
+        return self.destination.file(self.source.inside(name))
+
+    def _place_of(self, name: str) -> Place:
+        return place_at(name, self.source.filesystem)
+
+    def _target_place(self, name: str) -> Place:
+        """Return the destination; writing follows no symbolic link below its folder."""
+        folder, inside = self.destination or self.source, self.source.inside(name)
+        return folder.place.below(inside) if inside else folder.place
+
+    def _make_folder(self, name: str) -> None:
+        """Create the folder of a destination, once."""
+        inside = self.source.inside(name)
+        if self.destination is None or not inside:
+            return
+        from modcrypt.parquet.datasets.discovery import Folder as WrittenFolder
+
+        folder = posixpath.dirname(inside)
+        if folder not in self._made_folders:
+            WrittenFolder(self.destination.name, self.destination.filesystem).place(inside)
+            self._made_folders.add(folder)
+
+    # --- the work --------------------------------------------------------------------------------
+
+    def check(self, file: File) -> None:
+        """Open a file as `convert` does, and check that it can be converted, unless it is.
+
+        Raises:
+            ModcryptError, ValueError, OSError: The file can't be converted.
+        """
+        place = self._place_of(file.name)
+        if self.destination is not None or self.find_difference(place, place) is not None:
+            self._work(file.name, place, None, dry_run=True)
+
+    def _work(
+        self, name: str, source: Place, progress: Progress | None, *, overwrite: bool = False,
+        dry_run: bool | None = None,
+    ) -> Mapping[str, Sequence[str]]:  # fmt: skip
+        """Convert one file as the verb says, or plan it; return what was done to its columns."""
+        dry_run = self.dry_run if dry_run is None else dry_run
+        target = self._target_place(name)
+        change, more = self.change, self._arguments(progress, overwrite)
+        # Below a folder, no link is followed; a file that is named by itself may be one.
+        destination: Any = self.target(name) if target.root is None else target
+        if self.verb in ("encrypt", "decrypt"):
+            if dry_run:
+                return self._plan(source)
+            if self.verb == "encrypt":
+                encrypt_parquet(name, destination, self._encryption, **more)
+                return {}
+            return self._losses_of(decrypt_parquet(name, destination, self._decryption, **more))
+        more["dry_run"] = dry_run
+        if self.verb == "rekey":
+            more["keep_unchanged"] = change.keep_unchanged
+            done = rekey_parquet(name, destination, self._decryption, self._encryption, **more)
+        elif self.verb == "share":
+            done = share_parquet(
+                name, destination, self._decryption, self._encryption, change.only or (), **more
+            )
+        else:
+            done = mask_parquet(
+                name, destination, self._decryption, self.encryption, null=change.null,
+                hashed=change.hashed, drop=change.drop, hash_key=change.hash_key, **more,
+            )  # fmt: skip
+        return done.fields()
+
+    def _arguments(self, progress: Progress | None, overwrite: bool) -> dict[str, Any]:
+        return {
+            "filesystem": self.source.filesystem,
+            "overwrite": overwrite,
+            "threads": self.threads,
+            "progress": progress,
+            "keep_unknown_fields": self.change.keep_unknown_fields,
+        }
+
+    def _plan(self, source: Place) -> Mapping[str, Sequence[str]]:
+        """Check by its footer that a file can be encrypted or decrypted; make no key."""
+        with open_source_at(source) as opened:
+            if self.verb == "decrypt":
+                return self._losses_of(plan_decryption(opened, self._decryption).missing_names)
+            new = self._encryption
+            plan_encryption(opened, new.for_check() if is_keyed(new) else new)
+        return {}
+
+    def _losses_of(self, missing: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        nulls = self._decryption.on_missing_key == "null"
+        return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
+
+    @property
+    def _encryption(self) -> Encryption:
+        assert self.encryption is not None  # the verb needs it
+        return self.encryption
+
+    @property
+    def _decryption(self) -> FileDecryptionProperties:
+        assert self.decryption is not None  # the verb needs it
+        return self.decryption
+
+    # --- checks whether the work is done ---------------------------------------------------------
+
+    def _is_current(self, source: Place, target: Place) -> bool:
+        """Return whether an existing destination is up to date; False if it is to be replaced."""
+        difference = self.find_difference(source, target)
+        if difference is None:
+            if self.record is not None and not self.dry_run:
+                self.record.add(source, target)
+            return True
+        in_place = self.destination is None
+        if in_place and self.verb == "encrypt" and difference.of_encryption:
+            raise DifferentError(
+                errno.EEXIST,
+                f"the file is encrypted, but not as the keys and options say ({difference.why}); "
+                "re-encrypt it with rekey instead of overwrite=True",
+                target.path,
+            )
+        if not (in_place or self.overwrite):
+            kind, how = FileExistsError, "exists and differs"
+            if difference.of_encryption:
+                kind, how = DifferentError, "is encrypted, but not as the keys and options say"
+            raise kind(
+                errno.EEXIST,
+                f"destination {how} ({difference.why}); pass overwrite=True (or --force) to "
+                "replace it",
+                target.path,
+            )
+        return False
+
+    def _is_already_made(self, error: Exception, source: Place, target: Place) -> bool:
+        """Return whether another attempt at the same task has already made the destination.
+
+        In place, the file may then no longer open with the old keys, or be masked already.
+        """
+        number = error.errno if isinstance(error, OSError) else None
+        if not (self.destination is None or number in (errno.EEXIST, errno.ESTALE)):
+            return False
+        try:
+            return self.find_difference(source, target) is None
+        except (ModcryptError, OSError, ValueError):
+            return False
+
+    def find_difference(self, source: Place, target: Place) -> Difference | None:
+        """Return how an existing destination differs from the job's result; None if it does not.
+
+        Raises:
+            ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
+        """
+        new = None if self.encryption is None else NewKeys(self.encryption)
+        if self.destination is None:
+            return self._find_difference_in_place(target, new)
+        _check_apart(source, target)
+        if not is_newer(target, source):
+            return Difference("it is older than its source")
+        if self.verb in ("mask", "share"):
+            shape, new = plan_change(source, target, self._decryption, self.change, new)
+            return new.find_difference(target, shape)
+        shape = (
+            read_plain_shape(source)
+            if self.decryption is None
+            else read_decrypted_shape(source, self.decryption)
+        )
+        return (
+            find_plaintext_difference(target, shape)
+            if new is None
+            else new.find_difference(target, shape)
+        )
+
+    def _find_difference_in_place(self, place: Place, new: NewKeys | None) -> Difference | None:
+        masked = ExpectedMasks(self.change) if self.verb == "mask" else None
+        if new is not None:
+            return new.find_difference(place, masked)
+        if masked is not None:
+            return find_open_difference(place, self._decryption, masked)
+        return find_plaintext_difference(place, None)
+
+
+def _is_in(name: str, groups: Iterable[str]) -> bool:
+    return any(name == group or name.startswith(f"{group}.") for group in groups)
+
+
+def _check_apart(source: Place, destination: Place) -> None:
+    """Check that a destination is not the same file as its source.
+
+    Raises:
+        OSError: A link makes them the same file.
+    """
+    if source.resolve() == destination.resolve():
+        raise OSError(
+            errno.EINVAL,
+            "destination is a link to the source; choose another destination",
+            destination.path,
+        )
+
+
+def _local_size(place: Place) -> int | None:
+    """Return the size of a local file; None in a store, to avoid a request per file."""
+    if place.filesystem is not None:
+        return None
+    try:
+        return os.stat(place.path).st_size
+    except OSError:
+        return None

@@ -1,0 +1,89 @@
+"""The engine of jobs on many files: threads, progress, and the end of a run that is given up.
+
+On Spark, each task runs the same job in threads on its share of the files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TypeAlias, TypeVar
+
+from modcrypt.fork_safety import fork_safe
+
+__all__ = ["AbandonedError", "Meter", "Progress", "map_files"]
+
+Progress: TypeAlias = Callable[[int], None]
+"""Function to call with the number of bytes of one file that are done."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class AbandonedError(Exception):
+    """The run ends, and an unfinished file is left as it was."""
+
+
+def map_files(
+    work: Callable[[T], R],
+    files: Iterable[T],
+    *,
+    threads: int,
+    name: str = "modcrypt-files",
+    stop: Callable[[], object] = lambda: None,
+) -> Generator[R]:
+    """Yield the result of `work` for each file, in order; several are processed concurrently.
+
+    If the generator is closed early, files that are not started are left.
+
+    Args:
+        work: Function that processes one file; it returns errors of a file as results.
+        files: Files, or what `work` takes.
+        threads: Number of files processed concurrently.
+        name: Name prefix of the threads.
+        stop: Function called at the end, also for an exception, before threads are waited for.
+    """
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(threads, name))
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        stack.callback(stop)
+        yield from pool.map(work, files)
+
+
+class Meter:
+    """A counter of the bytes and files that all threads have processed.
+
+    Args:
+        update: Function to call with the numbers of bytes and of files done.
+    """
+
+    def __init__(self, update: Callable[[int, int], None]) -> None:
+        self._update = update
+        self._lock = fork_safe(threading.Lock())
+        self._files, self._finished = 0, 0  # finished files and their bytes
+        self._running: dict[int, int] = {}  # bytes of the current file by thread
+        self.stop = fork_safe(threading.Event())
+        """Event that is set to abandon the files in progress."""
+
+    def progress(self, done: int) -> None:
+        """Note the number of bytes done of the current file of this thread.
+
+        Raises:
+            AbandonedError: The run ends.
+        """
+        if self.stop.is_set():
+            raise AbandonedError
+        self._show(done, None)
+
+    def count_file(self, size: int) -> None:
+        """Count the current file of this thread as finished, whatever its result."""
+        self._show(0, size)
+
+    def _show(self, done: int, finished: int | None) -> None:
+        with self._lock:
+            self._running[threading.get_ident()] = done
+            if finished is not None:
+                self._files, self._finished = self._files + 1, self._finished + finished
+            self._update(self._finished + sum(self._running.values()), self._files)

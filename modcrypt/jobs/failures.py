@@ -1,0 +1,165 @@
+"""Error codes, messages and exit codes of failures, of one file or of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt.aad import BlockId, ModuleId
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    KeyExhaustedError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+    ModcryptError,
+    UnsupportedFormatError,
+)
+
+__all__ = ["Failure", "common_code", "describe", "describe_failure", "exit_code", "module_fields"]
+
+# The first class that matches decides: UnsupportedFormatError is a FormatError, too.
+_CODES: tuple[tuple[type[ModcryptError], int], ...] = (
+    (UnsupportedFormatError, 5),
+    (KmsUnavailableError, 4),
+    (CommitConflictError, 4),
+    (KeyRetrievalError, 3),
+    (KeyExhaustedError, 3),
+    (IntegrityError, 1),
+    (FormatError, 1),
+)
+
+# Error codes without an exception class. A file error alone exits with 2 or 74, and here with 2.
+_CODES_OF_OTHER_ERRORS = {"file": 2, "different": 2, "usage": 2, "internal": 70}
+
+_USAGE_OS_ERRORS = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is reported of an exception.
+
+    Attributes:
+        word: The error code.
+        message: What went wrong.
+        code: The exit code of a program that ends for this reason.
+        module: The module or block that is affected.
+    """
+
+    word: str
+    message: str
+    code: int
+    module: ModuleId | BlockId | None = None
+
+    def line(self) -> str:
+        """Return the line for stderr."""
+        return f"modcrypt: error: {self.word}: {self.message}"
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that `--json` prints."""
+        module = None if self.module is None else module_fields(self.module)
+        return {"error": self.word, "message": self.message, "module": module}
+
+
+def describe(error: BaseException) -> Failure:
+    """Return the report of an exception; for a bug, only its type and location.
+
+    The text of an exception from other packages may contain values of a file.
+    """
+    if isinstance(error, ModcryptError):
+        code = _exit_code_of_class(type(error))
+        return Failure(error.word, str(error), code, getattr(error, "module", None))
+    if isinstance(error, ImportError):  # such as a missing fsspec file system
+        return Failure("usage", str(error), 2)
+    if isinstance(error, OSError):
+        code = 2 if isinstance(error, _USAGE_OS_ERRORS) else 74
+        return Failure(getattr(error, "word", "file"), _os_message(error), code)
+    if type(error) is ValueError:  # subclasses such as UnicodeDecodeError are bugs
+        return Failure("usage", str(error), 2)
+    return Failure("internal", _internal_message(error), 70)
+
+
+def _os_message(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error) or type(error).__name__
+    where = "" if error.filename is None else f"{error.filename}: "
+    if isinstance(error, FileExistsError) and "overwrite=True" not in error.strerror:
+        return f"{where}destination exists; pass overwrite=True (or --force) to replace it"
+    return where + error.strerror
+
+
+def _internal_message(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = ""
+    if trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "?")
+        place = f" in {name}, line {trace.tb_lineno}"
+    return f"unexpected {type(error).__name__}{place}: this is a bug in modcrypt, please report it"
+
+
+def describe_failure(error: Exception) -> tuple[str, str]:
+    """Return the error code and the message of an error that concerns one file.
+
+    Raises:
+        Exception: The error does not concern a file; it is raised again.
+    """
+    if isinstance(error, ModcryptError):
+        return error.word, str(error)
+    if isinstance(error, OSError):
+        return "file", str(error)
+    if isinstance(
+        error, ValueError
+    ):  # for example a policy that does not fit the file's column names
+        return "format", str(error)
+    raise error
+
+
+def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
+    """Return the address of a module or block as fields for JSON."""
+    if isinstance(module, BlockId):
+        return {"type": "block", "block": module.index}
+    return {
+        "type": module.type.name.lower().replace("_", " "),
+        "row_group": module.row_group,
+        "column": module.column,
+        "path": module.path,
+        "page": module.page,
+    }
+
+
+def exit_code(error_codes: Iterable[str]) -> int:
+    """Return the exit code that all failed files share, else 1.
+
+    Args:
+        error_codes: Error codes of the failed files.
+    """
+    return common_code(map(_exit_code_of, error_codes))
+
+
+def common_code(codes: Iterable[int]) -> int:
+    """Return the exit code that all failures share, 1 if they differ, 0 without failures."""
+    distinct = set(codes)
+    return 0 if not distinct else distinct.pop() if len(distinct) == 1 else 1
+
+
+def _exit_code_of(word: str) -> int:
+    kinds = [ModcryptError]
+    for kind in kinds:
+        if kind.word == word:
+            return _exit_code_of_class(kind)
+        kinds += kind.__subclasses__()
+    return _CODES_OF_OTHER_ERRORS.get(word, 1)
+
+
+def _exit_code_of_class(error: type[ModcryptError]) -> int:
+    return next((code for kind, code in _CODES if issubclass(error, kind)), 1)

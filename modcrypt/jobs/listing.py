@@ -1,0 +1,238 @@
+"""The files that a job works on: single files, and the visible files of folders.
+
+A name is valid in any process if the folder's name is: an absolute path, a URL, or a path in the
+filesystem that the caller's function makes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+
+from modcrypt.io.places import Place, place_of
+from modcrypt.io.stores import is_same_store, locate
+
+__all__ = [
+    "File",
+    "Folder",
+    "MakeFilesystem",
+    "check_apart",
+    "list_tables",
+    "place_at",
+    "sizes_total",
+]
+
+MakeFilesystem: TypeAlias = Callable[[], Any]
+"""Function that makes a pyarrow or fsspec filesystem in each process that needs it; it finds its
+credentials there, so that none are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a job.
+
+    Attributes:
+        name: Name that the library accepts.
+        size: Size in bytes.
+    """
+
+    name: str
+    size: int
+
+
+def place_at(name: str, filesystem: Any = None) -> Place:
+    """Return the place of a file by its name."""
+    place = place_of(name, filesystem)
+    assert place is not None  # names are never file objects
+    return place
+
+
+def sizes_total(files: Sequence[File]) -> int:
+    """Return the size of files together."""
+    return sum(file.size for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder or a file by its name, in one process.
+
+    Attributes:
+        name: Path, URL, or path in `filesystem`.
+        filesystem: Filesystem made in this process; None if the name implies it.
+    """
+
+    name: str
+    filesystem: Any = None
+
+    @classmethod
+    def at(cls, where: Any, make: MakeFilesystem | None = None, *, absolute: bool = True) -> Folder:
+        """Return the folder at a path or URL.
+
+        Args:
+            where: Path or URL.
+            make: Function that makes the filesystem.
+            absolute: Whether to make a local name absolute, so that other processes find it.
+
+        Raises:
+            TypeError: `where` is not a path or URL.
+        """
+        if not isinstance(where, str | os.PathLike):
+            raise TypeError(f"name a table by path or URL, not {type(where).__name__}")
+        filesystem = None if make is None else make()
+        resolved, path = locate(where, filesystem)
+        if resolved is None:
+            return cls(os.path.abspath(path) if absolute else path)
+        return cls(os.fspath(where).rstrip("/"), filesystem)
+
+    @property
+    def place(self) -> Place:
+        """The place of the folder."""
+        return Place(*locate(self.name, self.filesystem))
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the folder exists and is a folder."""
+        if self.place.filesystem is None:
+            return os.path.isdir(self.name)
+        from modcrypt.parquet.datasets.discovery import is_dataset
+
+        return is_dataset(self.name, self.filesystem)
+
+    def file(self, inside: str) -> str:
+        """Return the name of a file by its path within the folder; of the folder for no path."""
+        return posixpath.join(self.name, inside) if inside else self.name
+
+    def inside(self, name: str) -> str:
+        """Return the path of a file of the folder within it; empty for the folder itself."""
+        return name[len(self.name) :].lstrip("/")
+
+
+def list_tables(
+    folders: Sequence[Folder],
+    *,
+    as_read: bool = False,
+    glob: str | None = None,
+    without: Sequence[str | None] = (),
+) -> list[File]:
+    """List the files of folders without hidden files, and single files.
+
+    Args:
+        folders: Folders or files.
+        as_read: Whether to skip files that readers of a folder skip, too: those of an incomplete
+            write.
+        glob: Pattern that the paths of files within their folder must match; None for all.
+        without: Local paths of files to skip, which the run itself writes to.
+
+    Raises:
+        FormatError: A write note is damaged.
+        FileNotFoundError: A folder or file does not exist.
+        ValueError: There are no files, or a URL can't be extended by the paths of files.
+    """
+    own = {os.path.realpath(path) for path in without if path is not None}
+    visible: dict[str, int] = {}
+    matching: dict[str, int] = {}
+    for folder in folders:
+        files = _list_folder(folder, as_read)
+        if own:
+            files = {name: files[name] for name in files if os.path.realpath(name) not in own}
+        visible |= files
+        matching |= {
+            name: size for name, size in files.items() if _matches(folder.inside(name), glob)
+        }
+    names = ", ".join(folder.name for folder in folders)
+    if not visible:
+        raise ValueError(f"{names}: no files found; name a file, or a folder with files")
+    if not matching:
+        raise ValueError(f"none of the {len(visible)} files in {names} matches {glob}")
+    return [File(name, size) for name, size in matching.items()]
+
+
+def _matches(inside: str, glob: str | None) -> bool:
+    return glob is None or not inside or PurePosixPath(inside).match(glob)
+
+
+def _list_folder(folder: Folder, as_read: bool) -> dict[str, int]:
+    place = folder.place
+    files = _list_local(folder) if place.filesystem is None else _list_store(folder, place)
+    if as_read and folder.is_folder:
+        from modcrypt.parquet.datasets.discovery import read_notes
+
+        for note in read_notes(place).values():
+            for name in note.hidden:
+                files.pop(folder.file(name), None)
+    return files
+
+
+def _list_local(folder: Folder) -> dict[str, int]:
+    if not folder.is_folder:
+        return {folder.name: os.stat(folder.place.path).st_size}
+    from modcrypt.parquet.datasets.discovery import list_files  # not to be loaded for a file
+
+    places = list_files(folder.name, None)
+    return {place.path: os.stat(place.path).st_size for place in places}
+
+
+def _list_store(folder: Folder, place: Place) -> dict[str, int]:
+    """Return the sizes of files in a store by name, without a request per file."""
+    import pyarrow.fs as pafs
+
+    from modcrypt.parquet.datasets.discovery import as_arrow, list_files
+
+    filesystem, base = place.filesystem, place.path
+    if not folder.is_folder:
+        only = list_files(folder.name, folder.filesystem)[0]  # raises if the file does not exist
+        return {folder.name: as_arrow(filesystem).get_file_info(only.path).size or 0}
+    if hasattr(filesystem, "invalidate_cache"):  # fsspec may cache an old listing
+        filesystem.invalidate_cache()
+    infos = as_arrow(filesystem).get_file_info(pafs.FileSelector(base, recursive=True))
+    inside = {info.path[len(base) :].lstrip("/"): info.size or 0 for info in infos if info.is_file}
+    # Stores have empty objects that stand for folders; fsspec takes them for files.
+    names = [name for name in sorted(inside) if not name.endswith("/") and not _is_hidden(name)]
+    if names:
+        _check_spelling(folder, place, names[0])
+    return {folder.file(name): inside[name] for name in names}
+
+
+def _is_hidden(inside: str) -> bool:
+    return any(name[:1] in ("_", ".") for name in inside.split("/"))
+
+
+def _check_spelling(folder: Folder, place: Place, inside: str) -> None:
+    """Raise ValueError if a path can't be appended to the name, as for a URL with a query."""
+    path = Folder(folder.file(inside), folder.filesystem).place.path
+    if path.lstrip("/") != posixpath.join(place.path, inside).lstrip("/"):
+        raise ValueError(
+            f"{folder.name}: the URL can't be extended by the paths of files; name the files"
+        )
+
+
+def check_apart(source: Folder, destination: Folder) -> None:
+    """Check that a folder may receive the converted files of another.
+
+    Raises:
+        ValueError: The destination is the source or lies within it.
+        NotADirectoryError: The destination is a file.
+    """
+    origin, target = source.place, destination.place
+    if target.filesystem is None and os.path.isfile(target.path):
+        raise NotADirectoryError(
+            errno.ENOTDIR, "the source is a folder, so the destination must be one", target.path
+        )
+    if not is_same_store(origin.filesystem, target.filesystem):
+        return
+    inner, outer = (place.resolve().path.rstrip("/") for place in (target, origin))
+    if inner == outer:
+        raise ValueError(
+            "source and destination are the same folder; to replace the files, work in place "
+            "(destination=None)"
+        )
+    if inner.startswith(f"{outer}/"):
+        raise ValueError(
+            "the destination lies within the source, so the next run would convert its files again;"
+            " choose a folder outside the source"
+        )
