@@ -313,13 +313,12 @@ class Batch:
         """Yield the results in the order of the files; files that were not started have none."""
         from modcrypt.io.threads import usable_cores
         from modcrypt.jobs.engine import AbandonedError, Meter, map_files
-        from modcrypt.jobs.listing import sizes_total
 
         jobs = self._options["jobs"] or usable_cores()
         if jobs > 1 and conversion.threads is None and len(self._files) > 1:
             conversion = replace(conversion, threads=1)
         failed = fork_safe(threading.Event())
-        total = sizes_total(self._files)
+        total = sum(file.size for file in self._files)
         with ExitStack() as stack:
             bar = batch_bar(_DOING[self._verb], len(self._files), total)
             meter = Meter(stack.enter_context(bar))

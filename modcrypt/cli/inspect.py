@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +108,7 @@ def _inspect_each(
     files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
 ) -> Iterator[tuple[File, Inspection | Failure]]:
     from modcrypt.io.threads import usable_cores
+    from modcrypt.jobs.engine import map_files
 
     def inspect_file(file: File) -> Inspection | Failure:
         try:
@@ -117,11 +116,9 @@ def _inspect_each(
         except Exception as error:  # inspect the other files nevertheless
             return explain(error, ())
 
-    with ExitStack() as stack:
-        bar = stack.enter_context(files_bar("Inspecting"))
-        pool = stack.enter_context(ThreadPoolExecutor(jobs or usable_cores(), "modcrypt-files"))
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        for number, inspection in enumerate(pool.map(inspect_file, files)):
+    with files_bar("Inspecting") as bar:
+        inspected = map_files(inspect_file, files, threads=jobs or usable_cores())
+        for number, inspection in enumerate(inspected):
             bar(number + 1, len(files))
             yield files[number], inspection
 

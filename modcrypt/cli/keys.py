@@ -34,13 +34,20 @@ from modcrypt.cli.shared import (
     root_option,
     threads_option,
 )
-from modcrypt.cli.spark import decryption_settings, rotate_on_spark, spark_option
+from modcrypt.cli.spark import (
+    SHOWN,
+    decryption_settings,
+    iterate_rows,
+    spark_option,
+    start_spark,
+)
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_rotation import RotatedFile
     from modcrypt.kms.client import MasterKey
+    from modcrypt.spark.settings import Settings
 
 __all__ = ["keys"]
 
@@ -399,10 +406,9 @@ def rotate(
     if not paths:
         return 0
     if spark_master is not None and settings is not None:
-        return rotate_on_spark(
-            spark_master, paths, settings, what=what, new_master_keys=renamed, dry_run=dry_run,
-            as_json=as_json,
-        )  # fmt: skip
+        return _rotate_on_spark(
+            spark_master, paths, settings, dry_run, as_json, what=what, new_master_keys=renamed
+        )
     arguments: dict[str, Any] = {"algorithms": accept} if accept else {}
     arguments["root"] = options["root"]
     started, done = time.perf_counter(), list[modcrypt.RotatedFile]()
@@ -427,8 +433,37 @@ def rotate(
             threads=threads,
             progress=progress,
         )
-    _print_summary(done, time.perf_counter() - started, dry_run, as_json)
-    return exit_code(file.result for file in done if file.failed)
+    counts = Counter("failed" if file.failed else file.result for file in done)
+    failures = [file for file in done if file.failed]
+    keys = sum(file.keys for file in done)
+    _print_summary(counts, failures, keys, time.perf_counter() - started, dry_run, as_json)
+    return exit_code(file.result for file in failures)
+
+
+def _rotate_on_spark(
+    master: str, paths: Sequence[str], settings: Settings, dry_run: bool, as_json: bool,
+    **how: Any,
+) -> int:  # fmt: skip
+    started, counts, keys = time.perf_counter(), Counter[str](), 0
+
+    def to_file(row: dict[str, Any]) -> RotatedFile:
+        names = ("path", "result", "keys", "message")
+        return modcrypt.RotatedFile(**{name: row[name] for name in names if row[name] is not None})
+
+    with start_spark(master, "keys rotate") as spark:
+        from modcrypt.spark.jobs.table_jobs import rotate_keys
+
+        report = rotate_keys(spark, list(paths), settings, dry_run=dry_run, **how)
+        if as_json:
+            for row in iterate_rows(report):
+                print_line(json.dumps(_rotation_fields(to_file(row))))
+        groups = report.groupBy("result", "failed").agg({"*": "count", "keys": "sum"}).collect()
+        for group in groups:
+            counts["failed" if group["failed"] else group["result"]] += group["count(1)"]
+            keys += group["sum(keys)"] or 0
+        failures = list(map(to_file, iterate_rows(report.where("failed").limit(SHOWN))))
+    _print_summary(counts, failures, keys, time.perf_counter() - started, dry_run, as_json)
+    return exit_code(group["result"] for group in groups if group["failed"])
 
 
 _FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
@@ -440,26 +475,25 @@ def _rotation_fields(file: RotatedFile) -> dict[str, Any]:
 
 
 def _print_summary(
-    done: Sequence[RotatedFile], seconds: float, dry_run: bool, as_json: bool
-) -> None:
-    counts = Counter("failed" if file.failed else file.result for file in done)
+    counts: Counter[str], failures: Sequence[RotatedFile], rewrapped: int, seconds: float,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     names = ("rotated", "current", "plaintext", "skipped", "failed")
-    rewrapped = sum(file.keys for file in done)
     if as_json:
         totals = {name: counts[name] for name in names}
         more = {"keys": rewrapped, "dry_run": dry_run, "seconds": round(seconds, 6)}
-        print_line(json.dumps({"files": len(done), **totals, **more}))
+        print_line(json.dumps({"files": counts.total(), **totals, **more}))
         return
-    failures = [
-        (file.path, file.result, use_option_names(file.message)) for file in done if file.failed
-    ]
-    if failures:
-        print_line(format_table(("file", "error", "message"), failures, left=(0, 1, 2)))
+    rows = [(file.path, file.result, use_option_names(file.message)) for file in failures]
+    if rows:
+        print_line(format_table(("file", "error", "message"), rows, left=(0, 1, 2)))
+    if counts["failed"] > len(rows):
+        print_line(f"and {counts['failed'] - len(rows)} more")
     words = {"rotated": "to rotate"} if dry_run else {}
     totals_text = ", ".join(
         f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
     )
-    print_line(f"{len(done)} files: {totals_text or 'nothing to do'}; {rewrapped} keys")
+    print_line(f"{counts.total()} files: {totals_text or 'nothing to do'}; {rewrapped} keys")
 
 
 keys.add_command(scan)

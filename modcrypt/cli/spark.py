@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ __all__ = [
     "inspect_on_spark",
     "iterate_rows",
     "refuse_local_options",
-    "rotate_on_spark",
     "rotate_table_on_spark",
     "scan_on_spark",
     "service_settings",
@@ -67,39 +66,8 @@ _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 Options = dict[str, Any]
-Job = Callable[["SparkSession"], "DataFrame"]
 
 # --- the commands --------------------------------------------------------------------------------
-
-
-def rotate_on_spark(
-    master: str, paths: Sequence[str], settings: Settings, *, what: Any,
-    new_master_keys: dict[str, str], dry_run: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Run `keys rotate` on files; return the exit code.
-
-    Args:
-        master: Value of `spark_option`.
-        paths: Files and folders.
-        settings: Settings from `decryption_settings`.
-        what: Kind of keys to replace, as for `rotate_keys`.
-        new_master_keys: New master keys by old ones, as for `rotate_keys`.
-        dry_run: Whether to change nothing.
-        as_json: Whether to print JSON.
-    """
-
-    def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs.table_jobs import rotate_keys
-
-        return rotate_keys(
-            spark, list(paths), settings, what=what, new_master_keys=new_master_keys,
-            dry_run=dry_run,
-        )  # fmt: skip
-
-    def fields(row: dict[str, Any]) -> dict[str, Any]:
-        return {"file": row["path"], **{name: row[name] for name in ("result", "keys", "message")}}
-
-    return _run_job(master, "keys rotate", job, fields, as_json)
 
 
 def rotate_table_on_spark(
@@ -283,7 +251,7 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
             _print_kinds(inspected.where("not failed"))
             if count:
                 _print_failures(failures, count)
-    return int(bool(count))
+        return exit_code(row["result"] for row in failures.select("result").distinct().collect())
 
 
 def _inspected_fields(row: dict[str, Any]) -> dict[str, Any]:
@@ -317,33 +285,6 @@ def _print_kinds(inspected: DataFrame) -> None:
 
 
 # --- what they have in common --------------------------------------------------------------------
-
-
-def _run_job(
-    master: str, verb: str, job: Job, fields: Callable[[dict[str, Any]], dict[str, Any]],
-    as_json: bool,
-) -> int:  # fmt: skip
-    """Run a Spark job with a row for each file, print the report, and return the exit code."""
-    started = time.perf_counter()
-    with start_spark(master, verb) as spark:
-        report = job(spark)
-        if as_json:
-            for row in iterate_rows(report):
-                print_line(json.dumps(fields(row)))
-        counted = [row.asDict() for row in report.groupBy("result", "failed").count().collect()]
-        failed = sum(row["count"] for row in counted if row["failed"])
-        if failed and not as_json:
-            _print_failures(report.where("failed"), failed)
-    done = {row["result"]: row["count"] for row in counted if not row["failed"]}
-    files = sum(done.values()) + failed
-    if as_json:
-        seconds = round(time.perf_counter() - started, 6)
-        print_line(json.dumps({"files": files, **done, "failed": failed, "seconds": seconds}))
-    else:
-        totals = ", ".join(f"{count} {word}" for word, count in {**done, "failed": failed}.items()
-                         if count)  # fmt: skip
-        print_line(f"{files} file{'s' * (files != 1)}: {totals}")
-    return exit_code(row["result"] for row in counted if row["failed"])
 
 
 def start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:

@@ -220,9 +220,8 @@ def _verify_all(
     from modcrypt.parquet.verify.dataset_verification import verify_dataset
 
     started = time.perf_counter()
-    from modcrypt.jobs.listing import sizes_total
 
-    with progress_bar("Verifying", sizes_total(files)) as progress:
+    with progress_bar("Verifying", sum(file.size for file in files)) as progress:
         verification = verify_dataset(
             [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
         )

@@ -8,15 +8,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TypeAlias, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = ["AbandonedError", "Meter", "Progress", "map_files"]
+__all__ = ["AbandonedError", "Meter", "Progress", "map_files", "process_files"]
 
 Progress: TypeAlias = Callable[[int], None]
 """Function to call with the number of bytes of one file that are done."""
+
+THREADS = 4
+"""Default number of files processed concurrently; most of the time is spent waiting for IO."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,6 +53,32 @@ def map_files(
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         stack.callback(stop)
         yield from pool.map(work, files)
+
+
+def process_files(
+    places: list[T],
+    work: Callable[[T], R],
+    *,
+    name: str,
+    threads: int | None,
+    progress: Callable[[R, int], object] | None,
+) -> list[R]:
+    """Return the result of `work` for each file, in order; an exception in `progress` ends it.
+
+    Args:
+        places: Places of the files.
+        work: Function that processes one file; it returns errors of a file as results.
+        name: Name prefix of the threads.
+        threads: Number of files processed concurrently; None for `THREADS`.
+        progress: Function called in the calling thread with each result and the number of files.
+    """
+    results: list[R] = []
+    with closing(map_files(work, places, threads=threads or THREADS, name=name)) as mapped:
+        for result in mapped:
+            results.append(result)
+            if progress is not None:
+                progress(result, len(places))
+    return results
 
 
 class Meter:

@@ -113,15 +113,10 @@ def describe_failure(error: Exception) -> tuple[str, str]:
     Raises:
         Exception: The error does not concern a file; it is raised again.
     """
-    if isinstance(error, ModcryptError):
-        return error.word, str(error)
-    if isinstance(error, OSError):
-        return "file", str(error)
-    if isinstance(
-        error, ValueError
-    ):  # for example a policy that does not fit the file's column names
-        return "format", str(error)
-    raise error
+    failure = describe(error)
+    if failure.word == "internal":
+        raise error
+    return failure.word, failure.message
 
 
 def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:

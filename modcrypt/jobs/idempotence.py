@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from modcrypt.errors import (
     FormatError,
@@ -26,7 +26,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.kms.key_tools import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
-from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.footer_keys import check_border
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import (
@@ -95,22 +95,31 @@ class Shape:
     Attributes:
         rows: Number of rows.
         leaves: Paths of the leaf columns.
+        marks: What chunks state of their values, by column; only of columns that are compared.
         masked: Masks of the columns; None if masks are not compared.
     """
 
     rows: int
     leaves: list[tuple[str, ...]]
+    marks: dict[tuple[str, ...], list[Mark]]
     masked: MaskNote | None = None
 
     def find_difference(self, other: Shape) -> str | None:
         """Return how another file's shape differs from this one; None if it does not."""
         if other.rows != self.rows:
             return f"it has {other.rows} rows, its source {self.rows}"
-        return None if other.leaves == self.leaves else "it has other columns than its source"
+        if other.leaves != self.leaves:
+            return "it has other columns than its source"
+        names = [".".join(path) for path, marks in self.marks.items() if other.marks[path] != marks]
+        return f"it has other values than its source in {', '.join(names)}" if names else None
 
     def find_open_difference(self, file: OpenFile) -> str | None:
         """Return how the shape and masks of an open file differ; None if they do not."""
-        if why := self.find_difference(Shape(file.metadata.num_rows, file.leaves)):
+        everything = range(len(file.leaves))
+        actual = Shape(
+            file.metadata.num_rows, file.leaves, _marks_of(file, file.select(), everything)
+        )
+        if why := self.find_difference(actual):
             return why
         if self.masked is None:
             return None
@@ -127,7 +136,12 @@ def read_plain_shape(place: Place) -> Shape:
     """
     with open_source_at(place) as source:
         metadata = read_plain(source).metadata
-    return Shape(metadata.num_rows, leaf_paths(metadata.schema))
+    leaves = leaf_paths(metadata.schema)
+    marks = {
+        path: [_mark(group.columns[c].meta_data) for group in metadata.row_groups]
+        for c, path in enumerate(leaves)
+    }
+    return Shape(metadata.num_rows, leaves, marks)
 
 
 def read_decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> Shape:
@@ -138,8 +152,32 @@ def read_decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> 
     """
     with open_source_at(place) as source:
         file = OpenFile(source, decryption)
-        shown = file.select().footer_leaves
-    return Shape(file.metadata.num_rows, [file.leaves[c] for c in shown])
+        plan = file.select()
+        shown = plan.footer_leaves
+    leaves = [file.leaves[c] for c in shown]
+    return Shape(file.metadata.num_rows, leaves, _marks_of(file, plan, shown))
+
+
+Mark: TypeAlias = "tuple[object, ...]"
+"""The number of values of a chunk and its statistics, which encryption does not change."""
+
+
+def _marks_of(
+    file: OpenFile, plan: Plan, columns: Iterable[int]
+) -> dict[tuple[str, ...], list[Mark]]:
+    """Return the marks of columns of an open file, as far as they have a key."""
+    return {
+        file.leaves[c]: [_mark(plan.chunks[r, c].meta_data) for r in plan.row_groups]
+        for c in columns
+        if plan.keep[c]
+    }
+
+
+def _mark(md: ThriftStruct) -> Mark:
+    statistics = md.statistics
+    if statistics is None:
+        return (md.num_values,)
+    return md.num_values, statistics.null_count, statistics.min_value, statistics.max_value
 
 
 def find_plaintext_difference(place: Place, shape: Shape | None) -> Difference | None:
@@ -215,8 +253,11 @@ def plan_change(
         choice = Choice(file, change)
         if new is None:
             new = NewKeys(restore_properties(file, choice.plan, destination))
-    shown = [file.leaves[c] for c in choice.plan.footer_leaves]
-    return Shape(file.metadata.num_rows, shown, choice.note), new
+    shown = choice.plan.footer_leaves
+    unchanged = [c for c in shown if c not in choice.masks and c not in choice.nulls]
+    leaves = [file.leaves[c] for c in shown]
+    marks = _marks_of(file, choice.plan, unchanged)
+    return Shape(file.metadata.num_rows, leaves, marks, choice.note), new
 
 
 def _strict(decryption: FileDecryptionProperties) -> FileDecryptionProperties:

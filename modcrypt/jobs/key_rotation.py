@@ -32,9 +32,9 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.engine import process_files
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.file_runs import list_files_except, process_files
-from modcrypt.jobs.run_record import RotationRecord
+from modcrypt.jobs.run_record import RotationRecord, list_files_except
 from modcrypt.kms import client as kms
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, expect_also, file_event
 from modcrypt.kms.policy import Policy

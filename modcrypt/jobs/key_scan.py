@@ -15,10 +15,10 @@ from modcrypt.errors import (
     KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
-    ModcryptError,
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.failures import describe_failure
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyring.keyring import Keyring
@@ -125,13 +125,13 @@ def _scan_files(
     for place in places:
         try:
             yield from _scan_file(place, decryption)
-        except (ModcryptError, OSError) as error:
+        except Exception as error:
             yield _make_error_row(place, error)
 
 
-def _make_error_row(place: Place, error: ModcryptError | OSError) -> ScannedKey:
-    word = error.word if isinstance(error, ModcryptError) else "file"
-    return ScannedKey(file=place.path, kind="error", message=str(error), word=word)
+def _make_error_row(place: Place, error: Exception) -> ScannedKey:
+    word, message = describe_failure(error)
+    return ScannedKey(file=place.path, kind="error", message=message, word=word)
 
 
 def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:

@@ -24,7 +24,6 @@ __all__ = [
     "check_apart",
     "list_tables",
     "place_at",
-    "sizes_total",
 ]
 
 MakeFilesystem: TypeAlias = Callable[[], Any]
@@ -50,11 +49,6 @@ def place_at(name: str, filesystem: Any = None) -> Place:
     place = place_of(name, filesystem)
     assert place is not None  # names are never file objects
     return place
-
-
-def sizes_total(files: Sequence[File]) -> int:
-    """Return the size of files together."""
-    return sum(file.size for file in files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ __all__ = [
     "RunRecord",
     "Stamps",
     "has_unfinished_rotation",
+    "list_files_except",
     "read_record",
     "stamps_of",
 ]
@@ -120,10 +121,6 @@ class RunRecord:
             return entry if self._is_done(entry) else None
         except (ModcryptError, KeyError, TypeError, ValueError):
             return None
-
-    def find_last(self, name: str) -> dict[str, Any] | None:
-        """Return the last line of a file in this run, even if the file has changed since."""
-        return self._done.get(name)
 
     def find_last_related(self, name: str) -> dict[str, Any] | None:
         """Return the last line of a file in this run or any related run."""
@@ -275,6 +272,23 @@ class RotationRecord(RunRecord):
 
 def _build_run_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
     return {"what": what, "new_master_keys": dict(new_master_keys)}
+
+
+def list_files_except(
+    record: str | os.PathLike[str] | None, where: Any, filesystem: Any
+) -> list[Place]:
+    """Return the files of `list_files` without the record of the run.
+
+    Raises:
+        ValueError: The record is not a regular file.
+        FileNotFoundError: `where` does not exist.
+    """
+    from modcrypt.parquet.datasets.discovery import list_files
+
+    record_path = None if record is None else os.path.realpath(record)
+    if record_path is not None and os.path.exists(record_path) and not os.path.isfile(record_path):
+        raise ValueError(f"record is not a regular file: {record_path}")
+    return [place for place in list_files(where, filesystem) if place.resolve().path != record_path]
 
 
 def stamps_of(place: Place) -> list[list[int | str] | None]:

@@ -37,9 +37,9 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.engine import process_files
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.file_runs import list_files_except, process_files
-from modcrypt.jobs.run_record import RunRecord, stamps_of
+from modcrypt.jobs.run_record import RunRecord, list_files_except, stamps_of
 from modcrypt.jobs.shredding_choice import (
     Chosen,
     Criteria,

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.engine import process_files
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.file_runs import process_files
 from modcrypt.jobs.shredding import REMAINS, is_ags1, resolve_decryption
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify

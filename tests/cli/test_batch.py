@@ -427,10 +427,69 @@ def test_each_command_finds_its_work_done_by_a_second_run(folder: Path) -> None:
         assert contents(folder) == before
 
 
+def test_a_source_with_other_values_is_not_taken_for_done(sealed_folder: Path) -> None:
+    """Even if it claims to be older, and has as many rows of the same columns."""
+    table = small_table(13)
+    changed = table.set_column(0, "id", pa.array(range(100, 113)))
+    write_plain(sealed_folder / "lake" / "d.parquet", changed)
+    os.utime(sealed_folder / "lake" / "d.parquet", (1, 1))
+    files, _ = lines(invoke(sealed_folder, "encrypt", *KEY, "lake", "sealed", "--json"))
+    assert [file["result"] for file in files] == ["current"] * 3 + ["file"]
+    assert "it has other values than its source in id" in files[3]["message"]
+    run_ok(sealed_folder, "encrypt", *KEY, "--force", "lake", "sealed")
+    found = read_with_pyarrow(sealed_folder / "sealed" / "d.parquet", FOOTER_KEY)
+    assert found.equals(changed)
+
+
+def test_columns_that_a_run_without_their_key_left_null_are_not_taken_for_done(
+    folder: Path,
+) -> None:
+    keys = (*KEY, "--column-key", "name=file:name.key")
+    run_ok(folder, "encrypt", *keys, "lake", "sealed")
+    null = ("decrypt", "--on-missing-key", "null", "sealed", "out", "--json")
+    for expected in ("decrypted", "current"):
+        files, _ = lines(invoke(folder, *null, *KEY))
+        assert {file["result"] for file in files} == {expected}
+    files, _ = lines(invoke(folder, *null, *keys))
+    assert {file["result"] for file in files} == {"file"}
+    assert "other values than its source in name" in files[0]["message"]
+
+
 def lines_of(folder: Path, *command: str) -> list[dict[str, Any]]:
     """Return the lines of the files, without totals."""
     said = run_ok(folder, *command, "--json").splitlines()
     return [line for line in map(json.loads, said) if "source" in line]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--aad-prefix", "p", "--no-store-aad-prefix", "--shared-aad-prefix"),
+        ("--plaintext-footer", "--plaintext-column", "flag"),
+        ("--algorithm", "AES_GCM_CTR_V1"),
+        ("--footer-key-metadata", "f", "--column-key", "address=file:name.key"),
+        ("--v2-levels", "plaintext"),
+        ("--kms", "file:lake.keyring#footer", "--aad-prefix", "{name}", "--single-wrapping"),
+        ("--kms", "file:lake.keyring#footer", "--external-key-material"),
+        ("--kms", "file:lake.keyring#footer", "--column-master-key", "name=pii"),
+    ],
+    ids=" ".join,
+)
+def test_whatever_the_options_a_second_run_finds_its_work(
+    folder: Path, options: tuple[str, ...]
+) -> None:
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    for name in ("footer", "pii"):
+        ring.create_key(name)
+    keys = () if "--kms" in options else KEY
+    for where in (("lake", "out"), ("--in-place", "lake"), ("out/d.parquet", "--in-place")):
+        lines_of(folder, "encrypt", *keys, *options, *where)
+        found = lines_of(folder, "encrypt", *keys, *options, *where)
+        assert {line["result"] for line in found} == {"current"}
+    other = ("--kms", "file:lake.keyring#pii") if "--kms" in options else ()
+    result = invoke(folder, "encrypt", *keys, *other, "lake", "--in-place", "--json")
+    if "--v2-levels" not in options:  # which the footer does not show
+        assert (result.exit_code, lines(result)[0][0]["result"]) == (2, "different")
 
 
 def test_files_that_are_encrypted_in_another_way_are_a_result_of_their_own(

@@ -248,7 +248,7 @@ def test_a_name_that_means_several_columns_is_refused(tmp_path: Path, kms: Rotat
     policy = mc.Policy(footer_key="kf", column_keys={"k1": ["c"]})
     mc.write_table(table, path, mc.KeyTools(kms).encryption(policy))
     (file,) = shred(path, kms, columns=["a.b"])
-    assert file.result == "format"
+    assert file.result == "usage"
     assert "match several columns" in file.message
 
 

@@ -230,7 +230,7 @@ def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
     assert "'kc', not under 'kf'" in run("keys", "rotate", *KMS, "out", code=3).stdout
     both = (*KMS, "--master-key", "kc")  # the URI says that all is under kf
     result = run("keys", "rotate", *both, "--key", "kf", "out")
-    assert result.stdout.endswith("3 files: 3 rotated\n")
+    assert result.stdout.endswith("3 files: 3 rotated; 3 keys\n")
     found = lines(run("keys", "scan", *both, "out", "--json"))
     assert {(row["master_key_id"], row["version"]) for row in found} == {("kf", "2"), ("kc", "1")}
     assert len(found) == 6

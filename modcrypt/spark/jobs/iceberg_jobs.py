@@ -22,7 +22,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
+from modcrypt.jobs.engine import map_files
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.spark.jobs.driver import check_settings, slots_of
@@ -280,8 +280,7 @@ class TableRekeyJob:
             }  # fmt: skip
 
         in_store = any(place.filesystem is not None for place in locations.folders.values())
-        with ThreadPoolExecutor(IN_STORE if in_store else ON_DISK, "modcrypt-spark") as pool:
-            return list(pool.map(process_item, items))
+        return list(map_files(process_item, items, threads=IN_STORE if in_store else ON_DISK))
 
     def _make_locations(self) -> Locations:
         filesystem = None if self.filesystem is None else self.filesystem()

@@ -118,8 +118,7 @@ def decrypt_table(
     """Decrypt the files of a folder with `decrypt_parquet`; arguments as in `encrypt_table`.
 
     A destination is skipped if it is a plaintext file with the rows and columns of its source, and
-    was written after it; in place, if it is a plaintext file. The check can't detect columns that
-    an earlier run filled with nulls because their key was missing.
+    was written after it; in place, if it is a plaintext file.
 
     Returns:
         As in `encrypt_table`, with the result `decrypted`.
