@@ -260,7 +260,7 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
 
     read = _Reading(path, **reading)
     with read.open_first() as (file, partitions, files):
-        opened = file.opened
+        opened = file.open_file
         columns = columns_of(opened)
         fields = fields_of(file.schema_arrow, partitions)
     footer, elements = opened.footer, opened.metadata.schema

@@ -95,7 +95,7 @@ class Service:
         self._master_keys: tuple[str, ...] | None = options.pop("master_keys", ()) or None
         self.passphrase = PassphraseOptions(*passphrase)
         self.named = kms is not None or policy_file is not None
-        if self.passphrase.given and not self.named:
+        if self.passphrase.is_given and not self.named:
             raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
         self.policy: Policy | None = None
         if policy_file is not None:
@@ -136,7 +136,7 @@ class Service:
     def client(self) -> KmsClient:
         """Open the key service; ask for a keyring's passphrase if necessary."""
         if not self.is_keyring:
-            if self.passphrase.given:
+            if self.passphrase.is_given:
                 raise click.UsageError("a passphrase needs a keyring; name one by --kms file:PATH")
             return modcrypt.open_kms(self.uri)
         by_uri = passphrase_of_uri(self.uri) is not None

@@ -62,7 +62,7 @@ class PassphraseOptions:
     fd: int | None = None
 
     @property
-    def given(self) -> bool:
+    def is_given(self) -> bool:
         """True if the options name a source."""
         return any(source is not None for source in (self.file, self.env, self.fd))
 

@@ -95,7 +95,7 @@ class ParquetFile:
     # --- metadata --------------------------------------------------------------------------------
 
     @property
-    def opened(self) -> OpenFile:
+    def open_file(self) -> OpenFile:
         """The opened and checked footer, with its keys."""
         return self._session.file
 

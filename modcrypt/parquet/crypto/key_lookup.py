@@ -118,7 +118,7 @@ class ColumnKeys:
         if own.path_in_schema != [name.encode() for name in leaf]:
             error = FormatError(f"column {path}: its crypto metadata names another column")
             self._report.add_error(error, *self._place)
-        given = self.given(column)
+        given = self.get_given(column)
         question = _question_of(self._properties, given, own.key_metadata, path)
         if question not in self._answers:
             if given is None and self._unavailable is not None:
@@ -140,7 +140,7 @@ class ColumnKeys:
         """Whether the key service was unavailable."""
         return self._unavailable is not None
 
-    def given(self, column: int) -> Key | None:
+    def get_given(self, column: int) -> Key | None:
         """Return the key that the caller gave for a column."""
         keys = self._properties.column_keys
         name = covering_name(self._leaves[column], keys)

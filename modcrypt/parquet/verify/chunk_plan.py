@@ -153,7 +153,7 @@ class ChunkPlan:
         if out.kind != COLUMN_KEY:
             return self.footer.key_name if out.kind == FOOTER_KEY else out.kind
         metadata = out.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-        known = metadata or self._opening.keys.given(out.column) or out.path
+        known = metadata or self._opening.keys.get_given(out.column) or out.path
         if known not in self._names:
             self._names[known] = key_name(metadata, f"column key of {out.path}")
         return self._names[known]

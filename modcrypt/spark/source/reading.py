@@ -247,10 +247,10 @@ def table_schema(settings: Settings, options: ReadOptions) -> StructType:
     with _add_path_to_errors(path), _open_file(path, settings.decryption()) as file:
         leaves = _select_leaves(file, names)
         if settings.on_missing_key == "drop":
-            missing = set(file.opened.select(leaves, None, partial_groups=True).missing)
+            missing = set(file.open_file.select(leaves, None, partial_groups=True).missing)
             leaves = [leaf for leaf in leaves if leaf not in missing]
         own = _read_common_schema(file, leaves)
-        _check_folders({leaf[0] for leaf in file.opened.leaves}, folder_fields.names)
+        _check_folders({leaf[0] for leaf in file.open_file.leaves}, folder_fields.names)
     both = pa.schema([*own, *folder_fields])
     if not both.names:
         raise ValueError(f"{path}: no column has an available key")
@@ -277,7 +277,7 @@ def _open_file(
 
 
 def _select_leaves(file: ParquetFile, names: Iterable[str] | None) -> list[int]:
-    leaves = file.opened.leaves
+    leaves = file.open_file.leaves
     return list(range(len(leaves))) if names is None else leaves_of(leaves, names)
 
 
@@ -285,8 +285,8 @@ def _read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
     """Return the schema that Spark uses for some leaves of a file."""
     if not leaves:
         return pa.schema([])
-    footer = make_schema_file(file.opened.metadata, leaves, ())
-    alone = Decoder(file.opened.source.name, _HOW).open(footer)
+    footer = make_schema_file(file.open_file.metadata, leaves, ())
+    alone = Decoder(file.open_file.source.name, _HOW).open(footer)
     return to_common_schema(alone.schema_arrow, alone.schema)
 
 
@@ -347,8 +347,8 @@ def _read_batches(
     first, after = (count * n // piece.splits for n in (piece.split, piece.split + 1))
     if first == after:
         return
-    here = {".".join(path[:n]) for path in file.opened.leaves for n in range(1, len(path) + 1)}
-    _check_folders({path[0] for path in file.opened.leaves}, piece.values)
+    here = {".".join(path[:n]) for path in file.open_file.leaves for n in range(1, len(path) + 1)}
+    _check_folders({path[0] for path in file.open_file.leaves}, piece.values)
     in_file = pa.schema([field for field in target if field.name not in piece.values])
     _check_spelling(in_file.names, here)
     names = [name for field in in_file for name in _expand_names(field.name, field.type, here)]
@@ -399,7 +399,7 @@ def _add_folder_values(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -
 
 def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.RecordBatch]:
     """Yield rows without columns of the file, for columns of folder names only."""
-    rows = sum(group.num_rows for group in file.opened.metadata.row_groups[first:after])
+    rows = sum(group.num_rows for group in file.open_file.metadata.row_groups[first:after])
     for start in range(0, rows, BATCH_ROWS):
         yield pa.record_batch([pa.nulls(min(BATCH_ROWS, rows - start))], names=[""])
 
