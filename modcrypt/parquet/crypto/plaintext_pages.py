@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TypeAlias
 
 from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.io.buffers import Output, Window
@@ -23,56 +23,10 @@ from modcrypt.parquet.format.page_header import (
 __all__ = ["PlainPage", "copy_known", "count_encodings", "load_header", "walk_plaintext"]
 
 
-class PlainPage(NamedTuple):
-    """A plaintext page, as it was stored or after decryption."""
-
-    position: int  # offset of the stored page in the file
-    buffer: bytes | bytearray  # buffer with the header
-    at: int  # position of the header in the buffer
-    header: PageHeader  # the scan of that header
-    body: memoryview
-    stored: int  # stored size of the header in bytes
-    clear: int  # number of bytes of the body that encryption leaves in plaintext: levels
-
-
-def _read_page(
-    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int
-) -> tuple[int, PageHeader]:
-    """Load the whole page at `position` into the window; return its index there and its header.
-
-    Args:
-        window: Window of the file.
-        position: Offset of the page in the file.
-        end: Offset at which the page's chunk ends.
-        place: Row group and column, for error messages.
-        overhead: Bytes that encryption will add to the page.
-
-    Raises:
-        FormatError: The header is damaged, or the page exceeds its chunk.
-        LimitError: The page would be too large with the overhead; it is not loaded.
-    """
-    start = position - window.base
-    if 0 <= start < window.stop:
-        try:
-            header = scan(window.buffer, start, window.stop)
-        except FormatError:
-            pass  # the header may continue after the window's end
-        else:
-            if header[0] + header[3] <= min(window.stop, end - window.base):
-                return start, header
-    try:
-        start, header = load_header(window, position, end)
-    except FormatError as error:
-        raise FormatError(
-            f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
-        ) from None
-    page_end = position + header.end - start + header.compressed_size
-    if page_end > window.base + window.stop:
-        check_size(header.compressed_size + overhead)
-        window.fill(position, page_end, end)
-        start = position - window.base
-        header = scan(window.buffer, start, window.stop)
-    return start, header
+PlainPage: TypeAlias = "tuple[int, bytes | bytearray, int, PageHeader, memoryview, int, int]"
+"""A plaintext page, as it was stored or after decryption: its offset in the file; the buffer with
+its header, and where the header starts there; the scan of the header; the body; the stored size of
+the header; and how many bytes of the body, its levels, encryption leaves in plaintext."""
 
 
 def load_header(window: Window, position: int, end: int) -> tuple[int, PageHeader]:
@@ -128,19 +82,43 @@ def walk_plaintext(
     """
     position, end, place = span.start, span.end, (span.row_group, column)
     while position < end:
-        at, header = _read_page(window, position, end, place, overhead)
-        border, size, buffer = header[0], header[3], window.buffer
+        at, buffer, header = position - window.base, window.buffer, None
+        if 0 <= at < window.stop:
+            try:
+                header = scan(buffer, at, window.stop)
+            except FormatError:
+                header = None  # it may continue after the window's end
+        if header is None or header[0] + header[3] > min(window.stop, end - window.base):
+            at, header = _load_page(window, position, end, place, overhead)
+            buffer = window.buffer
+        border, size = header[0], header[3]
         stored, body = border - at, window.view[border : border + size]
         if known_only:
             buffer, at = known_bytes("PageHeader", bytes(window.view[at:border])), 0
             header = scan(buffer, 0, len(buffer))
         if uncompressed is not None and (size != header[2] or header[6] is not None):
             _check_page(header, buffer[at : header[0]], body, place, uncompressed)
-        yield _new_tuple(PlainPage, (position, buffer, at, header, body, stored, 0))
+        yield position, buffer, at, header, body, stored, 0
         position += stored + size
 
 
-_new_tuple = tuple.__new__  # takes half the time of PlainPage(...)
+def _load_page(
+    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int
+) -> tuple[int, PageHeader]:
+    """Load the whole page at `position` into the window; return its index there and its header."""
+    try:
+        start, header = load_header(window, position, end)
+    except FormatError as error:
+        raise FormatError(
+            f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
+        ) from None
+    page_end = position + header.end - start + header.compressed_size
+    if page_end > window.base + window.stop:
+        check_size(header.compressed_size + overhead)
+        window.fill(position, page_end, end)
+        start = position - window.base
+        header = scan(window.buffer, start, window.stop)
+    return start, header
 
 
 def _check_page(
@@ -162,17 +140,19 @@ def _check_page(
 
 def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:
     """Copy the pages of a plaintext chunk, without header fields that the IDL does not know."""
-    for page in walk_plaintext(window, span, span.column, known_only=True):
-        header, at = page.header, out.position
-        out.write(page.buffer)
-        out.write(page.body)
+    for position, known, _, header, body, stored, _ in walk_plaintext(
+        window, span, span.column, known_only=True
+    ):
+        at = out.position
+        out.write(known)
+        out.write(body)
         if header.type == DICTIONARY_PAGE:
             move.has_dictionary = True
         else:
-            move.first_data_page = move.first_data_page or (page.position, at)
+            move.first_data_page = move.first_data_page or (position, at)
             if move.keep_pages:
-                move.pages.append((page.position, at, out.position - at))
-        move.header_growth += header.end - page.stored
+                move.pages.append((position, at, out.position - at))
+        move.header_growth += header.end - stored
     move.copied = not move.header_growth  # only then the footer's encoding stays unchanged as well
 
 

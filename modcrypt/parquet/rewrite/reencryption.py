@@ -132,6 +132,7 @@ class EncryptedFeed:
     ) -> Iterator[PlainPage]:
         """Yield the decrypted pages of one chunk; the next page overwrites the body of the last."""
         overhead, slack, scratch = cipher.page.overhead, cipher.page.slack, self.scratch
+        keep_levels = self.keep_levels
         first = Page(cipher, bool(md.dictionary_page_offset), 0)
         for position, sealed in walk_pages(
             self.window, span.start, span.end, first,
@@ -144,5 +145,6 @@ class EncryptedFeed:
             if header[6] is not None:
                 check_crc(sealed)
             clear = open_body(sealed, scratch[: size + slack])
-            kept = clear if self.keep_levels else 0
-            yield PlainPage(position, plain, 0, header, scratch[:size], total - len(body), kept)
+            kept = clear if keep_levels else 0
+            stored = total - len(body)
+            yield position, plain, 0, header, scratch[:size], stored, kept

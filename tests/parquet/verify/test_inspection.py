@@ -865,6 +865,20 @@ def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_na
             assert is_said(found.quirks, "Inconsistent", word)
 
 
+def test_a_part_that_lies_elsewhere_hides_no_other_part_of_its_chunk() -> None:
+    def away(metadata: ThriftStruct) -> None:
+        metadata.row_groups[0].columns[4].meta_data.total_compressed_size = 1 << 40
+
+    def parts(data: bytes) -> set[str]:
+        regions = inspect_parquet(data, READER).regions
+        return {region.kind for region in regions if (region.row_group, region.column) == (0, 4)}
+
+    data = encrypt_sample()
+    others = parts(data) - {"pages"}
+    assert others
+    assert parts(reclosed(data, FOOTER_KEY, away)) == others
+
+
 def test_a_damaged_page_header_leaves_the_rest_of_its_chunk_as_one_fault() -> None:
     data = bytearray(encrypt_sample())
     (victim,) = (
