@@ -17,12 +17,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
-from modcrypt.aad import ModuleType
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
+from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -33,7 +32,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     open_header,
 )
 from modcrypt.parquet.crypto.file_plan import Plan
-from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, struct_end, varint, zigzag
+from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, varint, zigzag
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
@@ -136,13 +135,8 @@ class _SmallPart(_EncryptedPart):
         overlay(out, offset, self.span.start, self._plain)
 
     def _open(self, data: bytes) -> bytes:
-        cipher, part = self._cipher, self.span.part
-        if part is not Part.BLOOM_FILTER:
-            kind = ModuleType[part.name]
-            plain = cipher.open(kind, data)
-            return _pad_struct(self._make_paddable(plain[: struct_end(plain)]), len(data))
-        header, bitset = open_bloom_filter(cipher, self.span, data)
-        return _pad_struct(self._make_paddable(header), len(data) - len(bitset)) + bitset
+        struct, bitset = open_part(self._cipher, self.span, data)
+        return _pad_struct(self._make_paddable(struct), len(data) - len(bitset)) + bitset
 
     def _make_paddable(self, struct: bytes) -> bytes:
         return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct

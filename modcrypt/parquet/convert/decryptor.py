@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.aad import ModuleType
 from modcrypt.io.buffers import Output, Window, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
-from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
+from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -31,7 +30,7 @@ from modcrypt.parquet.crypto.plaintext_pages import copy_known
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes, struct_end
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, sort_for_writing
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
@@ -165,12 +164,8 @@ class _Decryption:
     def _write_index_or_filter(self, span: Span, cipher: ChunkCipher | None) -> None:
         """Write an index or a bloom filter."""
         data = self.source.read_at(span.start, span.end - span.start)
-        if cipher is not None and span.part is Part.BLOOM_FILTER:
-            opened = open_bloom_filter(cipher, span, data)
-            data = opened.header + opened.bitset
-        elif cipher is not None:
-            plain = cipher.open(ModuleType[span.part.name], data)
-            data = plain[: struct_end(plain)]
+        if cipher is not None:
+            data = b"".join(open_part(cipher, span, data))
         if self.known_only:
             data = known_bytes(STRUCTS[span.part], data)
         if span.part is Part.OFFSET_INDEX:

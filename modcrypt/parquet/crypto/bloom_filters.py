@@ -8,10 +8,18 @@ from typing import NamedTuple
 from modcrypt.aad import ModuleType
 from modcrypt.errors import FormatError, TruncationError
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.modules import Span
+from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
+from modcrypt.parquet.format.modules import Part, Span
 
-__all__ = ["BloomFilter", "bloom_hash", "may_hold", "open_bloom_filter", "seal_bloom_filter"]
+__all__ = [
+    "BloomFilter",
+    "bloom_hash",
+    "is_known_kind",
+    "may_hold",
+    "open_bloom_filter",
+    "open_part",
+    "seal_bloom_filter",
+]
 
 
 class BloomFilter(NamedTuple):
@@ -52,6 +60,20 @@ def open_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilt
     return BloomFilter(header[:size], bitset)
 
 
+def open_part(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
+    """Decrypt an index or a bloom filter; an index has an empty bitset.
+
+    parquet-java's padding after the struct is left out.
+
+    Raises:
+        TruncationError, TagMismatchError, FormatError: As for `open_bloom_filter`.
+    """
+    if span.part is Part.BLOOM_FILTER:
+        return open_bloom_filter(cipher, span, data)
+    plain = cipher.open(ModuleType[span.part.name], data)
+    return BloomFilter(plain[: struct_end(plain)], b"")
+
+
 def _check_size(span: Span, declared: int, actual: int) -> None:
     if declared != actual:
         raise FormatError(f"{span}: its header declares {declared} bytes, but {actual} exist")
@@ -59,7 +81,9 @@ def _check_size(span: Span, declared: int, actual: int) -> None:
 
 # --- lookups -------------------------------------------------------------------------------------
 
-_BLOCK = 32
+BLOCK = 32
+"""Size of a block in bytes."""
+
 # A bit in each of a block's eight words (BloomFilter.md, "Split block Bloom filters").
 _SALTS = (
     0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31,
@@ -73,16 +97,21 @@ def bloom_hash(value: bytes) -> int:
     return xxhash.xxh64_intdigest(value)
 
 
+def is_known_kind(header: ThriftStruct) -> bool:
+    """Return whether a filter has the one algorithm, hash and compression that are specified."""
+    known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
+    return None not in known
+
+
 def may_hold(header: ThriftStruct, bitset: bytes, hashes: Iterable[int]) -> bool:
     """Return whether the filter may hold one of these hashes; True for a filter of unknown kind.
 
     Raises:
         FormatError: The bitset is not a whole number of blocks.
     """
-    known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
-    if None in known:
+    if not is_known_kind(header):
         return True
-    if not bitset or len(bitset) % _BLOCK:
+    if not bitset or len(bitset) % BLOCK:
         raise FormatError(
             f"a bitset of {len(bitset)} bytes is not a whole number of 32-byte blocks"
         )
@@ -90,8 +119,8 @@ def may_hold(header: ThriftStruct, bitset: bytes, hashes: Iterable[int]) -> bool
 
 
 def _has_hash(bitset: bytes, value: int) -> bool:
-    start = (value >> 32) * (len(bitset) // _BLOCK) >> 32
-    block = int.from_bytes(bitset[start * _BLOCK : (start + 1) * _BLOCK], "little")
+    start = (value >> 32) * (len(bitset) // BLOCK) >> 32
+    block = int.from_bytes(bitset[start * BLOCK : (start + 1) * BLOCK], "little")
     key = value & 0xFFFFFFFF
     return all(
         block >> (32 * word + ((key * salt & 0xFFFFFFFF) >> 27)) & 1

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Any
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.crypto.bloom_filters import bloom_hash, may_hold
+from modcrypt.parquet.crypto.bloom_filters import BLOCK, bloom_hash, is_known_kind, may_hold
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import chunk_start
@@ -31,8 +31,6 @@ __all__ = [
     "missing_in_bloom",
     "offset_index_faults",
 ]
-
-_BLOCK = 32  # of a split block bloom filter, in bytes
 
 _BOOLEAN, _INT32, _INT64, _INT96, _FLOAT, _DOUBLE, _BYTE_ARRAY = range(7)  # Type of the IDL
 _UTF8 = 0
@@ -424,7 +422,7 @@ def missing_in_bloom(
 ) -> bool:
     """Return whether a bloom filter lacks a value that the chunk's statistics contain."""
     statistics = md.statistics
-    if statistics is None or header.algorithm.BLOCK is None or len(bitset) % _BLOCK:
+    if statistics is None or header.algorithm.BLOCK is None or len(bitset) % BLOCK:
         return False
     exact = element.type in (_INT32, _INT64)
     values = [
@@ -448,9 +446,8 @@ def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str
     if bitset is not None and header.numBytes != bitset:
         message = f"its bloom filter declares {header.numBytes} bytes, but {bitset} exist"
         yield "format", message, "fault"
-    known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
-    if None in known:
+    if not is_known_kind(header):
         yield "unsupported", "modcrypt does not know the kind of its bloom filter", "warning"
-    elif header.numBytes <= 0 or header.numBytes % _BLOCK:
+    elif header.numBytes <= 0 or header.numBytes % BLOCK:
         message = f"its bloom filter has {header.numBytes} bytes: not a whole number of blocks"
         yield "format", message, "fault"

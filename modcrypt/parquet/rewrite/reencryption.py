@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from modcrypt.aad import ModuleType
 from modcrypt.io.buffers import Output, Window
 from modcrypt.io.sources import MemorySource, Source
 from modcrypt.parquet.convert.decryptor import open_pages
 from modcrypt.parquet.convert.encryptor import PlainFeed
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
-from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
+from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     Page,
@@ -25,8 +24,8 @@ from modcrypt.parquet.crypto.encrypted_pages import (
 )
 from modcrypt.parquet.crypto.plaintext_pages import PlainPage
 from modcrypt.parquet.crypto.relocation import ChunkMove
-from modcrypt.parquet.format.idl import ThriftStruct, struct_end
-from modcrypt.parquet.format.modules import Part, Span
+from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.modules import Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED
 
 if TYPE_CHECKING:  # PyArrow is loaded for masks alone
@@ -102,13 +101,7 @@ class EncryptedFeed:
         """Return the plaintext of an index or a bloom filter."""
         cipher = self.ciphers.get((span.row_group, span.column))
         data = self.plain.read(span)
-        if cipher is None:
-            return data
-        if span.part is Part.BLOOM_FILTER:
-            opened = open_bloom_filter(cipher, span, data)
-            return opened.header + opened.bitset
-        plain = cipher.open(ModuleType[span.part.name], data)
-        return plain[: struct_end(plain)]  # without parquet-java's padding
+        return data if cipher is None else b"".join(open_part(cipher, span, data))
 
     def _write_masked_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
