@@ -187,8 +187,8 @@ class Batch:
             new: Beginning of the options' parameter names.
 
         Raises:
-            click.UsageError: The options contradict each other, or two files would have the same
-                AAD prefix.
+            click.UsageError: The options contradict each other.
+            ValueError: Two files would have the same AAD prefix.
         """
         if self._master is not None:
             return encryption_settings(options, new)
@@ -199,14 +199,8 @@ class Batch:
         if not options["shared_aad_prefix"]:
             from modcrypt.parquet.crypto.path_prefix import check_distinct
 
-            try:
-                prefix = getattr(properties, "aad_prefix", None)
-                check_distinct(prefix, [self._source.inside(file.name) for file in self._files])
-            except ValueError as error:
-                message = str(error).replace("pass shared_aad_prefix=True", "--shared-aad-prefix")
-                raise click.UsageError(
-                    message.replace("in aad_prefix", "in --aad-prefix")
-                ) from None
+            prefix = getattr(properties, "aad_prefix", None)
+            check_distinct(prefix, [self._source.inside(file.name) for file in self._files])
         return properties
 
     def decryption(self, options: dict[str, Any]) -> Any:

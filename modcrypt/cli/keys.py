@@ -35,9 +35,8 @@ from modcrypt.cli.shared import (
     threads_option,
 )
 from modcrypt.cli.spark import (
-    SHOWN,
     decryption_settings,
-    iterate_rows,
+    print_report,
     spark_option,
     start_spark,
 )
@@ -418,7 +417,7 @@ def rotate(
             done.append(file)
             bar(len(done), total)
             if as_json:
-                print_line(json.dumps(_rotation_fields(file)))
+                print_line(json.dumps(_rotation_fields(asdict(file))))
 
         modcrypt.rotate_keys(
             list(paths),
@@ -436,47 +435,42 @@ def rotate(
     counts = Counter("failed" if file.failed else file.result for file in done)
     failures = [file for file in done if file.failed]
     keys = sum(file.keys for file in done)
-    _print_summary(counts, failures, keys, time.perf_counter() - started, dry_run, as_json)
+    rows = [(file.path, file.result, use_option_names(file.message)) for file in failures]
+    if rows and not as_json:
+        print_line(format_table(("file", "error", "message"), rows, left=(0, 1, 2)))
+    _print_summary(counts, keys, time.perf_counter() - started, dry_run, as_json)
     return exit_code(file.result for file in failures)
+
+
+_FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
 
 
 def _rotate_on_spark(
     master: str, paths: Sequence[str], settings: Settings, dry_run: bool, as_json: bool,
     **how: Any,
 ) -> int:  # fmt: skip
-    started, counts, keys = time.perf_counter(), Counter[str](), 0
-
-    def to_file(row: dict[str, Any]) -> RotatedFile:
-        names = ("path", "result", "keys", "message")
-        return modcrypt.RotatedFile(**{name: row[name] for name in names if row[name] is not None})
-
+    started = time.perf_counter()
     with start_spark(master, "keys rotate") as spark:
         from modcrypt.spark.jobs.table_jobs import rotate_keys
 
         report = rotate_keys(spark, list(paths), settings, dry_run=dry_run, **how)
-        if as_json:
-            for row in iterate_rows(report):
-                print_line(json.dumps(_rotation_fields(to_file(row))))
+        code = print_report(report, _rotation_fields, as_json)
         groups = report.groupBy("result", "failed").agg({"*": "count", "keys": "sum"}).collect()
-        for group in groups:
-            counts["failed" if group["failed"] else group["result"]] += group["count(1)"]
-            keys += group["sum(keys)"] or 0
-        failures = list(map(to_file, iterate_rows(report.where("failed").limit(SHOWN))))
-    _print_summary(counts, failures, keys, time.perf_counter() - started, dry_run, as_json)
-    return exit_code(group["result"] for group in groups if group["failed"])
+    counts = Counter[str]()
+    for group in groups:
+        counts["failed" if group["failed"] else group["result"]] += group["count(1)"]
+    keys = sum(group["sum(keys)"] or 0 for group in groups)
+    _print_summary(counts, keys, time.perf_counter() - started, dry_run, as_json)
+    return code
 
 
-_FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
-
-
-def _rotation_fields(file: RotatedFile) -> dict[str, Any]:
-    message = use_option_names(file.message)
-    return {"file": file.path, "result": file.result, "keys": file.keys, "message": message}
+def _rotation_fields(row: dict[str, Any]) -> dict[str, Any]:
+    message = use_option_names(row["message"])
+    return {"file": row["path"], "result": row["result"], "keys": row["keys"], "message": message}
 
 
 def _print_summary(
-    counts: Counter[str], failures: Sequence[RotatedFile], rewrapped: int, seconds: float,
-    dry_run: bool, as_json: bool,
+    counts: Counter[str], rewrapped: int, seconds: float, dry_run: bool, as_json: bool
 ) -> None:  # fmt: skip
     names = ("rotated", "current", "plaintext", "skipped", "failed")
     if as_json:
@@ -484,11 +478,6 @@ def _print_summary(
         more = {"keys": rewrapped, "dry_run": dry_run, "seconds": round(seconds, 6)}
         print_line(json.dumps({"files": counts.total(), **totals, **more}))
         return
-    rows = [(file.path, file.result, use_option_names(file.message)) for file in failures]
-    if rows:
-        print_line(format_table(("file", "error", "message"), rows, left=(0, 1, 2)))
-    if counts["failed"] > len(rows):
-        print_line(f"and {counts['failed'] - len(rows)} more")
     words = {"rotated": "to rotate"} if dry_run else {}
     totals_text = ", ".join(
         f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ __all__ = [
     "hash_key_reference",
     "inspect_on_spark",
     "iterate_rows",
+    "print_report",
     "refuse_local_options",
     "rotate_table_on_spark",
     "scan_on_spark",
@@ -99,21 +100,18 @@ def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_jso
         from modcrypt.spark.jobs.table_jobs import scan_keys
 
         scan_frame = scan_keys(spark, list(paths), settings)
-        if as_json:
-            for row in iterate_rows(scan_frame):
-                del row["worker"], row["failed"]
-                message = use_option_names(row["message"] or "")
-                print_line(json.dumps({"file": row.pop("path"), **row, "message": message}))
-        else:
+        if not as_json:
             counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
             _print_keys(
                 list(iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
             )
-        failures = scan_frame.where("failed")
-        count = failures.count()
-        if count and not as_json:
-            _print_failures(failures, count, result="word")
-        return exit_code(row["word"] for row in failures.select("word").distinct().collect())
+        return print_report(scan_frame, _scanned_fields, as_json, result="word")
+
+
+def _scanned_fields(row: dict[str, Any]) -> dict[str, Any]:
+    del row["worker"], row["failed"]
+    message = use_option_names(row["message"] or "")
+    return {"file": row.pop("path"), **row, "message": message}
 
 
 def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
@@ -151,14 +149,10 @@ def verify_on_spark(
         from modcrypt.spark.jobs.table_jobs import verify_table
 
         verified = verify_table(spark, list(paths), settings)
-        if as_json:
-            for row in iterate_rows(verified):
-                print_line(json.dumps(_verified_fields(row)))
+        print_report(verified, _verified_fields, as_json)
         copies = _find_copies(verified)
         totals = _count_totals(verified, copies)
         missing = _missing_key_codes(verified)
-        if not as_json and totals["failed"]:
-            _print_failures(verified.where("failed"), totals["failed"])
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({**totals, "copies": copies, "seconds": seconds}))
@@ -242,16 +236,9 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
         from modcrypt.spark.jobs.table_jobs import inspect_table
 
         inspected = inspect_table(spark, list(paths), settings)
-        failures = inspected.where("failed")
-        count = failures.count()
-        if as_json:
-            for row in iterate_rows(inspected):
-                print_line(json.dumps(_inspected_fields(row)))
-        else:
+        if not as_json:
             _print_kinds(inspected.where("not failed"))
-            if count:
-                _print_failures(failures, count)
-        return exit_code(row["result"] for row in failures.select("result").distinct().collect())
+        return print_report(inspected, _inspected_fields, as_json)
 
 
 def _inspected_fields(row: dict[str, Any]) -> dict[str, Any]:
@@ -300,12 +287,30 @@ def iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
     return (row.asDict() for row in frame.toLocalIterator())
 
 
-def _print_failures(failures: DataFrame, count: int, result: str = "result") -> None:
-    rows = [row.asDict() for row in failures.limit(SHOWN).collect()]
-    cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
-    print_line(format_table(("file", "error", "message"), cells, left=(0, 1, 2)))
-    if count > len(rows):
-        print_line(f"and {count - len(rows)} more")
+def print_report(
+    frame: DataFrame, fields: Callable[[dict[str, Any]], dict[str, Any]], as_json: bool,
+    result: str = "result",
+) -> int:  # fmt: skip
+    """Print all rows as JSON, or failures as a table; return the exit code of the failures.
+
+    Args:
+        frame: Report of a job.
+        fields: Function that returns the fields of a row for JSON.
+        as_json: Whether to print JSON.
+        result: Name of the column with the error code.
+    """
+    if as_json:
+        for row in iterate_rows(frame):
+            print_line(json.dumps(fields(row)))
+    failures = frame.where("failed")
+    counts = failures.groupBy(result).count().collect()
+    if counts and not as_json:
+        rows = list(iterate_rows(failures.limit(SHOWN)))
+        cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
+        print_line(format_table(("file", "error", "message"), cells, left=(0, 1, 2)))
+        if (more := sum(row["count"] for row in counts) - len(rows)) > 0:
+            print_line(f"and {more} more")
+    return exit_code(row[result] for row in counts)
 
 
 # --- from options to references ------------------------------------------------------------------

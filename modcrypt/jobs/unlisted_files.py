@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.parquet.datasets.discovery import as_arrow, walk_local_paths
 
 __all__ = ["list_surrounding_files"]
 
@@ -51,7 +51,7 @@ def _is_folder(place: Place) -> bool:
 
 def _walk_paths(filesystem: Any, folder: str, *, deep: bool) -> Iterator[str]:
     if filesystem is None:
-        yield from _walk_local_paths(folder or ".", deep)
+        yield from walk_local_paths(folder or ".", hidden=True, deep=deep)
         return
     if hasattr(filesystem, "invalidate_cache"):  # fsspec may cache an old listing
         filesystem.invalidate_cache()
@@ -59,23 +59,3 @@ def _walk_paths(filesystem: Any, folder: str, *, deep: bool) -> Iterator[str]:
     for info in as_arrow(filesystem).get_file_info(selector):
         if info.is_file and not info.path.endswith("/"):  # empty objects that stand for folders
             yield info.path
-
-
-def _walk_local_paths(folder: str, deep: bool) -> Iterator[str]:
-    """Yield the files of a folder; visit each folder once, even if links lead to it again."""
-    seen = {os.path.realpath(folder)}
-    for base, folders, names in os.walk(folder, onerror=_raise_error, followlinks=True):
-        below = [os.path.join(base, name) for name in folders] if deep else []
-        folders.clear()
-        for subfolder in below:
-            if (real := os.path.realpath(subfolder)) not in seen:
-                seen.add(real)
-                folders.append(os.path.basename(subfolder))
-        for name in names:
-            path = os.path.join(base, name)
-            if os.path.isfile(path):
-                yield path
-
-
-def _raise_error(error: OSError) -> None:
-    raise error

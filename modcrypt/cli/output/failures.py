@@ -82,6 +82,7 @@ _OPTION_NAMES = (
     ("no key_store was given", "no --key-store was given"),
     ("kek_per must be table or files", "--kek-per must be table or files"),
     ("expected_parts", "--expected-parts"),
+    ("in aad_prefix", "in --aad-prefix"),
     ("pass overwrite=True (or --force)", "pass --force"),
 )
 

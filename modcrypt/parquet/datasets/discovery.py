@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ __all__ = [
     "list_files",
     "read_notes",
     "split_hidden",
+    "walk_local_paths",
 ]
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
@@ -245,23 +246,33 @@ def _list_places(place: Place) -> list[Place]:
 
 
 def _list_local_paths(folder: str) -> list[str]:
-    """List the files below a folder, each folder once, even if links lead to it again.
+    """List the visible files below a folder; raise as `walk_local_paths`."""
+    return sorted(walk_local_paths(folder))
+
+
+def walk_local_paths(folder: str, *, hidden: bool = False, deep: bool = True) -> Iterator[str]:
+    """Yield the files below a folder, each folder once, even if links lead to it again.
+
+    Args:
+        folder: Path of the folder.
+        hidden: Whether to include files and folders whose names begin with a dot or an underscore.
+        deep: Whether to include the files in its folders.
 
     Raises:
         OSError: A folder cannot be listed.
     """
-    files: list[str] = []
     seen = {os.path.realpath(folder)}
     for base, folders, names in os.walk(folder, onerror=_raise_error, followlinks=True):
-        visible = [os.path.join(base, name) for name in sorted(folders) if name[0] not in "._"]
+        below = [name for name in sorted(folders) if deep and (hidden or name[0] not in "._")]
         folders.clear()
-        for below in visible:
-            if (real := os.path.realpath(below)) not in seen:
+        for name in below:
+            if (real := os.path.realpath(os.path.join(base, name))) not in seen:
                 seen.add(real)
-                folders.append(os.path.basename(below))
-        paths = [os.path.join(base, name) for name in names if name[0] not in "._"]
-        files += [path for path in paths if os.path.isfile(path)]
-    return sorted(files)
+                folders.append(name)
+        for name in names:
+            path = os.path.join(base, name)
+            if (hidden or name[0] not in "._") and os.path.isfile(path):
+                yield path
 
 
 def _raise_error(error: OSError) -> None:
