@@ -236,7 +236,7 @@ class Batch:
             changes: Further attributes of `Change`.
         """
         options = self._options
-        from modcrypt.parquet.rewrite.file_rewrite import Change
+        from modcrypt.parquet.rewrite.changes import Change
 
         report = _Report(self._verb, options["dry_run"], options["as_json"], self._arguments)
         how: dict[str, Any] = {

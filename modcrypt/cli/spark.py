@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import Service, refuse
 from modcrypt.cli.options.passphrases import VARIABLE
-from modcrypt.cli.output.failures import exit_code, printable, use_option_names
+from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
 from modcrypt.cli.shared import format_table, print_line, read_aad_prefix
 from modcrypt.errors import KmsUnavailableError
 
@@ -49,6 +49,7 @@ __all__ = [
     "service_settings",
     "spark_option",
     "start_spark",
+    "verification_code",
     "verify_on_spark",
 ]
 
@@ -161,13 +162,31 @@ def verify_on_spark(
             print_line(printable(f"the same file twice: {first}, {last}"))
         counts = ", ".join(f"{totals[name]} {name}" for name in _VERIFIED if totals[name])
         print_line(f"{totals['files']} files: {counts}; {totals['modules']:,} modules")
-    if totals["failed"] or copies:
+    return verification_code(
+        ok=totals["ok"],
+        missing=missing,
+        unchecked=bool(totals["encrypted"]) and not totals["modules"],
+        incomplete=strict and totals["authentic"] < totals["files"],
+    )
+
+
+def verification_code(
+    *, ok: bool, missing: Collection[str | None], unchecked: bool, incomplete: bool
+) -> int:
+    """Return the exit code of a verification: a fault takes precedence over a missing key.
+
+    Args:
+        ok: Whether there is no fault.
+        missing: Error codes of keys that could not be retrieved.
+        unchecked: Whether files are encrypted, and nothing could be checked.
+        incomplete: Whether something that must be authenticated is not.
+    """
+    if not ok:
         return 1
     if KmsUnavailableError.word in missing:
         return 4
-    if (totals["encrypted"] and not totals["modules"]) or (missing and options["policy_file"]):
-        return 3
-    return int(strict and totals["authentic"] < totals["files"])
+    by_policy = click.get_current_context().params["policy_file"] is not None
+    return 3 if unchecked or (missing and by_policy) else int(incomplete)
 
 
 _VERIFIED = ("authentic", "partial", "failed")
@@ -238,7 +257,9 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
         inspected = inspect_table(spark, list(paths), settings)
         if not as_json:
             _print_kinds(inspected.where("not failed"))
-        return print_report(inspected, _inspected_fields, as_json)
+        code = print_report(inspected, _inspected_fields, as_json)
+        unavailable = bool(inspected.where("kms_unavailable").head(1))
+    return common_code({code, 4 * unavailable} - {0})
 
 
 def _inspected_fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from modcrypt.cli.shared import (
     shared_prefix_option,
     threads_option,
 )
-from modcrypt.cli.spark import spark_option, verify_on_spark
+from modcrypt.cli.spark import spark_option, verification_code, verify_on_spark
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.text import format_count, format_size
 
@@ -271,17 +271,13 @@ def _print_set_as_json(verification: DatasetVerification, seconds: float) -> Non
 def _exit_code(
     verification: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
 ) -> int:
-    """Return the exit code: a fault takes precedence over a key that cannot be retrieved."""
-    if not verification.ok:
-        return 1
-    words = {note.word for file in files for note in file.not_authenticated} - {None}
-    if KmsUnavailableError.word in words:
-        return 4
     encrypted = [file for file in files if file.encrypted]
-    unchecked = bool(encrypted) and not any(file.modules for file in encrypted)
-    if unchecked or (words and click.get_current_context().params["policy_file"] is not None):
-        return 3
-    return int(strict and not verification.complete)
+    return verification_code(
+        ok=verification.ok,
+        missing={note.word for file in files for note in file.not_authenticated} - {None},
+        unchecked=bool(encrypted) and not any(file.modules for file in encrypted),
+        incomplete=strict and not verification.complete,
+    )
 
 
 def _verification_fields(verification: Verification) -> dict[str, Any]:

@@ -13,37 +13,25 @@ import posixpath
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from modcrypt.errors import ModcryptError, printable
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import AbandonedError, Progress
 from modcrypt.jobs.failures import describe, module_fields
-from modcrypt.jobs.idempotence import (
-    Difference,
-    ExpectedMasks,
-    NewKeys,
-    find_open_difference,
-    find_plaintext_difference,
-    is_newer,
-    plan_change,
-    read_decrypted_shape,
-    read_plain_shape,
-)
 from modcrypt.jobs.listing import File, Folder, place_at
-from modcrypt.jobs.run_record import ConversionRecord
-from modcrypt.parquet.convert.decryptor import decrypt_parquet
-from modcrypt.parquet.convert.encryptor import encrypt_parquet, plan_encryption
-from modcrypt.parquet.crypto.file_plan import plan_decryption
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileDecryptionProperties,
     FileEncryptionProperties,
     is_keyed,
 )
-from modcrypt.parquet.rewrite.file_rewrite import Change
-from modcrypt.parquet.rewrite.rekey import mask_parquet, rekey_parquet, share_parquet
+from modcrypt.parquet.rewrite.changes import Change
+
+if TYPE_CHECKING:  # each command loads what it needs
+    from modcrypt.jobs.idempotence import Difference, NewKeys
+    from modcrypt.jobs.run_record import ConversionRecord
 
 __all__ = ["DONE", "Conversion", "ConvertedFile", "DifferentError", "Verb"]
 
@@ -310,9 +298,15 @@ class Conversion:
             if dry_run:
                 return self._plan(source)
             if self.verb == "encrypt":
+                from modcrypt.parquet.convert.encryptor import encrypt_parquet
+
                 encrypt_parquet(name, destination, self._encryption, **more)
                 return {}
+            from modcrypt.parquet.convert.decryptor import decrypt_parquet
+
             return self._losses_of(decrypt_parquet(name, destination, self._decryption, **more))
+        from modcrypt.parquet.rewrite.rekey import mask_parquet, rekey_parquet, share_parquet
+
         more["dry_run"] = dry_run
         if self.verb == "rekey":
             more["keep_unchanged"] = change.keep_unchanged
@@ -341,7 +335,11 @@ class Conversion:
         """Check by its footer that a file can be encrypted or decrypted; make no key."""
         with open_source_at(source) as opened:
             if self.verb == "decrypt":
+                from modcrypt.parquet.crypto.file_plan import plan_decryption
+
                 return self._losses_of(plan_decryption(opened, self._decryption).missing_names)
+            from modcrypt.parquet.convert.encryptor import plan_encryption
+
             new = self._encryption
             plan_encryption(opened, new.for_check() if is_keyed(new) else new)
         return {}
@@ -408,6 +406,16 @@ class Conversion:
         Raises:
             ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
         """
+        from modcrypt.jobs.idempotence import (
+            Difference,
+            NewKeys,
+            find_plaintext_difference,
+            is_newer,
+            plan_change,
+            read_decrypted_shape,
+            read_plain_shape,
+        )
+
         new = None if self.encryption is None else NewKeys(self.encryption)
         if self.destination is None:
             return self._find_difference_in_place(target, new)
@@ -429,6 +437,12 @@ class Conversion:
         )
 
     def _find_difference_in_place(self, place: Place, new: NewKeys | None) -> Difference | None:
+        from modcrypt.jobs.idempotence import (
+            ExpectedMasks,
+            find_open_difference,
+            find_plaintext_difference,
+        )
+
         masked = ExpectedMasks(self.change) if self.verb == "mask" else None
         if new is not None:
             return new.find_difference(place, masked)

@@ -21,7 +21,8 @@ import pytest
 
 import modcrypt
 from modcrypt.io.places import Place
-from modcrypt.jobs import conversion, listing
+from modcrypt.jobs import listing
+from modcrypt.parquet.convert import encryptor
 from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, lines, run_ok
@@ -183,7 +184,7 @@ def test_files_are_worked_on_at_once(folder: Path, monkeypatch: pytest.MonkeyPat
         threads.add(more["threads"])
         encrypt(*args, **more)
 
-    monkeypatch.setattr(conversion, "encrypt_parquet", wait)
+    monkeypatch.setattr(encryptor, "encrypt_parquet", wait)
     run_ok(folder, "encrypt", *KEY, "lake", "out", "--jobs", "2")
     assert threads == {1}  # the files have the processors already
     assert files_in(folder / "out") == sorted(NAMES)
@@ -250,7 +251,7 @@ def test_a_bug_in_one_file_is_told_without_values(
             raise RuntimeError("plaintext of a page")
         encrypt(source, *args, **more)
 
-    monkeypatch.setattr(conversion, "encrypt_parquet", fail_on_one)
+    monkeypatch.setattr(encryptor, "encrypt_parquet", fail_on_one)
     result = invoke(folder, "encrypt", *KEY, "lake", "out")
     assert (result.exit_code, "plaintext" in result.output) == (70, False)
     assert "3 encrypted, 1 failed" in result.stdout

@@ -370,7 +370,7 @@ def test_a_bug_is_70_and_shows_no_values(folder: Path, monkeypatch: pytest.Monke
     def fail(*args: object, **more: object) -> None:
         raise RuntimeError("plaintext of a page")
 
-    monkeypatch.setattr("modcrypt.jobs.conversion.encrypt_parquet", fail)
+    monkeypatch.setattr("modcrypt.parquet.convert.encryptor.encrypt_parquet", fail)
     result = invoke(folder, "encrypt", *KEY, "plain.parquet", "out.parquet")
     assert result.exit_code == 70
     assert "internal: unexpected RuntimeError in tests.cli.test_parquet, line " in result.stderr

@@ -21,7 +21,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.rewrite.file_rewrite import Change
+from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark import inspect_table, mask_table, share_table
 from modcrypt.spark.jobs.conversion import TableConversion
 from modcrypt.spark.settings import Settings
@@ -255,11 +255,13 @@ def test_an_attempt_that_comes_second_finds_the_work_done(
 ) -> None:  # fmt: skip
     """Between its look and its work the other one has masked the file, and rekeyed it."""
 
-    def twice(*arguments: Any, **options: Any) -> Any:
-        mc.mask_parquet(*arguments, **options)
-        return mc.mask_parquet(*arguments, **options)
+    mask_parquet = mc.mask_parquet
 
-    monkeypatch.setattr("modcrypt.jobs.conversion.mask_parquet", twice)
+    def twice(*arguments: Any, **options: Any) -> Any:
+        mask_parquet(*arguments, **options)
+        return mask_parquet(*arguments, **options)
+
+    monkeypatch.setattr("modcrypt.parquet.rewrite.rekey.mask_parquet", twice)
     job = TableConversion(
         verb="mask", source=str(table), destination=None, decryption=keys["old"],
         encryption=keys["new"] if rekeyed else None,

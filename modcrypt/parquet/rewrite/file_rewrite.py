@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note, read_note
 from modcrypt.parquet.format.modules import Part, Span, chunk_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
+from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.reencryption import EncryptedFeed, ExtendedSource, MaskChunk
 from modcrypt.pkmt1.material import KeyReference, decode_metadata
 
@@ -60,20 +61,6 @@ class Rewritten:
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """Changes to a file other than new keys."""
-
-    only: Sequence[str] | None = None
-    null: Sequence[str] = ()
-    hashed: Sequence[str] = ()
-    drop: Sequence[str] = ()
-    hash_key: Key | None = None
-    keep_unchanged: bool = False
-    keep_levels: bool = False
-    keep_unknown_fields: bool = False
 
 
 class Choice:

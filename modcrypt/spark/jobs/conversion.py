@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from modcrypt.jobs.conversion import Conversion, Verb
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem
-from modcrypt.parquet.rewrite.file_rewrite import Change
+from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.file_work import Job, Row
 from modcrypt.spark.settings import Settings, check_reference, read_key
 

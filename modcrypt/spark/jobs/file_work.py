@@ -215,8 +215,8 @@ class InspectionJob(Job):
             ("writer", _TEXT), ("rows", _LONG), ("row_groups", _LONG), ("columns", _LONG),
             ("encrypted_columns", _LONG), ("opened_columns", _LONG),
             ("plaintext_columns", _TEXTS), ("key_value_metadata", _TEXTS), ("leaks", _TEXTS),
-            ("hidden", _TEXTS), ("quirks", _TEXTS), ("bytes_in", _LONG), ("message", _TEXT),
-            ("worker", _TEXT),
+            ("hidden", _TEXTS), ("quirks", _TEXTS), ("kms_unavailable", _FLAG),
+            ("bytes_in", _LONG), ("message", _TEXT), ("worker", _TEXT),
         ]
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.jobs.key_rotation import What
 from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.keys import Key
-from modcrypt.parquet.rewrite.file_rewrite import Change
+from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import check_id
 from modcrypt.spark.jobs.driver import (
     BYTES_PER_TASK,
@@ -341,7 +341,8 @@ def inspect_table(
         `modcrypt.Inspection` `encrypted`, `footer_mode`, `footer_authenticated`, `algorithm`,
         `footer_key` as a description, `aad_prefix` as text, `stores_aad_prefix`,
         `needs_aad_prefix`, `aad_file_unique_size`, `created_by`, `writer`, `rows`, `row_groups`,
-        `key_value_metadata`, `leaks`, `hidden` and `quirks`; the numbers of `columns`, of
+        `key_value_metadata`, `leaks`, `hidden`, `quirks` and
+        `kms_unavailable`; the numbers of `columns`, of
         `encrypted_columns` and of `opened_columns`, those with a fitting key; the names of the
         `plaintext_columns`; null for encrypted values; `bytes_in`, `message` and `worker`.
 

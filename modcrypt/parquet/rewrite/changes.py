@@ -1,0 +1,24 @@
+"""What a rewrite changes in a file, besides its keys: `Change`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modcrypt.keys import Key
+
+__all__ = ["Change"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Changes to a file other than new keys."""
+
+    only: Sequence[str] | None = None
+    null: Sequence[str] = ()
+    hashed: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    hash_key: Key | None = None
+    keep_unchanged: bool = False
+    keep_levels: bool = False
+    keep_unknown_fields: bool = False
