@@ -40,6 +40,7 @@ GROUPS = {  # modules: their tests
     "parquet/crypto/footer parquet/crypto/footer_opening parquet/crypto/crypto_fields "
     "parquet/crypto/ciphers "
     "parquet/crypto/key_lookup parquet/crypto/column_kinds parquet/crypto/file_plan "
+    "parquet/crypto/chunk_opening "
     "parquet/crypto/bloom_filters parquet/format/modules": (
         "parquet/crypto parquet/format/test_modules.py parquet/test_foreign_writers.py "
         "parquet/test_hostile.py parquet/arrow/test_reader.py parquet/arrow/test_writer.py"

@@ -97,7 +97,8 @@ class ChunkOpening:
         self._footer, self._leaves, self._report, self._hint = footer, leaves, report, hint
         paths = [leaf.path for leaf in leaves]
         self._names = [".".join(path) for path in paths]
-        self.keys = ColumnKeys(properties, paths, report, footer.inside)
+        self._inside = footer.inside
+        self.keys = ColumnKeys(properties, paths, report, self._inside)
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """Return a chunk that is not open yet."""
@@ -136,16 +137,17 @@ class ChunkOpening:
             FormatError: The report is strict, and the metadata is invalid, belongs to another
                 column, or is not encrypted as the format demands.
         """
-        stored, report, inside = chunk.stored, self._report, self._footer.inside
+        stored, report, inside = chunk.stored, self._report, self._inside
         if chunk.key is not None:
             chunk.cipher = ChunkCipher(
                 self._footer.cipher, chunk.key, chunk.ordinal, chunk.column, chunk.path, self._hint
             )
-        try:
-            check_metadata_key(stored, chunk.where)
-        except FormatError as error:
-            report.add_error(error, *inside)
-        if chunk.cipher is not None and stored.encrypted_column_metadata is not None:
+        if stored.encrypted_column_metadata is None:
+            try:
+                check_metadata_key(stored, chunk.where)
+            except FormatError as error:
+                report.add_error(error, *inside)
+        elif chunk.cipher is not None:
             try:
                 chunk.metadata = _open_metadata(stored, chunk.cipher)
             except ModcryptError as error:

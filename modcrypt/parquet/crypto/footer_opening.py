@@ -120,6 +120,7 @@ class Footer:
     """
 
     tail: Tail
+    fields: CryptoFields | None = None  # None if they could not be read
     metadata: ThriftStruct = None  # None if it could not be read
     encrypted: bool = True  # False for a plaintext file
     algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1 from the file
@@ -265,7 +266,7 @@ class _Opening:
     def open_encrypted(self) -> None:
         tail, report, footer = self.tail, self.report, self.footer
         try:
-            fields = read_crypto_fields(tail)
+            footer.fields = fields = read_crypto_fields(tail)
         except FormatError as error:
             report.add_error(error, tail.start, tail.end)
             self._give_up("its crypto metadata cannot be read")
@@ -314,7 +315,7 @@ class _Opening:
         footer = self.footer
         try:
             # Before the signature is verified, read only the fields that its verification needs.
-            fields = read_crypto_fields(self.tail)
+            footer.fields = fields = read_crypto_fields(self.tail)
         except FormatError as error:
             footer.encrypted = False
             self._refuse_metadata(error)

@@ -154,19 +154,25 @@ def part_spans(
     Raises:
         FormatError, LimitError: The report is strict; as for `file_spans`.
     """
-    where = f"row group {row_group}, column {column}"
     for part, find in _FINDERS:
         try:
-            found = find(chunk, where, source, body_end)
+            found = find(chunk, source, body_end)
             if found is None:
                 continue
             start, length = found
             span = Span(start, start + length, part, row_group, column)
             _check_place(span, body_end)
+        except _PlaceError as error:
+            where = f"row group {row_group}, column {column}"
+            report.add_error(FormatError(f"{where}: {error}"), *place)
         except FormatError as error:
             report.add_error(error, *place)
         else:
             yield span
+
+
+class _PlaceError(FormatError):
+    """An error whose message still lacks the address of the chunk."""
 
 
 def _check_place(span: Span, body_end: int) -> None:
@@ -302,46 +308,42 @@ def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, r
         raise FormatError(f"{where}: a size, count or offset is negative")
 
 
-def _find_pages(
-    chunk: ThriftStruct, where: str, _source: Source, _body_end: int
-) -> tuple[int, int] | None:
+def _find_pages(chunk: ThriftStruct, _source: Source, _body_end: int) -> tuple[int, int] | None:
     md = chunk.meta_data
     size: int = md.total_compressed_size
     if not size:
         return None  # a chunk without pages has no position
     start = chunk_start(md)
     if md.data_page_offset > start + size:
-        raise FormatError(
-            f"{where}: data_page_offset {md.data_page_offset} lies outside the chunk, bytes "
+        raise _PlaceError(
+            f"data_page_offset {md.data_page_offset} lies outside the chunk, bytes "
             f"{start} to {start + size}"
         )
     return start, size
 
 
 def _find_column_index(
-    chunk: ThriftStruct, where: str, _source: Source, _body_end: int
+    chunk: ThriftStruct, _source: Source, _body_end: int
 ) -> tuple[int, int] | None:
-    return _check_index("column_index", where, chunk.column_index_offset, chunk.column_index_length)
+    return _check_index("column_index", chunk.column_index_offset, chunk.column_index_length)
 
 
 def _find_offset_index(
-    chunk: ThriftStruct, where: str, _source: Source, _body_end: int
+    chunk: ThriftStruct, _source: Source, _body_end: int
 ) -> tuple[int, int] | None:
-    return _check_index("offset_index", where, chunk.offset_index_offset, chunk.offset_index_length)
+    return _check_index("offset_index", chunk.offset_index_offset, chunk.offset_index_length)
 
 
-def _check_index(
-    name: str, where: str, offset: int | None, length: int | None
-) -> tuple[int, int] | None:
+def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int, int] | None:
     if offset is None and length is None:
         return None
     if offset is None or length is None or length <= 0:
-        raise FormatError(f"{where}: {name} at {offset} with length {length}")
+        raise _PlaceError(f"{name} at {offset} with length {length}")
     return offset, length
 
 
 def _find_bloom_filter(
-    chunk: ThriftStruct, where: str, source: Source, body_end: int
+    chunk: ThriftStruct, source: Source, body_end: int
 ) -> tuple[int, int] | None:
     offset, length = chunk.meta_data.bloom_filter_offset, chunk.meta_data.bloom_filter_length
     if offset is None:
@@ -349,7 +351,7 @@ def _find_bloom_filter(
     if length is None:
         length = _measure_bloom_filter(chunk, source, body_end)
     if length <= 0:
-        raise FormatError(f"{where}: bloom filter with length {length}")
+        raise _PlaceError(f"bloom filter with length {length}")
     return offset, length
 
 

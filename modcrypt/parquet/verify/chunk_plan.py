@@ -71,6 +71,7 @@ class ChunkPlan:
     _names: dict[object, str] = field(default_factory=dict)  # names of keys, for people
     _detective: Detective | None = None
     _opening: ChunkOpening = field(init=False)
+    _footer_key_name: str = field(init=False)
 
     def find_chunks(self) -> None:
         """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
@@ -80,6 +81,7 @@ class ChunkPlan:
             self.report.add_note("file", None, note)
             return
         self.paths = [".".join(leaf.path) for leaf in self.leaves]
+        self._footer_key_name = self.footer.key_name
         self._opening = ChunkOpening(self.footer, self.properties, self.leaves, self.report)
         chunks = [
             chunk
@@ -151,7 +153,7 @@ class ChunkPlan:
     def _name_key(self, out: Chunk) -> str:
         """Name a column's key by its master key's id, or by the first column that uses it."""
         if out.kind != COLUMN_KEY:
-            return self.footer.key_name if out.kind == FOOTER_KEY else out.kind
+            return self._footer_key_name if out.kind == FOOTER_KEY else out.kind
         metadata = out.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
         known = metadata or self._opening.keys.get_given(out.column) or out.path
         if known not in self._names:

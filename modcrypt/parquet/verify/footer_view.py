@@ -21,7 +21,6 @@ from modcrypt.errors import (
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY
-from modcrypt.parquet.crypto.crypto_fields import read_crypto_fields
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties, bind_to_file
@@ -90,15 +89,15 @@ def view_footer(source: Source, properties: FileDecryptionProperties | None) -> 
         FormatError, LimitError: The file is not a Parquet file, or its footer breaks the format.
     """
     tail, report = read_tail(source), Report(1)
-    fields = read_crypto_fields(tail)
     given, reason = _relax_properties(properties, source)
     footer = open_footer(tail, given, source.name, report)
-    view = FooterView(footer, given, fields.end, fields.algorithm)
     fault = next((finding for finding in report.findings if finding.severity == "fault"), None)
+    fields = footer.fields
+    if fields is None or (footer.plaintext_footer and footer.metadata is None):
+        assert fault is not None
+        raise fault.error()
+    view = FooterView(footer, given, fields.end, fields.algorithm)
     if footer.plaintext_footer:
-        if footer.metadata is None:
-            assert fault is not None
-            raise fault.error()
         _judge_plaintext_footer(view, fault)
     elif footer.algorithm is not None and footer.algorithm.aad_file_unique is None:
         _open_without_aad(view)
