@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from modcrypt.cli.options.parquet_options import decryption_properties
 from modcrypt.cli.shared import combine_options
+from modcrypt.cli.spark import is_any_typed
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File
@@ -31,11 +31,7 @@ def properties_of_options(
     reading: dict[str, Any], paths: Sequence[str]
 ) -> FileDecryptionProperties | None:
     """Return the properties that the options set; None if no option is typed."""
-    context = click.get_current_context()
-    typed = any(
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in reading
-    )
-    if not typed:
+    if not is_any_typed(reading):
         return None
     properties = decryption_properties(**reading)
     from modcrypt.jobs.listing import Folder

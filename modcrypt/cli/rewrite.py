@@ -12,7 +12,6 @@ from copy import copy
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
@@ -24,7 +23,7 @@ from modcrypt.cli.options.parquet_options import (
     parquet_key_options,
 )
 from modcrypt.cli.shared import prefix_options, read_key, root_option
-from modcrypt.cli.spark import hash_key_reference
+from modcrypt.cli.spark import hash_key_reference, is_any_typed
 
 __all__ = ["mask", "rekey", "share"]
 
@@ -91,11 +90,8 @@ def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
 
 
 def _has_new_options() -> bool:
-    context = click.get_current_context()
-    return any(
-        name.startswith(_NEW) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        for name in context.params
-    )
+    parameters = click.get_current_context().params
+    return is_any_typed([name for name in parameters if name.startswith(_NEW)])
 
 
 # --- commands ------------------------------------------------------------------------------------

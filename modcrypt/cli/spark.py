@@ -41,6 +41,7 @@ __all__ = [
     "encryption_settings",
     "hash_key_reference",
     "inspect_on_spark",
+    "is_any_typed",
     "iterate_rows",
     "print_report",
     "refuse_local_options",
@@ -144,7 +145,7 @@ def verify_on_spark(
         {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
         "not supported with --spark",
     )
-    settings = decryption_settings(options) if _is_any_typed(options) else None
+    settings = decryption_settings(options) if is_any_typed(options) else None
     started = time.perf_counter()
     with start_spark(master, "verify") as spark:
         from modcrypt.spark.jobs.table_jobs import verify_table
@@ -250,7 +251,7 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
     """
     refuse_local_options()
     refuse({"html", "force", "pages"}, "not supported with --spark")
-    settings = decryption_settings(options) if _is_any_typed(options) else None
+    settings = decryption_settings(options) if is_any_typed(options) else None
     with start_spark(master, "inspect") as spark:
         from modcrypt.spark.jobs.table_jobs import inspect_table
 
@@ -508,7 +509,7 @@ def _service_uri(options: Options) -> str | None:
     return f"file:{path}{passphrase or ''}{key}"
 
 
-def _is_any_typed(options: Options) -> bool:
+def is_any_typed(options: Collection[str]) -> bool:
     """Return whether one of the options is typed on the command line."""
     context = click.get_current_context()
     return any(
