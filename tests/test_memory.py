@@ -18,7 +18,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.arrow.decoding import _look_into_dictionaries
-from modcrypt.parquet.crypto.page_sizes import MAX_EXPANDED_PAGE, Dictionary, Longest, check_pages
+from modcrypt.parquet.arrow.page_sizes import MAX_EXPANDED_PAGE, Dictionary, Longest, check_pages
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from modcrypt.parquet.format.modules import chunk_start
 from tests.support import forging

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.arrow.decoding import count_fitting_rows
+from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
 from modcrypt.parquet.crypto.footer_opening import read_plain
-from modcrypt.parquet.crypto.page_sizes import Longest, check_pages
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import chunk_start
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
-from modcrypt.parquet.crypto.page_sizes import Dictionary, Longest
+from modcrypt.parquet.arrow.page_sizes import Dictionary, Longest
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.format.page_header import DATA_PAGE, scan
