@@ -1,7 +1,7 @@
-"""Render self-contained HTML pages about a table: one template, one style sheet, no script.
+"""Render self-contained HTML pages about a file or a table, all in one frame.
 
-Text from a table may be hostile. It is always escaped, non-printable characters are spelt out, and
-long text is cut. A Content-Security-Policy allows nothing but the page's own style sheet.
+Text from a file may be hostile. It is always escaped, non-printable characters are spelt out, and
+long text is cut. A Content-Security-Policy allows only the page's own style sheet and script.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from modcrypt.errors import printable
 __all__ = [
     "format_day",
     "format_name",
-    "hash_for_policy",
+    "format_readable",
+    "read_asset",
     "render_facts",
     "render_page",
     "render_row",
@@ -31,9 +32,15 @@ MAX_NAME = 240
 """Maximum number of characters shown of a name."""
 
 
+def format_readable(text: str, limit: int = MAX_NAME) -> str:
+    """Return printable text and, if it is cut, its length."""
+    length = f" ({len(text):,} characters)" if len(text) > limit else ""
+    return printable(text, limit) + length
+
+
 def render_text(text: str, limit: int = MAX_NAME) -> str:
     """Return text as HTML; `<bdi>` keeps right-to-left names from reordering their neighbours."""
-    return f"<bdi>{escape(printable(text, limit))}</bdi>"
+    return f"<bdi>{escape(format_readable(text, limit))}</bdi>"
 
 
 def render_attribute(text: str, limit: int = 400) -> str:
@@ -54,10 +61,10 @@ def format_day(milliseconds: int) -> str:
         return "at no time"
 
 
-def render_facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return labels and values as HTML for the head of a page."""
+def render_facts(pairs: Iterable[tuple[str, str]], limit: int = MAX_NAME) -> str:
+    """Return labels and values as HTML for the head of a page; values are cut at a limit."""
     cells = "".join(
-        f"<div><dt>{render_text(label)}</dt><dd>{render_text(value)}</dd></div>"
+        f"<div><dt>{render_text(label)}</dt><dd>{render_text(value, limit)}</dd></div>"
         for label, value in pairs
     )
     return f'<dl class="facts">{cells}</dl>'
@@ -99,28 +106,43 @@ def render_table(
     )
 
 
-def render_page(title: str, verdict: str, body: str) -> str:
-    """Return a complete page; `verdict` and `body` are HTML.
+def render_page(
+    title: str, verdict: str, body: str, *, style: str = "", script: str = "", controls: str = ""
+) -> str:
+    """Return a complete page.
 
     Every character of it can be encoded as UTF-8, the encoding that its head declares.
+
+    Args:
+        title: Title of the page, as text.
+        verdict: What the page says below its title, as HTML.
+        body: Content of the page, as HTML.
+        style: Style sheet; by default the one of pages about tables.
+        script: JavaScript, which runs when the page is complete.
+        controls: What stands beside the title, as HTML.
     """
-    style = _read_asset("page.css")
-    policy = f"default-src 'none'; style-src {hash_for_policy(style)}"
-    return Template(_read_asset("page.html")).substitute(
+    style = style or read_asset("modcrypt.report", "page.css")
+    policy = f"default-src 'none'; style-src {_hash_for_policy(style)}"
+    if script:
+        policy += f"; script-src {_hash_for_policy(script)}"
+    return Template(read_asset("modcrypt.report", "page.html")).substitute(
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
         style=style,
-        name=escape(printable(title, MAX_NAME)),
+        name=escape(format_readable(title)),
         title=render_text(title),
         verdict=verdict,
         body=body,
+        controls=controls,
+        script=f"<script>{script}</script>" if script else "",
     )
 
 
-def _read_asset(name: str) -> str:
-    return (files("modcrypt.report") / name).read_text(encoding="utf-8")
+def read_asset(package: str, name: str) -> str:
+    """Return a text file of a package, which may be in a zip."""
+    return (files(package) / name).read_text(encoding="utf-8")
 
 
-def hash_for_policy(content: str) -> str:
+def _hash_for_policy(content: str) -> str:
     """Return the source expression that allows inline content in a Content-Security-Policy."""
     digest = hashlib.sha256(content.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

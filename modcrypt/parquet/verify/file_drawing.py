@@ -1,8 +1,8 @@
 """Draw a file as an HTML page: which key encrypts what, what was verified, where faults are.
 
-The page is one self-contained document, made of `file_drawing.html`, `.css` and `.js` beside this
-module. Text from the file may be hostile: it is escaped here, and the script inserts it only as
-text. A Content-Security-Policy allows nothing but the page's own style sheet and script.
+The page is one self-contained document: the frame of all pages (`report.page`) around
+`file_drawing.html`, with `.css` and `.js` beside this module. Text from the file may be hostile: it
+is escaped before it enters HTML, and the script inserts it only as text.
 
 The page has a bounded size for any file: similar neighbours are merged, then parts that are too
 small to see; cells stand for several row groups or columns; long tables and names are cut. The page
@@ -16,15 +16,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from importlib.resources import files
 from itertools import groupby
 from string import Template
 from typing import Any
 
-from modcrypt.errors import printable
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.findings import Finding
-from modcrypt.report.page import hash_for_policy
+from modcrypt.report.page import (
+    format_readable,
+    read_asset,
+    render_facts,
+    render_page,
+    render_text,
+)
 from modcrypt.report.text import format_size
 
 __all__ = ["draw"]
@@ -71,6 +75,8 @@ MAX_NAMES = 120_000
 MIN_NAME, MAX_NAME = 40, 240
 """Maximum characters of a sentence, of all names of one kind, and of one name."""
 
+_THEME_BUTTON = '<button type="button" id="theme" hidden>Dark</button>'
+
 
 def draw(
     *,
@@ -105,23 +111,13 @@ def draw(
         drawing.count(region)
     listed = list(findings[:MAX_FINDINGS])
     data, merged = _make_script_data(drawing, ordered, row_groups, listed)
-    style, script = _read_asset("file_drawing.css"), _read_asset("file_drawing.js")
-    policy = (
-        f"default-src 'none'; style-src {hash_for_policy(style)}; "
-        f"script-src {hash_for_policy(script)}"
+    html, style, script = (
+        read_asset("modcrypt.parquet.verify", f"file_drawing.{kind}")
+        for kind in ("html", "css", "js")
     )
-    return Template(_read_asset("file_drawing.html")).substitute(
-        policy=f"{policy}; base-uri 'none'; form-action 'none'",
-        style=style,
-        script=script,
+    body = Template(html).substitute(
         data=_encode_script_json(data),
-        name=escape(_format_readable(title, MAX_NAME)),
-        title=_format_html(title),
-        verdict=_format_verdict(findings, drawing.by_state["fault"].parts),
-        facts="".join(
-            f"<div><dt>{_format_html(term)}</dt><dd>{_format_html(text, MAX_SENTENCE)}</dd></div>"
-            for term, text in facts
-        ),
+        facts=render_facts(facts, MAX_SENTENCE),
         size=_format_size_cell(size),
         states=_format_state_rows(drawing) if ordered else "",
         keys=_format_rows(drawing.by_key, drawing, _format_key_cell, _format_column_count),
@@ -131,6 +127,8 @@ def draw(
         merged="".join(f"<li>{escape(sentence)}" for sentence in merged),
         notes=_format_notes(notes),
     )
+    verdict = _format_verdict(findings, drawing.by_state["fault"].parts)
+    return render_page(title, verdict, body, style=style, script=script, controls=_THEME_BUTTON)
 
 
 def _make_script_data(
@@ -156,32 +154,17 @@ def _make_script_data(
         "columns": drawing.columns,
         "keys": drawing.keys,
         # after the parts, which number their kinds
-        "kinds": [_format_readable(kind, MAX_NAME) for kind in drawing.kinds],
+        "kinds": [format_readable(kind, MAX_NAME) for kind in drawing.kinds],
         "states": list(STATES),
     }, merged
-
-
-def _read_asset(name: str) -> str:
-    return (files("modcrypt.parquet.verify") / name).read_text(encoding="utf-8")
 
 
 # --- names and numbers ---------------------------------------------------------------------------
 
 
-def _format_readable(text: str, limit: int) -> str:
-    """Return printable text and, if it is cut, its length."""
-    length = f" ({len(text):,} characters)" if len(text) > limit else ""
-    return printable(text, limit) + length
-
-
-def _format_html(text: str, limit: int = MAX_NAME) -> str:
-    # <bdi> keeps right-to-left names from reordering their neighbours.
-    return f"<bdi>{escape(_format_readable(text, limit), quote=False)}</bdi>"
-
-
 def _shorten_names(names: Sequence[str]) -> list[str]:
     limit = min(MAX_NAME, max(MIN_NAME, MAX_NAMES // max(1, len(names))))
-    return [_format_readable(name, limit) for name in names]
+    return [format_readable(name, limit) for name in names]
 
 
 def _format_size_cell(size: int) -> str:
@@ -419,15 +402,15 @@ def _format_finding_rows(findings: list[Finding], all_findings: int) -> str:
     rows = []
     for number, finding in enumerate(findings):
         severity = _find_severity(finding)
-        address = "the file" if finding.module is None else _format_html(str(finding.module))
+        address = "the file" if finding.module is None else render_text(str(finding.module))
         span = "" if finding.start is None else f"{finding.start:,}"
         if span and finding.end is not None:
             span += f"\u2013{finding.end:,}"
         rows.append(
             f'<tr class="{severity}" data-finding="{number}">'
             f'<td><button type="button"><span class="flag {severity}"></span>{severity}</button>'
-            f"<td><code>{_format_html(finding.word, MIN_NAME)}</code><td>{address}"
-            f'<td class="n">{span}<td class="message">{_format_html(finding.message, MAX_SENTENCE)}'
+            f"<td><code>{render_text(finding.word, MIN_NAME)}</code><td>{address}"
+            f'<td class="n">{span}<td class="message">{render_text(finding.message, MAX_SENTENCE)}'
         )
     if all_findings > len(findings):
         more = all_findings - len(findings)
@@ -448,10 +431,10 @@ def _format_notes(notes: Sequence[tuple[str, str]]) -> str:
         headings[tuple(texts)[:MAX_NOTES]].append(heading)
     entries = []
     for shared, about in list(headings.items())[:MAX_NOTES]:
-        terms = "".join(f"<dt>{_format_html(heading)}</dt>" for heading in about[:MAX_HEADINGS])
+        terms = "".join(f"<dt>{render_text(heading)}</dt>" for heading in about[:MAX_HEADINGS])
         if len(about) > MAX_HEADINGS:
             terms += f"<dt>and {len(about) - MAX_HEADINGS:,} more</dt>"
-        descriptions = "".join(f"<dd>{_format_html(text, MAX_SENTENCE)}</dd>" for text in shared)
+        descriptions = "".join(f"<dd>{render_text(text, MAX_SENTENCE)}</dd>" for text in shared)
         entries.append(f"<div>{terms}{descriptions}</div>")
     if len(headings) > MAX_NOTES:
         entries.append(f"<div><dt>and {len(headings) - MAX_NOTES:,} more notes</dt></div>")
@@ -485,7 +468,7 @@ def _format_column_cell(drawing: _Drawing, column: int) -> str:
 
 
 def _format_kind_cell(drawing: _Drawing, kind: str) -> str:
-    return _format_html(kind)
+    return render_text(kind)
 
 
 def _format_column_count(drawing: _Drawing, tally: _Tally) -> str:
