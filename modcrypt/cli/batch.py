@@ -22,7 +22,7 @@ import click
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_properties, encryption_properties
-from modcrypt.cli.output.failures import common_code, show
+from modcrypt.cli.output.failures import common_code, show, use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
 from modcrypt.cli.shared import combine_options, format_table, print_line
 from modcrypt.cli.spark import (
@@ -187,8 +187,9 @@ class Batch:
             new: Beginning of the options' parameter names.
 
         Raises:
-            click.UsageError: The options contradict each other.
-            ValueError: Two files would have the same AAD prefix.
+            click.UsageError: The options contradict each other, or two files would have the same
+                AAD prefix.
+            ValueError: A key or the policy is invalid.
         """
         if self._master is not None:
             return encryption_settings(options, new)
@@ -200,7 +201,11 @@ class Batch:
             from modcrypt.parquet.crypto.path_prefix import check_distinct
 
             prefix = getattr(properties, "aad_prefix", None)
-            check_distinct(prefix, [self._source.inside(file.name) for file in self._files])
+            try:
+                check_distinct(prefix, [self._source.inside(file.name) for file in self._files])
+            except ValueError as error:
+                message, start = use_option_names(str(error)), f"--{new.replace('_', '-')}"
+                raise click.UsageError(message.replace("--shared", f"{start}shared")) from None
         return properties
 
     def decryption(self, options: dict[str, Any]) -> Any:

@@ -56,6 +56,7 @@ from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.verify.manifest_checks import check_list, check_manifest
 from modcrypt.iceberg.verify.table_findings import TableReport
 from modcrypt.iceberg.write.removal import JOBS, is_protected
+from modcrypt.io.folders import symbolic_link_error
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.format.findings import raise_first
@@ -141,11 +142,18 @@ class DeletionRule:
             return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
 
     def owns(self, location: str) -> bool:
-        """Return whether a location is in the table's own folder, and not in another table's."""
+        """Return whether a location is in the table's own folder, and not in another table's.
+
+        Raises:
+            OSError: A symbolic link leads to the location, or the file system failed.
+        """
         path = self.path(location)
-        if path is None or not self._is_own(path):
+        if path is None:
             return False
-        return not self._is_of_other_table(self.locations.place(location))
+        place = self.locations.place(location)
+        if place.is_linked:
+            raise symbolic_link_error(place.path, place.root)
+        return self._is_own(path) and not self._is_of_other_table(place)
 
     def _may_go(self, location: str, path: str) -> bool:
         """Return whether a file is not needed and of a kind that may be deleted."""
