@@ -21,7 +21,6 @@ import io
 from collections.abc import Iterator
 from functools import cache
 from operator import is_not
-from pathlib import Path
 from struct import Struct
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
@@ -119,12 +118,9 @@ def _build_plan(cls: Any) -> _Plan:
 
 
 def _read_idl_text() -> str:
-    """Return the text of parquet.thrift, from the package (or its zip) or from the checkout."""
+    """Return the text of parquet.thrift, from the package or its zip."""
     package = importlib.resources.files("modcrypt")
-    shipped = package / "thrift" / "parquet.thrift"
-    if shipped.is_file():
-        return shipped.read_text("utf-8")
-    return Path(str(package)).with_name("thrift").joinpath("parquet.thrift").read_text("utf-8")
+    return (package / "thrift" / "parquet.thrift").read_text("utf-8")
 
 
 @cache

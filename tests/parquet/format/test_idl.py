@@ -651,13 +651,12 @@ assert find_spec("pyspark_modcrypt")
 
 
 def test_the_package_is_imported_from_a_zip(tmp_path: Path) -> None:
-    """As Spark's `--py-files` has it; laid out as in the wheel, without its metadata."""
+    """As Spark's `--py-files` has it; a checkout's folder has all files of the wheel."""
     root, path = ROOT, tmp_path / "modcrypt.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for file in (root / "modcrypt").rglob("*"):
             if file.is_file() and "__pycache__" not in file.parts:
                 archive.write(file, file.relative_to(root))
-        archive.write(root / "thrift" / "parquet.thrift", "modcrypt/thrift/parquet.thrift")
         archive.write(root / "pyspark_modcrypt.py", "pyspark_modcrypt.py")
     command = [sys.executable, "-W", "error", "-c", FROM_ZIP, str(path), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
