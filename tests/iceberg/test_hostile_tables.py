@@ -829,6 +829,8 @@ def test_table_properties_that_are_no_numbers(folder: Path, name: str, text: str
         ("page-size-bytes", "9" * 20), ("dict-size-bytes", "9" * 20),
         ("page-row-limit", "0"), ("page-row-limit", "-1"), ("page-row-limit", "9" * 20),
         ("row-group-limit", "0"), ("row-group-limit", "-1"), ("row-group-limit", "many"),
+        ("write.metadata.metrics.default", "odd"), ("write.metadata.metrics.column.id", "odd"),
+        ("write.target-file-size-bytes", "many"),
     ],
 )  # fmt: skip
 def test_properties_by_which_no_file_can_be_written(tmp_path: Path, name: str, text: str) -> None:
@@ -837,10 +839,11 @@ def test_properties_by_which_no_file_can_be_written(tmp_path: Path, name: str, t
     create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
     path = tmp_path / "metadata" / "v2.metadata.json"
     document = json.loads(path.read_text())
-    document["properties"][f"write.parquet.{name}"] = text
+    name = name if name.startswith("write.") else f"write.parquet.{name}"
+    document["properties"][name] = text
     path.write_text(json.dumps(document))
     files = sorted(tmp_path.rglob("*"))
-    with pytest.raises(FormatError, match=re.escape("write.parquet")):
+    with pytest.raises(FormatError, match=r": write\.[a-z.-]+"):
         open_table(tmp_path, SampleKms()).append(rows)
     assert sorted(tmp_path.rglob("*")) == files
 

@@ -97,6 +97,16 @@ class DataWriter:
         self._row_limit, self._options = _writer_options(
             self._table.properties, table.metadata.name
         )
+        with as_format_errors(f"{table.metadata.name}: write.metadata.metrics properties"):
+            columns = file_schema(self._table.schema())
+            self._statistics = compute_statistics_plan(columns, self._table.properties)
+        with as_format_errors(f"{table.metadata.name}: write.target-file-size-bytes"):
+            size = property_as_int(
+                self._table.properties,
+                TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
+                TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+            )
+            self._target_size = size or 1
         self._locations, self._key_length = table.walk.locations, table.metadata.key_length
         self._provider = load_location_provider(self._table.location, self._table.properties)
         self._uuid, self._numbers = uuid.uuid4(), itertools.count()
@@ -166,15 +176,6 @@ class DataWriter:
         ]
         return [table for table, _ in parts], [key for _, key in parts]
 
-    @property
-    def _target_size(self) -> int:
-        size = property_as_int(
-            self._table.properties,
-            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
-            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
-        )
-        return size or 1
-
     # --- files ----------------------------------------------------------------------------------
 
     def _write_file(self, rows: pa.Table, key: PartitionKey | None) -> NewFile:
@@ -215,7 +216,7 @@ class DataWriter:
         try:
             statistics = data_file_statistics_from_parquet_metadata(
                 metadata,
-                stats_columns=compute_statistics_plan(schema, self._table.properties),
+                stats_columns=self._statistics,
                 parquet_column_mapping=ids,
             )
         except OverflowError:  # from datetime, which pyiceberg uses for bounds
