@@ -16,6 +16,7 @@ import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -923,3 +924,28 @@ def test_a_big_file_does_not_go_through_memory_whole(tmp_path: Path, threads: in
         tracemalloc.stop()
     assert peak < 24 << 20
     assert os.stat(tmp_path / "new").st_size == sealed.stat().st_size
+
+
+# --- readers meanwhile ----------------------------------------------------------------------------
+
+
+def test_a_reader_sees_one_version_of_a_file_that_is_rewritten_meanwhile(tmp_path: Path) -> None:
+    path, key = tmp_path / "x", mc.Key.generate()
+    encryption = mc.FileEncryptionProperties(footer_key=key)
+    decryption = mc.FileDecryptionProperties(footer_key=key)
+    versions = [pa.table({"a": [n] * 400}) for n in range(2)]
+    mc.write_table(versions[0], path, encryption, row_group_size=50)
+
+    def rewrite() -> None:
+        for n in range(1, 25):
+            mc.write_table(versions[n % 2], path, encryption, row_group_size=50, overwrite=True)
+            mc.rekey_parquet(path, path, decryption, encryption, overwrite=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        rewriting = pool.submit(rewrite)
+        while not rewriting.done():
+            with mc.ParquetFile(path, decryption) as file:
+                first = file.read_row_group(0)["a"][0].as_py()
+                assert file.read().equals(versions[first])
+            assert mc.read_table(path, decryption) in versions
+    rewriting.result()
