@@ -30,6 +30,7 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import Expectation, IcebergTable, open_located_table, resolver_of
 from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
+from modcrypt.iceberg.write.commit import is_answered
 from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
@@ -113,10 +114,11 @@ def encrypt_table(
     except FileExistsError:  # another writer was faster
         copy.remove()
         raise
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(Exception):  # the table may exist, or its state is unknown
-            place.check_free()
-            copy.remove()
+            if is_answered(error, place.folder):
+                place.check_free()
+                copy.remove()
         raise
 
 

@@ -13,7 +13,7 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.io.places import Place
 
-__all__ = ["Make", "commit", "has_certainly_failed", "successor"]
+__all__ = ["Make", "commit", "has_certainly_failed", "is_answered", "successor"]
 
 Table = TypeVar("Table", bound=TableVersion)
 
@@ -102,9 +102,19 @@ def has_certainly_failed(error: BaseException, table: TableVersion, offered: Pla
         return True
     if isinstance(error.__cause__, CommitConflictError):  # after which the table was refused
         return True
+    return is_answered(error, offered) and table.versions.current() == offered
+
+
+def is_answered(error: BaseException, place: Place) -> bool:
+    """Return whether no request to create a version can be under way after an error.
+
+    Args:
+        error: The error that ended the commit.
+        place: Any place in the table's file system.
+    """
     # modcrypt raises these before it calls a store, or after the store has answered.
     refused = isinstance(error, ModcryptError | ValueError)
-    return (refused or offered.filesystem is None) and table.versions.current() == offered
+    return refused or place.filesystem is None
 
 
 def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:

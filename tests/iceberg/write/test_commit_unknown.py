@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,10 @@ from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     create_table,
+    encrypt_table,
     expire_history,
     load_table,
+    open_table,
     rotate_table,
     verify_table,
 )
@@ -170,28 +173,43 @@ def test_expiry_leaves_what_is_about_to_be_taken_back(
     assert expired[0].unreadable
 
 
-@pytest.mark.parametrize("kind", ["append", *KINDS])
+@pytest.mark.parametrize("kind", ["append", "encrypt", *KINDS])
 @pytest.mark.parametrize("error", [TimeoutError(110, "timed out"), KeyboardInterrupt()])
 def test_a_store_may_create_a_version_when_nobody_waits_for_it_any_more(
-    kms: SampleKms, kind: Any, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    kms: SampleKms, kind: Any, error: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     memory = fsspec.filesystem("memory", skip_instance_cache=True)
     memory.store, memory.pseudo_dirs = {}, [""]  # its own, not those of all others
-    made = create_table(
-        "lake/t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES, filesystem=memory
-    )  # fmt: skip
-    made, real, asked = made.append(ids(1)), versions._create, list[tuple[Place, bytes]]()
+    real, asked = versions._create, list[tuple[Place, bytes]]()
 
     def under_way(place: Place, data: bytes) -> None:
         asked.append((place, data))
         raise error
 
+    change: Callable[[], object]
+    if kind == "encrypt":
+        plain = SqlCatalog("plain", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+        plain.create_namespace("n")
+        source = plain.create_table("n.t", ids(1).schema)
+        source.append(ids(1))
+        memory.put(f"{tmp_path}/n", f"{tmp_path}/n", recursive=True)
+        change = partial(
+            encrypt_table, source, "lake/t", kms, master_key_id="keyA", filesystem=memory
+        )
+    else:
+        made = create_table(
+            "lake/t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES, filesystem=memory
+        ).append(ids(1))  # fmt: skip
+        change = (
+            partial(made.append, ids(2)) if kind == "append" else partial(rotate_table, made, kind)
+        )
     monkeypatch.setattr(versions, "_create", under_way)
     with pytest.raises(type(error)):
-        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
+        change()
     real(*asked[0])
+    made = open_table("lake/t", kms, filesystem=memory)
     assert rows(made) == ([1, 2] if kind == "append" else [1])
-    assert verify_table(made.refreshed()).ok
+    assert verify_table(made).ok
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
