@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import operator
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +42,7 @@ from modcrypt.cli.shared import (
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
+    from modcrypt.parquet.arrow.filters import Filters
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
 
 __all__ = ["cat", "head", "schema"]
@@ -165,19 +164,15 @@ class _Reading:
 
 # --- conditions ----------------------------------------------------------------------------------
 
-_COMPARISONS = {
-    "=": operator.eq, "==": operator.eq, "!=": operator.ne,
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 _CONDITION = re.compile(
     r"\s*(?P<op>is null|is not null|==|=|!=|<=|>=|<|>)\s*(?P<value>.*)", re.DOTALL | re.IGNORECASE
 )
 
 
-def _parse_conditions(where: Sequence[str], fields: Sequence[pa.Field]) -> Any:
+def _parse_conditions(where: Sequence[str], fields: Sequence[pa.Field]) -> Filters:
     """Return a filter that combines all conditions with AND."""
     known = dict(_comparable_fields(fields))
-    return reduce(operator.and_, (_parse_condition(condition, known) for condition in where))
+    return [_parse_condition(condition, known) for condition in where]
 
 
 def _comparable_fields(
@@ -194,9 +189,7 @@ def _comparable_fields(
 
 
 def _parse_condition(text: str, known: dict[str, tuple[tuple[str, ...], pa.DataType]]) -> Any:
-    """Return the filter of a condition; the longest matching column name wins."""
-    import pyarrow.compute as pc
-
+    """Return a condition as a tuple for a filter; the longest matching column name wins."""
     text = text.strip()
     for name in sorted(known, key=len, reverse=True):
         match = _CONDITION.fullmatch(text[len(name) :]) if text.startswith(name) else None
@@ -208,12 +201,12 @@ def _parse_condition(text: str, known: dict[str, tuple[tuple[str, ...], pa.DataT
             "null' or 'is not null'"
         )
     path, kind = known[name]
-    column, op, value = pc.field(*path), match["op"].lower(), match["value"].strip()
+    op, value = match["op"].lower(), match["value"].strip()
     if op.startswith("is"):
         if value:
             raise click.UsageError(f"--where: remove what follows '{op}'")
-        return column.is_null() if op == "is null" else column.is_valid()
-    return _COMPARISONS[op](column, _parse_value(value, kind, name))
+        return path, op, None
+    return path, op, _parse_value(value, kind, name)
 
 
 def _parse_value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:

@@ -1,7 +1,7 @@
-"""Translate a filter expression into lookups in bloom filters.
+"""Translate a filter into lookups in bloom filters.
 
 A bloom filter proves only that a value is absent. So only equality with constants can be looked up,
-and only constants whose plain encoding in the column is certain. For any other expression the
+and only constants whose plain encoding in the column is certain. For any other condition the
 answer is None: every row may match.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from modcrypt.parquet.arrow.expressions import AND, OR, Call, Field, Literal, Node, read_value_set
+from modcrypt.parquet.arrow.filters import Filter, Predicate
 from modcrypt.parquet.crypto.bloom_filters import bloom_hash
 from modcrypt.parquet.format.idl import ThriftStruct
 
@@ -39,72 +39,39 @@ class Values:
     hashes: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    """A condition: all of these conditions hold."""
-
-    probes: list[Probe]
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """A condition: at least one of these conditions holds."""
-
-    probes: list[Probe]
-
-
-Probe: TypeAlias = Values | Every | Some
+Probe: TypeAlias = list[list[Values]]
+"""Alternatives, of which all conditions of one must hold."""
 
 
 def find_probe(
-    node: Node, columns: Mapping[tuple[str, ...], tuple[int, ThriftStruct]]
+    row_filter: Filter, columns: Mapping[tuple[str, ...], tuple[int, ThriftStruct]]
 ) -> Probe | None:
-    """Return the condition that columns must meet for a row to match; None if none is known.
+    """Return the conditions that columns must meet for a row to match; None if none is known.
 
     Args:
-        node: Tree of the expression.
+        row_filter: Filter.
         columns: For each path of a column that may be looked up, its index and schema element.
     """
-    if not isinstance(node, Call):
-        return None
-    if node.name in AND | OR:
-        probes = [find_probe(argument, columns) for argument in node.arguments]
-        known = [probe for probe in probes if probe is not None]
-        if node.name in AND:
-            return Every(known) if known else None
-        return Some(known) if len(known) == len(probes) else None
-    field, scalars = _read_equality(node)
-    if field is None or field.path not in columns:
-        return None
-    column, element = columns[field.path]
-    plain = [encode_plain_value(scalar, element) for scalar in scalars]
-    known_plain = [value for value in plain if value is not None]
-    if len(known_plain) < len(plain):
-        return None
-    return Values(column, [bloom_hash(value) for value in known_plain])
+    probe = [
+        [values for p in predicates if p.path in columns for values in _hash(p, *columns[p.path])]
+        for predicates in row_filter.alternatives
+    ]
+    return probe if all(probe) else None
 
 
 def may_match(probe: Probe, holds: Callable[[Values], bool]) -> bool:
     """Return whether a row of a row group may match; `holds` is called only where it matters."""
-    if isinstance(probe, Values):
-        return holds(probe)
-    answers = (may_match(part, holds) for part in probe.probes)
-    return all(answers) if isinstance(probe, Every) else any(answers)
+    return any(all(map(holds, conditions)) for conditions in probe)
 
 
-def _read_equality(call: Call) -> tuple[Field | None, list[Any]]:
-    """Return the field of an equality and the constants, one of which it must equal."""
-    if call.name == "equal":
-        left, right = call.arguments
-        if isinstance(left, Literal):
-            left, right = right, left
-        if isinstance(left, Field) and isinstance(right, Literal):
-            return left, [right.scalar]
-    elif call.name == "is_in" and isinstance(call.arguments[0], Field):
-        values = read_value_set(call)
-        if values is not None and len(values) <= _MAX_VALUES:
-            return call.arguments[0], list(values)
-    return None, []
+def _hash(predicate: Predicate, column: int, element: ThriftStruct) -> Iterator[Values]:
+    """Yield the condition of an equality, if the column encodes all its constants in one way."""
+    if predicate.equals is None or len(predicate.equals) > _MAX_VALUES:
+        return
+    plain = [encode_plain_value(scalar, element) for scalar in predicate.equals]
+    known = [value for value in plain if value is not None]
+    if len(known) == len(plain):
+        yield Values(column, [bloom_hash(value) for value in known])
 
 
 # --- plain encodings -----------------------------------------------------------------------------

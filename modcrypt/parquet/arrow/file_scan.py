@@ -34,7 +34,7 @@ from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
-from modcrypt.parquet.arrow.expressions import find_referenced_fields
+from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.column_projection import drop_columns
@@ -70,7 +70,7 @@ class Request:
     """
 
     columns: Sequence[str] | None = None
-    filter: pc.Expression | None = None
+    filter: Filter | None = None
     row_groups: Sequence[int] | None = None
     partition: pc.Expression = field(default_factory=lambda: pc.scalar(True))
     partition_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
@@ -120,7 +120,8 @@ class Scan:
         self._check_partition_fields()
         names = self._select_names_in_file()
         wanted = list(range(len(leaves))) if names is None else leaves_of(leaves, names)
-        tested = self._find_filter_leaves()
+        self._filter = None if request.filter is None else self._bind_filter(request.filter)
+        tested = [] if self._filter is None else self._find_filter_leaves(self._filter)
         self._leaves = sorted({*wanted, *tested})
         plan = session.select(self._leaves, request.row_groups)
         if unknown := sorted(set(tested) & set(plan.missing)):
@@ -282,7 +283,7 @@ class Scan:
         return fragment.scanner(
             schema=self.schema,
             columns=project,
-            filter=self._request.filter,
+            filter=None if self._filter is None else self._filter.expression,
             batch_size=_BATCH_ROWS,
             use_threads=use_threads,
         )
@@ -326,15 +327,23 @@ class Scan:
         requested = request.result.names if request.columns is None else request.columns
         return [name for name in requested if name in self._here]
 
-    def _find_filter_leaves(self) -> list[int]:
-        """Return the leaves that the filter reads."""
+    def _bind_filter(self, row_filter: Filter) -> Filter:
+        """Return the filter with the fields that it reads."""
+        if row_filter.alternatives:
+            return row_filter
+        file, schema = self._session.file, self._request.schema
+        if schema is None:
+            data = make_schema_file(file.metadata, range(len(file.leaves)), ())
+            own = self._session.decoder.open(data).schema_arrow
+            schema = pa.schema([*own, *self._request.partition_schema])
+        return bind_filter(row_filter, _replace_views(schema))
+
+    def _find_filter_leaves(self, row_filter: Filter) -> list[int]:
+        """Return the leaves that the filter reads; all of them if they are not known."""
         request, leaves = self._request, self._session.file.leaves
-        if request.filter is None:
-            return []
-        fields = find_referenced_fields(request.filter)
-        if fields is None:
+        if not row_filter.alternatives:
             return list(range(len(leaves)))
-        names = {".".join(path) for path in fields}
+        names = {".".join(predicate.path) for predicate in row_filter.predicates}
         absent = names - self._here - set(request.partition_schema.names)
         if request.schema is None and absent:
             raise ValueError(f"the filter reads columns that do not exist: {_join_names(absent)}")
@@ -375,7 +384,7 @@ class Scan:
         """The rows that may match, for each row group."""
         plan, request = self._plan, self._request
         row_groups = plan.footer.metadata.row_groups
-        if request.filter is None:
+        if self._filter is None:
             rows = {r: row_groups[r].num_rows for r in plan.row_groups}
             return _select_first_rows(
                 {r: count for r, count in rows.items() if count}, request.limit
@@ -384,7 +393,7 @@ class Scan:
             metadata, _ = plain_metadata(plan, copy_row_groups(plan), 0)
             candidates = find_candidate_rows(
                 metadata,
-                request.filter,
+                self._filter,
                 _ShownParts(_Parts(self._session.file.source, plan), plan),
                 row_groups=range(len(plan.row_groups)),
                 partition=request.partition,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -24,15 +23,13 @@ from modcrypt.parquet.arrow.file_scan import (
     concatenate_tables,
     make_schema_file,
 )
+from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.file_identity import FileIdentity
 
-__all__ = ["Filters", "ParquetFile", "as_expression", "limit_rows"]
-
-Filters: TypeAlias = "pc.Expression | list[Any]"
-"""A pyarrow expression, or tuples as in pyarrow.parquet (disjunctive normal form)."""
+__all__ = ["ParquetFile", "limit_rows"]
 
 TABLE_BYTES = 64 << 20
 """Encrypted bytes of a lot when a table is read; two lots are read at once."""
@@ -159,7 +156,7 @@ class ParquetFile:
                 a column whose key is missing.
             ModcryptError: A module does not authenticate or breaks the format.
         """
-        request = Request(columns=columns, filter=as_expression(filters), row_groups=row_groups)
+        request = Request(columns=columns, filter=as_filter(filters), row_groups=row_groups)
         return self.read_request(request, use_threads=use_threads)
 
     def read_row_group(self, i: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -185,7 +182,7 @@ class ParquetFile:
         and the decoded rows of one.
         """
         request = Request(
-            columns=columns, filter=as_expression(filters), row_groups=row_groups, limit=limit
+            columns=columns, filter=as_filter(filters), row_groups=row_groups, limit=limit
         )
         batches = self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
         return limit_rows(batches, limit)
@@ -245,28 +242,3 @@ def _take_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
     while limit > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, limit)
         limit -= batch.num_rows
-
-
-def as_expression(filters: Filters | None) -> pc.Expression | None:
-    """Return pyarrow.parquet's filters as an expression."""
-    if isinstance(filters, str):
-        raise TypeError("filters must be a pyarrow expression or tuples, not a string")
-    if isinstance(filters, list):
-        filters = [_narrow_numbers(part) for part in filters]
-    return None if filters is None else pq.filters_to_expression(filters)
-
-
-def _narrow_numbers(part: Any) -> Any:
-    """Convert numbers in a filter's tuples to the narrowest unsigned type that holds them.
-
-    PyArrow converts them to int64, and casts columns of uint64 and decimals to it, whose values may
-    not fit.
-    """
-    if isinstance(part, list):
-        return [_narrow_numbers(element) for element in part]
-    if not (isinstance(part, tuple) and len(part) == 3 and type(part[2]) is int):
-        return part
-    kinds = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-    fitting_kinds = (kind for kind in kinds if 0 <= part[2] < 1 << kind.bit_width)
-    kind = next(fitting_kinds, None)
-    return part if kind is None else (*part[:2], pa.scalar(part[2], kind))

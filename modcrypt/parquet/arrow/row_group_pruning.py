@@ -8,7 +8,7 @@ statistics. So it gets a footer without pages, in which each row group stands fo
 or for an interval of rows that no page border of the filter's columns divides.
 
 PyArrow assumes that bounds cover NaN, so bounds are hidden from it where NaN matters (see
-`find_null_and_nan_fields`). It does not prune columns with nulls or dictionaries, so these are
+`Predicate`). It does not prune columns with nulls or dictionaries, so these are
 hidden where they make no difference.
 """
 
@@ -27,12 +27,7 @@ import pyarrow.dataset as ds
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe, may_match
-from modcrypt.parquet.arrow.expressions import (
-    Node,
-    find_null_and_nan_fields,
-    iter_fields,
-    read_expression,
-)
+from modcrypt.parquet.arrow.filters import Filter
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.index_checks import known_null_counts
@@ -69,7 +64,7 @@ class Parts(Protocol):
 
 def find_candidate_rows(
     metadata: ThriftStruct,
-    expression: pc.Expression,
+    row_filter: Filter,
     parts: Parts,
     *,
     row_groups: Sequence[int],
@@ -80,7 +75,7 @@ def find_candidate_rows(
 
     Args:
         metadata: FileMetaData of a plaintext file whose columns are all readable.
-        expression: Filter.
+        row_filter: Filter, as returned by `bind_filter`.
         parts: Indexes and bloom filters, read on demand; a column is an index among the leaves.
         row_groups: Ordinals of the row groups to check.
         partition: Condition that holds for all rows, as for a file in a partitioned dataset.
@@ -90,22 +85,21 @@ def find_candidate_rows(
     Raises:
         FormatError: The pages of an index are out of order, or a bloom filter is not made of whole
             blocks.
-        TypeError: The filter is not an expression.
     """
-    tree = read_expression(expression)
     rows = {r: metadata.row_groups[r].num_rows for r in row_groups}
     whole = {r: [(0, count)] for r, count in rows.items() if count > 0}
-    if tree is None or not whole:
+    if not row_filter.alternatives or not whole:
         return whole
-    columns = _find_filter_columns(metadata, tree)
-    terms = sum(1 for _ in iter_fields(tree))
-    judge = _make_judge(metadata, columns, expression, terms, partition, schema)
+    columns = _find_filter_columns(metadata, row_filter)
+    judge = _make_judge(metadata, columns, row_filter, partition, schema)
     if judge is None:
         return whole
     chunks = {r: [_summarize_chunk(metadata, r, column) for column in columns] for r in whole}
     groups = list(whole)
     left = [groups[index] for index in judge.select_groups(list(chunks.values()))]
-    probe = find_probe(tree, {c.leaf.path: (c.index, c.element) for c in columns if c.filters})
+    probe = find_probe(
+        row_filter, {c.leaf.path: (c.index, c.element) for c in columns if c.filters}
+    )
     if probe is not None:
         left = [r for r in left if _passes_bloom_filter(metadata, r, probe, parts)]
     ranges = {r: _find_matching_rows(metadata, r, columns, chunks[r], parts, judge) for r in left}
@@ -165,11 +159,12 @@ class _Column:
         return self.make_chunk(new("Statistics", null_count=0 if certain else None, **bounds))
 
 
-def _find_filter_columns(metadata: ThriftStruct, tree: Node) -> list[_Column]:
+def _find_filter_columns(metadata: ThriftStruct, row_filter: Filter) -> list[_Column]:
     """Return all leaves of the top-level fields that the filter reads; types need them all."""
-    read = frozenset(iter_fields(tree))
+    read = {predicate.path for predicate in row_filter.predicates}
+    nulls = {predicate.path for predicate in row_filter.predicates if predicate.nulls_match}
+    nans = {predicate.path for predicate in row_filter.predicates if predicate.nans_match}
     names = {path[0] for path in read}
-    nulls, nans = find_null_and_nan_fields(tree)
     out = []
     for index, leaf in enumerate(leaf_elements(metadata.schema)):
         if leaf.path[0] not in names:
@@ -207,8 +202,7 @@ class _Judge:
     """A filter that is bound to the file's types."""
 
     frame: ThriftStruct
-    expression: pc.Expression
-    terms: int  # number of times that it reads a field
+    row_filter: Filter
     partition: pc.Expression | None
     schema: pa.Schema
 
@@ -216,7 +210,7 @@ class _Judge:
         """Return the indexes of the row groups (lists of chunks) in which rows may match."""
         try:
             fragment = _make_fragment(self.frame, groups, self.partition)
-            matching = fragment.subset(self.expression, schema=self.schema).row_groups
+            matching = fragment.subset(self.row_filter.expression, schema=self.schema).row_groups
         except (pa.ArrowException, OSError):  # For example, a bound may not allow a cast.
             return list(range(len(groups)))
         return [group.id for group in matching]
@@ -225,8 +219,7 @@ class _Judge:
 def _make_judge(
     metadata: ThriftStruct,
     columns: list[_Column],
-    expression: pc.Expression,
-    terms: int,
+    row_filter: Filter,
     partition: pc.Expression | None,
     schema: pa.Schema | None,
 ) -> _Judge | None:
@@ -237,10 +230,10 @@ def _make_judge(
         bound = _add_missing_fields(nothing.physical_schema, schema)
         if bound is None:
             return None
-        nothing.subset(expression, schema=bound)
+        nothing.subset(row_filter.expression, schema=bound)
     except (pa.ArrowException, OSError):
         return None
-    return _Judge(frame, expression, terms, partition, bound)
+    return _Judge(frame, row_filter, partition, bound)
 
 
 def _make_frame(metadata: ThriftStruct, columns: list[_Column]) -> ThriftStruct:
@@ -360,7 +353,7 @@ def _find_matching_rows(
     rows = metadata.row_groups[row_group].num_rows
     pages = [_read_pages(metadata, row_group, column, parts) for column in columns]
     starts = sorted({start for index in pages if index is not None for start in index.starts})
-    if len(starts) <= 1 or len(starts) * judge.terms > MAX_EVALUATIONS:
+    if len(starts) <= 1 or len(starts) * judge.row_filter.terms > MAX_EVALUATIONS:
         return [(0, rows)]
     groups = [
         [

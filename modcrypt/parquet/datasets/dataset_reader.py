@@ -26,7 +26,8 @@ from modcrypt.io.sources import open_source
 from modcrypt.io.threads import usable_cores
 from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
-from modcrypt.parquet.arrow.parquet_file import Filters, ParquetFile, as_expression, limit_rows
+from modcrypt.parquet.arrow.filters import Filters, as_filter
+from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
 from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     check_decryption,
@@ -295,7 +296,7 @@ class _DatasetReader:
         """Return what to read of each file, with the types of the first file."""
         request = Request(
             columns=columns,
-            filter=as_expression(filters),
+            filter=as_filter(filters),
             partition_schema=self.dataset.partition_schema,
         )
         first = self.dataset.files[0]
@@ -316,7 +317,9 @@ class _DatasetReader:
             for number, file in enumerate(files)
         ]
         known = ds.FileSystemDataset(fragments, request.schema, layout, nowhere)
-        return [files[int(fragment.path)] for fragment in known.get_fragments(request.filter)]
+        return [
+            files[int(fragment.path)] for fragment in known.get_fragments(request.filter.expression)
+        ]
 
     def read_file(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
         with _name_path_in_errors(file.path), self._open(file) as opened:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial, reduce
-from operator import and_, eq, ge, gt, le, lt, ne, or_
+from functools import partial
+from itertools import chain, product
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import make_schema_file
+from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset
@@ -53,7 +54,6 @@ __all__ = [
     "Pieces",
     "Reader",
     "TableFile",
-    "Term",
     "assign_pieces",
     "filter_terms",
     "find_files",
@@ -302,21 +302,11 @@ def _check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
 # --- on the executors ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A condition on rows.
-
-    Attributes:
-        names: Columns that the condition reads.
-        expression: The condition.
-    """
-
-    names: frozenset[str]
-    expression: pc.Expression
-
-
 def read_pieces(
-    settings: Settings, pieces: Iterable[Piece], schema: StructType, terms: Sequence[Term] = ()
+    settings: Settings,
+    pieces: Iterable[Piece],
+    schema: StructType,
+    terms: Sequence[Alternatives] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Read files, or shares of them, as batches of a schema; this resolves the keys.
 
@@ -341,7 +331,7 @@ def read_pieces(
 
 
 def _read_batches(
-    file: ParquetFile, piece: Piece, target: pa.Schema, terms: Sequence[Term]
+    file: ParquetFile, piece: Piece, target: pa.Schema, terms: Sequence[Alternatives]
 ) -> Iterator[pa.RecordBatch]:
     count = file.num_row_groups
     first, after = (count * n // piece.splits for n in (piece.split, piece.split + 1))
@@ -418,54 +408,43 @@ def _add_path_to_errors(path: str) -> Iterator[None]:
 # --- filters -------------------------------------------------------------------------------------
 
 
-def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Term]:
-    """Return conditions that all hold for the selected rows, as PyArrow compares values.
+def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Alternatives]:
+    """Return filters that all hold for the selected rows, with values of the columns' types.
 
     Raises:
         ValueError: A column is not read, or its type can't represent a value.
     """
-    if not filters:
-        return []
-    alternatives = [[_make_term(term, target) for term in terms] for terms in filters]
+    alternatives = [[_convert_condition(term, target) for term in terms] for terms in filters]
     if len(alternatives) == 1:
-        return alternatives[0]
-    names = frozenset().union(*(term.names for terms in alternatives for term in terms))
-    each = [reduce(and_, [term.expression for term in terms]) for terms in alternatives]
-    return [Term(names, reduce(or_, each))]
+        return [(condition,) for condition in alternatives[0]]
+    return [tuple(tuple(chain(*terms)) for terms in alternatives)] if alternatives else []
 
 
-def _make_term(condition: tuple[str, str, Any], target: pa.Schema) -> Term:
+def _convert_condition(condition: tuple[str, str, Any], target: pa.Schema) -> tuple[Any, ...]:
+    """Return a condition as terms of `as_filter` that all hold."""
     name, how, value = condition
     if name not in target.names:
         raise ValueError(f"filters: column {name} is not read; name it in columns, too")
-    column, kind = pc.field(name), target.field(name).type
+    kind = target.field(name).type
     try:
         if isinstance(value, list):
             values = pa.array([pa.scalar(v).cast(kind) for v in value if v is not None], kind)
-            expression = column.isin(values)
-            expression = ~expression & column.is_valid() if how == "not in" else expression
-        elif value is None:
-            expression = {"=": column.is_null(), "!=": column.is_valid()}[how.replace("==", "=")]
-        else:
-            expression = _COMPARISONS[how](column, pa.scalar(value).cast(kind))
-    except (
-        pa.ArrowException,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # its message would contain the value
+            valid = [(name, "is not null", None)] if how == "not in" else []
+            return (name, how, values), *valid
+        if value is None:
+            how = {"=": "is null", "!=": "is not null"}[how.replace("==", "=")]
+            return ((name, how, None),)
+        terms = ((name, how, pa.scalar(value).cast(kind)),)
+        as_filter(terms)
+    except (pa.ArrowException, KeyError, TypeError, ValueError):
+        # The error's message would contain the value.
         raise ValueError(f"filters: {name} is {kind}; {how} needs a value of that type") from None
-    return Term(frozenset([name]), expression)
-
-
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
-}  # fmt: skip
+    return terms
 
 
 def _split_terms(
-    terms: Sequence[Term], own: pa.Schema, target: pa.Schema, file: ParquetFile
-) -> tuple[pc.Expression | None, pc.Expression | None]:
+    terms: Sequence[Alternatives], own: pa.Schema, target: pa.Schema, file: ParquetFile
+) -> tuple[Alternatives | None, pc.Expression | None]:
     """Return the filter that the file applies, and the filter to apply to the batches.
 
     The file applies conditions on columns that have the same type in the file and the table.
@@ -476,23 +455,33 @@ def _split_terms(
         for field in own
         if terms and field.type == target.field(field.name).type == here.field(field.name).type
     }
-    early = [term.expression for term in terms if term.names <= same]
-    late = [term.expression for term in terms if not term.names <= same]
-    return (reduce(and_, early) if early else None), (reduce(and_, late) if late else None)
+    early = [term for term in terms if _names(term) <= same]
+    late = as_filter(_combine([term for term in terms if not _names(term) <= same]))
+    return _combine(early), None if late is None else late.expression
+
+
+def _names(term: Alternatives) -> set[str]:
+    return {name for conditions in term for name, _, _ in conditions}
+
+
+def _combine(terms: Sequence[Alternatives]) -> Alternatives | None:
+    """Return one filter for terms that all hold; None for none."""
+    return tuple(tuple(chain(*choice)) for choice in product(*terms)) if terms else None
 
 
 def _drop_unmatched_files(
-    files: list[TableFile], terms: Sequence[Term], target: pa.Schema
+    files: list[TableFile], terms: Sequence[Alternatives], target: pa.Schema
 ) -> list[TableFile]:
     """Return the files without those whose folder names show that no row matches."""
     for term in terms:
-        if files and all(term.names <= file.values.keys() for file in files):
+        names, condition = _names(term), as_filter(term)
+        if files and condition and all(names <= file.values.keys() for file in files):
             columns = {
                 name: pa.array([file.values[name] for file in files], target.field(name).type)
-                for name in term.names
+                for name in names
             }
             table = pa.table({**columns, "": pa.array(range(len(files)))})
-            files = [files[n] for n in table.filter(term.expression)[""].to_pylist()]
+            files = [files[n] for n in table.filter(condition.expression)[""].to_pylist()]
     return files
 
 
