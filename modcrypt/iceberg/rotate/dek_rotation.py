@@ -29,7 +29,6 @@ from typing import Any, TypeAlias
 from pyiceberg.schema import make_compatible_name
 
 from modcrypt.errors import PlaintextError
-from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.manifests import (
     ADDED,
     DATA,
@@ -39,9 +38,7 @@ from modcrypt.iceberg.format.manifests import (
     FileEntry,
     ManifestFile,
 )
-from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import file_names
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import (
     open_from_manifest,
@@ -66,7 +63,7 @@ from modcrypt.iceberg.rotate.rotation_report import (
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.append import encrypt_key_metadata
-from modcrypt.iceberg.write.commit import commit, has_certainly_failed
+from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     entry_row,
@@ -74,11 +71,10 @@ from modcrypt.iceberg.write.manifest_writing import (
     partition_spec,
     write_manifest,
 )
-from modcrypt.iceberg.write.moved_deletes import move_bounds, move_deletes
-from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.moved_deletes import write_moved
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
 from modcrypt.io.places import Place
-from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
@@ -105,13 +101,10 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
             **_older_files(counted, replaced=bool(files.live)),
         )  # fmt: skip
     masters, length = counted.resolver.masters, counted.metadata.key_length
-    rekeying = _Rekeying(run, masters.new_kek(target, length), files, table.metadata)
-    try:
-        new = commit(counted, rekeying.next_version)
-    except BaseException as error:
-        rekeying.give_up(error, counted)
-        raise
-    rekeying.sweep(new)
+    with NewFiles(counted.walk.locations) as new_files:
+        job = masters.new_kek(target, length)
+        rekeying = _Rekeying(run, job, files, table.metadata, new_files)
+        new = commit(counted, rekeying.next_version, files=new_files)
     result = with_resolver(new, table.resolver)
     return replace(
         rekeying.files.report(result), committed=True,
@@ -217,29 +210,21 @@ class _Rekeying:
         job: KEK of the job.
         files: Files of the version on which the latest attempt is based.
         seen: Metadata of the version that the caller has seen.
-        name: Name of the job.
+        new_files: Files that the job writes.
         moved: Rewritten files, by the paths of the old files.
-        folders: Locations of the folders that files are written to.
         snapshot_id: Id of the latest attempt's snapshot.
-        written: Locations of the latest attempt's manifests and manifest list.
-        offered: Place of the version that the latest attempt follows, once it is complete.
     """
 
     run: Run | None
     job: OpenKey
     files: _Files = field(repr=False)
     seen: TableMetadata = field(repr=False)
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    new_files: NewFiles
     moved: dict[str, _RewrittenFile] = field(default_factory=dict, repr=False)
-    folders: set[str] = field(default_factory=set)
     snapshot_id: int | None = None
-    written: list[str] = field(default_factory=list)
-    offered: Place | None = None
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write missing files and return the metadata of the next version."""
-        self.offered = None
-        self._remove_written(table)
         if table.place != self.files.place:
             self.files = _Files.of(table)
         self._rekey_files(table)
@@ -253,18 +238,17 @@ class _Rekeying:
             for manifest, entries in self.files.entries
             if any(entry.is_live for entry in entries)
         ]
-        new = add_snapshot(
+        self.new_files.used = [self.moved[path].location for path in self.files.live]
+        return add_snapshot(
             table,
             self.snapshot_id,
             rows,
             keys.of_list,
+            self.new_files,
             operation="replace",
             summary=add_totals(self._summary(), metadata.current),
             new_keys=keys.entries,
         )
-        self.written.append(new.snapshot(self.snapshot_id).manifest_list)
-        self.offered = table.place
-        return new
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -275,7 +259,8 @@ class _Rekeying:
             for path, entry in self.files.live.items()
             if entry.content != POSITION_DELETES and path not in self.moved
         }
-        self.folders |= {posixpath.dirname(entry.location) for entry in self.files.live.values()}
+        for entry in self.files.live.values():
+            self.new_files.note_folder(posixpath.dirname(entry.location))
         items = [
             RekeyItem(entry.location, entry.file_format, entry.size, sealed)
             for entry, sealed in zip(left.values(), self._encrypt_keys(table, left), strict=True)
@@ -295,12 +280,12 @@ class _Rekeying:
 
     def _run_elsewhere(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
         assert self.run is not None
-        return list(self.run(table, self.job.key, self.name, items)) if items else []
+        return list(self.run(table, self.job.key, self.new_files.name, items)) if items else []
 
     def _run_in_threads(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
         def work(item: RekeyItem) -> RekeyedFile:
             length = table.metadata.key_length
-            return rekey_file(table.walk.locations, item, self.job, self.name, length)
+            return rekey_file(table.walk.locations, item, self.job, self.new_files.name, length)
 
         pool = ThreadPoolExecutor(usable_cores(), "modcrypt-iceberg")
         try:
@@ -317,21 +302,15 @@ class _Rekeying:
     def _move_delete_file(self, table: IcebergTable, entry: FileEntry) -> _RewrittenFile:
         walk, length = table.walk, table.metadata.key_length
         folder, _, base = entry.location.rpartition("/")
-        location = f"{folder}/{self.name}-{uuid.uuid4().hex}{posixpath.splitext(base)[1]}"
+        location = f"{folder}/{uuid.uuid4()}{posixpath.splitext(base)[1]}"
         if entry.file_format == "PARQUET":
             with open_parquet_file(walk, entry) as file:
                 data = file.read()
         else:
             data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-        moved = move_deletes(data, entry.file_format, self._make_rename(table), entry.location)
-        changes = move_bounds(entry, moved.bounds)
-        if entry.file_format != "PARQUET":
-            keys = write_ags1(walk.locations, location, moved.data, length)
-            return _RewrittenFile(location, keys, changes)
-        source = MemorySource(moved.data, entry.location)
-        written = write_parquet(walk.locations, location, source, length)
-        changes = {**changes, "split_offsets": written.split_offsets}
-        return _RewrittenFile(location, written.keys, changes)
+        rename = self._make_rename(table)
+        keys, changes = write_moved(self.new_files, location, entry, data, rename, length)
+        return _RewrittenFile(location, keys, changes)
 
     def _make_rename(self, table: IcebergTable) -> Callable[[str], str]:
         def rename(location: str) -> str:
@@ -363,9 +342,9 @@ class _Rekeying:
             rows += self._rows(table, entry, first, key_metadata)
         assert self.snapshot_id is not None
         row = write_manifest(
-            table, manifest.spec_id, rows, content=manifest.content, snapshot_id=self.snapshot_id
-        )
-        self.written.append(row["manifest_path"])
+            table, manifest.spec_id, rows, self.new_files, content=manifest.content,
+            snapshot_id=self.snapshot_id,
+        )  # fmt: skip
         # Its files have explicit row ids, except where the old manifest assigned none.
         return {**row, "first_row_id": manifest.row.get("first_row_id")}
 
@@ -429,35 +408,6 @@ class _Rekeying:
             "manifests-kept": "0",
             "manifests-replaced": str(len(self.files.entries)),
         }
-
-    # --- the end --------------------------------------------------------------------------------
-
-    def give_up(self, error: BaseException, table: IcebergTable) -> None:
-        """Remove all files written, if the commit certainly failed."""
-        with contextlib.suppress(Exception):  # then the outcome is unknown
-            if has_certainly_failed(error, table, self.offered):
-                self._remove_written(table)
-                self.moved.clear()
-                self.sweep(table)
-
-    def sweep(self, table: IcebergTable) -> None:
-        """Remove files of the job that the new snapshot does not contain."""
-        walk = table.walk
-        used = {walk.locations.key(self.moved[path].location) for path in self._rewritten_paths()}
-        for folder in self.folders:
-            with contextlib.suppress(OSError, ValueError):  # nothing names files that stay
-                inside = walk.place(f"{folder}/{self.name}")
-                names = file_names(Place(inside.filesystem, posixpath.dirname(inside.path)))
-                own = [f"{folder}/{name}" for name in names if name.startswith(self.name)]
-                unused = (location for location in own if walk.locations.key(location) not in used)
-                remove_written(walk.locations, unused)
-
-    def _rewritten_paths(self) -> list[str]:
-        return [path for path in self.files.live if path in self.moved] if self.moved else []
-
-    def _remove_written(self, table: IcebergTable) -> None:
-        remove_written(table.walk.locations, self.written)
-        self.written.clear()
 
 
 _RECORDS = {

@@ -26,7 +26,7 @@ file is deleted only if all of these conditions hold:
    that the table was rolled back, is empty, or has the snapshots of another table.
 
 A job may also remove files that it has just written under its own names, subject to 6: files with
-`remove_written`, and a metadata.json of a failed commit through the object for the table's
+`NewFiles`, and a metadata.json of a failed commit through the object for the table's
 versions.
 """
 

@@ -15,19 +15,16 @@ is encrypted under them (`KEKS_SINCE`).
 
 from __future__ import annotations
 
-import contextlib
-import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from modcrypt.errors import FormatError, ModcryptError, PlaintextError
+from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import file_names
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, next_kek_time
 from modcrypt.iceberg.keys.key_resolver import (
     WRAPPING,
@@ -58,10 +55,9 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import (
     seals_files,
 )
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit, has_certainly_failed
+from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.manifest_writing import metadata_folder
-from modcrypt.iceberg.write.removal import remove_written
-from modcrypt.io.places import Place
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, capabilities_of
@@ -84,13 +80,9 @@ def rotate_kek(
             _RotationPlan.of(counted).report(table, client), dry_run=dry_run, master_key_id=target,
             older_versions=older_versions(counted),
         )  # fmt: skip
-    renewal = _Renewal(counted.resolver, new_id, reseal)
-    try:
-        new = commit(counted, renewal.next_version)
-    except BaseException as error:
-        renewal.give_up(error, counted)
-        raise
-    renewal.finish(new)
+    with NewFiles(counted.walk.locations) as files:
+        renewal = _Renewal(counted.resolver, new_id, files, reseal)
+        new = commit(counted, renewal.next_version, files=files)
     result = with_resolver(new, table.resolver)
     return replace(
         renewal.planned.report(result, client), committed=True,
@@ -229,35 +221,30 @@ class _Renewal:
     Attributes:
         resolver: Key resolver of the table; its KMS calls are counted.
         new_id: Id of the requested master key; None for the table's own.
+        files: New files of the job; new KEKs in a key store stay, as other writers may use them.
         reseal: Function that rewrites manifests; None to use threads of this process.
-        name: Name of the job, used as prefix of the names of new manifests.
         target: Id of the master key under which the following attributes are made.
         made: New KEKs by slot.
         sealed: Entries encrypted again, by the old entries.
         manifests: Rows for the manifest list of rewritten manifests, by the old locations.
         lists: Locations and key metadata of rewritten manifest lists, by the old locations.
         opened: Key metadata of the manifest lists that had to be read.
-        written: Locations of all files written.
         planned: Plan of the latest attempt.
-        offered: Place of the version that the latest attempt follows, once it is complete.
     """
 
     resolver: KeyResolver
     new_id: str | None
+    files: NewFiles
     reseal: Reseal | None = None
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
     target: str = ""
     made: dict[_Slot, OpenKey] = field(default_factory=dict)
     sealed: dict[tuple[str, bytes], EncryptedKey] = field(default_factory=dict, repr=False)
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     lists: dict[str, tuple[str, StandardKeyMetadata]] = field(default_factory=dict, repr=False)
     opened: Opened = field(default_factory=dict, repr=False)
-    written: list[str] = field(default_factory=list)
     planned: _RotationPlan = field(init=False)
-    offered: Place | None = None
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
-        self.offered = None
         metadata, target = table.metadata, target_of(table, self.new_id)
         # Another writer may have rotated the MEK, or already use the new KEKs in the store.
         if target != self.target or not all(slot.in_table for slot in self.made):
@@ -270,43 +257,14 @@ class _Renewal:
         self._write_manifests(table, new)
         self._write_lists(table)
         properties = {**metadata.properties, KEY_ID: target}
-        changed = metadata.with_keys(
+        within = planned.within
+        manifests = [self.manifests[location]["manifest_path"] for location in within.manifests]
+        self.files.used = [*manifests, *(self.lists[location][0] for location in within.lists)]
+        return metadata.with_keys(
             [*new.entries(planned), *self._encrypt_entries(metadata, new)],
             properties={**properties, KEKS_SINCE: str(since)} if planned.stored else properties,
             snapshots=[self._snapshot_document(snapshot) for snapshot in metadata.snapshots],
         )
-        self.offered = table.place
-        return changed
-
-    def finish(self, table: IcebergTable) -> None:
-        """Remove files of failed attempts."""
-        within = self.planned.within
-        used = {self.manifests[location]["manifest_path"] for location in within.manifests}
-        self._remove_files(table, used | {self.lists[location][0] for location in within.lists})
-
-    def give_up(self, error: BaseException, table: IcebergTable) -> None:
-        """Remove the files written, unless the commit may have taken effect.
-
-        New KEKs in a key store are kept: other writers may already use them.
-        """
-        with contextlib.suppress(ModcryptError, OSError):  # report the first error
-            if has_certainly_failed(error, table, self.offered):
-                self._remove_files(table, set())
-
-    def _remove_files(self, table: IcebergTable, but: set[str]) -> None:
-        remove_written(table.walk.locations, {*self.written, *self._job_manifests(table)} - but)
-
-    def _job_manifests(self, table: IcebergTable) -> list[str]:
-        """Return the job's manifests, including those of failed or repeated tasks elsewhere."""
-        names: list[str] = []
-        folder = metadata_folder(table.metadata)
-        if self.reseal is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # the table is already rotated, or another error is reported
-                inside = table.walk.place(f"{folder}/{self.name}")
-                names = file_names(Place(inside.filesystem, posixpath.dirname(inside.path)))
-        return [f"{folder}/{name}" for name in names if name.startswith(self.name)]
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -391,9 +349,11 @@ class _Renewal:
             new={id_: kek.key for id_, kek in new.files.items()},
             single=new.single.key,
             folder=metadata_folder(table.metadata),
-            name=self.name,
+            name=self.files.name,
             key_length=table.metadata.key_length,
         )
+        if left:
+            self.files.note_folder(exchange.folder)
         write = self._run_in_threads if self.reseal is None or not left else self._run_elsewhere
         for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
             self.manifests[manifest.location] = {
@@ -407,9 +367,7 @@ class _Renewal:
         def work(manifest: ManifestFile) -> tuple[str, StandardKeyMetadata]:
             walk = table.walk
             keys, locations = _keys_of(walk, manifest), walk.locations
-            rewritten = reseal_manifest(locations, manifest.location, keys, exchange, self.resolver)
-            self.written.append(rewritten[0])
-            return rewritten
+            return reseal_manifest(locations, manifest.location, keys, exchange, self.resolver)
 
         return in_threads(work, manifests, THREADS)
 
@@ -424,7 +382,6 @@ class _Renewal:
             for manifest, keys in zip(manifests, sealed, strict=True)
         ]
         done = list(self.reseal(table, job.key, exchange, items))
-        self.written += [file.location for file in done]
         return [
             (file.location, open_from_manifest(file.sealed, job).with_length(file.size))
             for file in match_results(items, done)
@@ -463,7 +420,7 @@ class _Renewal:
         location = f"{folder}/snap-{snapshot.id}-1-{uuid.uuid4()}.avro"
         data = write_avro(avro.schema, rows, avro.metadata)
         length = table.metadata.key_length
-        self.written.append(location)
+        self.files.note(location, once=True)
         self.lists[before] = location, write_ags1(walk.locations, location, data, length)
 
     def _snapshot_document(self, snapshot: Snapshot) -> Mapping[str, Any]:

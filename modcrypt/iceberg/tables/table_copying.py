@@ -19,7 +19,6 @@ from pyiceberg.schema import make_compatible_name
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.fork_safety import cached_property
-from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.manifests import (
     DATA,
     DELETED,
@@ -27,7 +26,6 @@ from modcrypt.iceberg.format.manifests import (
     FileEntry,
     ManifestFile,
 )
-from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
@@ -43,10 +41,9 @@ from modcrypt.iceberg.write.manifest_writing import (
     write_manifest,
     write_manifest_list,
 )
-from modcrypt.iceberg.write.moved_deletes import move_bounds, move_deletes
-from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.moved_deletes import write_moved
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN
-from modcrypt.io.sources import MemorySource, Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
@@ -145,7 +142,7 @@ class Copy:
     Attributes:
         contents: Contents to copy.
         target: The new table, without any files.
-        made: Locations of the files written.
+        files: New files of the job.
         names: New locations of files, by the normalised old locations.
         copied: Copied files, by the normalised old locations.
         key_metadata: Key metadata of each copied file, as manifests store it.
@@ -156,17 +153,13 @@ class Copy:
 
     contents: Contents
     target: IcebergTable
-    made: list[str] = field(default_factory=list)
+    files: NewFiles
     names: Mapping[str, str] = field(default_factory=dict)
     copied: dict[str, _CopiedFile] = field(default_factory=dict)
     key_metadata: dict[str, Secret[bytes]] = field(default_factory=dict)
     row_ids: dict[str, int] = field(default_factory=dict)
     next_row_id: int = 0
     manifests: dict[str, dict[str, Any] | None] = field(default_factory=dict)
-
-    def remove(self) -> None:
-        """Remove all files written."""
-        remove_written(self.target.walk.locations, self.made)
 
     def write(self) -> TableMetadata:
         """Write all files and return the metadata that names them."""
@@ -220,25 +213,13 @@ class Copy:
         return location
 
     def _copy_file(self, entry: FileEntry, name: str) -> _CopiedFile:
-        walk, changes = self.contents.walk, dict[str, Any]()
+        walk, length = self.contents.walk, self.target.metadata.key_length
         if entry.content == POSITION_DELETES:
             data = walk.read(entry.location, None, entry.size)
-            moved = move_deletes(data, entry.file_format, self._rename, entry.location)
-            changes |= move_bounds(entry, moved.bounds)
-            return self._write_file(entry, name, MemorySource(moved.data, entry.location), changes)
-        with walk.open_stored(entry.location, entry.size) as source:
-            return self._write_file(entry, name, source, changes)
-
-    def _write_file(
-        self, entry: FileEntry, name: str, source: Source, changes: dict[str, Any]
-    ) -> _CopiedFile:
-        locations, length = self.target.walk.locations, self.target.metadata.key_length
-        if entry.file_format == "PARQUET":
-            encrypted = write_parquet(locations, name, source, length)
-            keys, changes["split_offsets"] = encrypted.keys, encrypted.split_offsets
+            keys, changes = write_moved(self.files, name, entry, data, self._rename, length)
         else:
-            keys = write_ags1(locations, name, source.read_at(0, source.size), length)
-        self.made.append(name)
+            with walk.open_stored(entry.location, entry.size) as source:
+                keys, changes = self.files.write(name, entry.file_format, source, length)
         changes |= {"file_path": name, "file_size_in_bytes": keys.file_length}
         return _CopiedFile(keys, changes)
 
@@ -259,8 +240,7 @@ class Copy:
             snapshot.id, snapshot.parent, snapshot.sequence_number, document["first-row-id"]
         )
         new_rows = [row for row in rows if row is not None]
-        location, entry, _ = write_manifest_list(self.target, fields, new_rows, opened)
-        self.made.append(location)
+        location, entry, _ = write_manifest_list(self.target, fields, new_rows, opened, self.files)
         return {**document, "manifest-list": location, "key-id": entry.id}, entry
 
     def _copy_manifest(self, old: ManifestFile) -> dict[str, Any] | None:
@@ -277,11 +257,11 @@ class Copy:
             self.target,
             old.spec_id,
             rows,
+            self.files,
             content=old.content,
             snapshot_id=old.added_snapshot_id,
             sequence_number=old.sequence_number,
         )
-        self.made.append(new["manifest_path"])
         if old.content == DATA:
             new["first_row_id"] = self.contents.first_row_ids.get(old.location)
             if new["first_row_id"] is None:

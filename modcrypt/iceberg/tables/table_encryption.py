@@ -31,6 +31,7 @@ from modcrypt.iceberg.tables.table import Expectation, IcebergTable, open_locate
 from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.iceberg.write.commit import is_answered
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
@@ -103,23 +104,21 @@ def encrypt_table(
     )
     contents = Contents.of(old, history)
     metadata = _empty_metadata(old.metadata, place.location, all_properties)
-    copy = Copy(contents, place.stage(metadata, resolver))
-    try:
-        new = copy.write()
-    except BaseException:
-        copy.remove()
-        raise
-    try:
-        return place.publish(new, resolver)
-    except FileExistsError:  # another writer was faster
-        copy.remove()
-        raise
-    except BaseException as error:
-        with contextlib.suppress(Exception):  # the table may exist, or its state is unknown
-            if is_answered(error, place.folder):
-                place.check_free()
-                copy.remove()
-        raise
+    staged = place.stage(metadata, resolver)
+    with NewFiles(staged.walk.locations) as files:
+        new = Copy(contents, staged, files).write()
+        files.offered = place.folder
+        try:
+            return place.publish(new, resolver)
+        except FileExistsError:  # another writer was faster
+            files.offered = None
+            raise
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # the table may exist, or its state is unknown
+                if is_answered(error, place.folder):
+                    place.check_free()
+                    files.offered = None
+            raise
 
 
 def _open_source(

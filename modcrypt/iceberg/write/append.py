@@ -10,9 +10,8 @@ of a failed attempt are removed, unless it is unknown whether the attempt failed
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import CommitConflictError, PlaintextError, UnsupportedFormatError
@@ -21,17 +20,16 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
-from modcrypt.iceberg.write.commit import Table, commit, has_certainly_failed
+from modcrypt.iceberg.write.commit import Table, commit
 from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewFile
 from modcrypt.iceberg.write.manifest_writing import partition_spec, write_manifest
-from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
-    from modcrypt.io.places import Place
 
 __all__ = ["append", "encrypt_key_metadata"]
 
@@ -63,19 +61,14 @@ def append(table: Table, data: Data) -> Table:
     _check_encrypted(current.metadata)
     current.metadata.check_members()
     writing_policy(current.metadata, table.metadata)
-    writer = DataWriter(current)
-    writer.check(data)
-    addition: _Addition | None = None
-    try:
+    with NewFiles(current.walk.locations) as new_files:
+        writer = DataWriter(current, new_files)
+        writer.check(data)
         files = writer.write(data)
         if not files:
             return current
-        addition = _Addition(files, writer.spec_id, current.metadata, table.metadata)
-        return commit(current, addition.next_version)
-    except BaseException as error:
-        if addition is None or addition.has_failed(error, current):
-            writer.abandon()
-        raise
+        addition = _Addition(files, writer.spec_id, current.metadata, table.metadata, new_files)
+        return commit(current, addition.next_version, files=new_files)
 
 
 def _check_encrypted(metadata: TableMetadata) -> None:
@@ -98,14 +91,10 @@ class _Addition:
     spec_id: int
     base: TableMetadata
     seen: TableMetadata
-    snapshot_id: int | None = None
-    written: list[str] = field(default_factory=list)
-    offered: Place | None = None
+    new_files: NewFiles
 
     def next_version(self, table: TableVersion) -> TableMetadata:
         """Write the manifest and the manifest list; return the metadata that names them."""
-        self.offered = None
-        self._remove_written(table)
         metadata = table.metadata
         if partition_spec(metadata, self.spec_id) != partition_spec(self.base, self.spec_id):
             raise CommitConflictError(f"{metadata.name}: another writer changed the partitioning")
@@ -115,31 +104,28 @@ class _Addition:
         paths = [file.partition_path for file in self.files]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
         sealed = encrypt_key_metadata([file.keys for file in self.files], keys.of_files)
-        self.snapshot_id = new_snapshot_id(metadata)
+        snapshot_id = new_snapshot_id(metadata)
         rows = (
             {
                 "status": ADDED,
-                "snapshot_id": self.snapshot_id,
+                "snapshot_id": snapshot_id,
                 "data_file": {**file.file, "key_metadata": key_metadata},
             }
             for file, key_metadata in zip(self.files, sealed, strict=True)
         )
         manifest = write_manifest(
-            table, self.spec_id, rows, content=DATA, snapshot_id=self.snapshot_id
+            table, self.spec_id, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
         )
-        self.written.append(manifest["manifest_path"])
-        new = add_snapshot(
+        return add_snapshot(
             table,
-            self.snapshot_id,
+            snapshot_id,
             [manifest, *(old.row for old in before)],
             keys.of_list,
+            self.new_files,
             operation="append",
             summary=add_totals(self._summary(before), parent),
             new_keys=keys.entries,
         )
-        self.written.append(new.snapshot(self.snapshot_id).manifest_list)
-        self.offered = table.place
-        return new
 
     def _summary(self, before: Sequence[ManifestFile]) -> dict[str, str]:
         records = sum(file.file["record_count"] for file in self.files)
@@ -152,23 +138,6 @@ class _Addition:
             "manifests-kept": str(len(before)),
             "manifests-replaced": "0",
         }
-
-    def has_failed(self, error: BaseException, table: TableVersion) -> bool:
-        """Remove the last attempt's manifests and return True if the attempt certainly failed.
-
-        Args:
-            error: The error that ended the attempt.
-            table: Any version of the table.
-        """
-        with contextlib.suppress(Exception):  # then the outcome is unknown
-            if has_certainly_failed(error, table, self.offered):
-                self._remove_written(table)
-                return True
-        return False
-
-    def _remove_written(self, table: TableVersion) -> None:
-        remove_written(table.walk.locations, self.written)
-        self.written.clear()
 
 
 def encrypt_key_metadata(

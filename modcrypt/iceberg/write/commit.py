@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import TypeAlias, TypeVar
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.table_version import TableVersion
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
 
-__all__ = ["Make", "commit", "has_certainly_failed", "is_answered", "successor"]
+__all__ = ["Make", "Table", "commit", "is_answered", "successor"]
 
 Table = TypeVar("Table", bound=TableVersion)
 
@@ -27,7 +29,9 @@ FIRST_PAUSE = 0.1
 """Maximum seconds before the second attempt; doubled before each further attempt."""
 
 
-def commit(table: Table, make: Make[Table], *, attempts: int = ATTEMPTS) -> Table:
+def commit(
+    table: Table, make: Make[Table], *, files: NewFiles | None = None, attempts: int = ATTEMPTS
+) -> Table:
     """Commit a change completely or not at all.
 
     Args:
@@ -35,6 +39,7 @@ def commit(table: Table, make: Make[Table], *, attempts: int = ATTEMPTS) -> Tabl
         make: Function that makes the next version. It is called again with a newer version when
             another writer has committed in the meantime. It raises to stop the retries, for
             example a `CommitConflictError` where the two changes are incompatible.
+        files: Files that `make` writes. Those of an attempt are removed before the next.
         attempts: Maximum number of attempts.
 
     Returns:
@@ -44,19 +49,30 @@ def commit(table: Table, make: Make[Table], *, attempts: int = ATTEMPTS) -> Tabl
         CommitConflictError: Another writer committed first at every attempt.
         ModcryptError, OSError: `make` or the file system failed; the table is unchanged.
     """
+    files = files or NewFiles(table.walk.locations)
+    try:
+        new = _commit(table, make, files, attempts)
+        files.finish()
+    except BaseException as error:
+        with contextlib.suppress(Exception):  # then the outcome is unknown
+            if _has_certainly_failed(error, table, files.offered):
+                files.offered = None
+        raise
+    return new
+
+
+def _commit(table: Table, make: Make[Table], files: NewFiles, attempts: int) -> Table:
     conflict: CommitConflictError | None = None
     for left in reversed(range(attempts)):
         try:
             table = table.refreshed()
         except ModcryptError as error:
-            raise error from conflict  # `has_certainly_failed` looks at the cause
+            raise error from conflict  # `_has_certainly_failed` looks at the cause
         table.metadata.check_members()
-        new = _make_successor(table, make)
         try:
-            if new is None:
-                raise CommitConflictError(
-                    f"{table.place.path}: another writer has committed and dropped the history"
-                )
+            files.begin_attempt()
+            new = _make_successor(table, make)
+            files.offered = table.place
             place = table.versions.commit(table.place, new)
         except CommitConflictError as error:
             if not left:
@@ -71,17 +87,18 @@ def commit(table: Table, make: Make[Table], *, attempts: int = ATTEMPTS) -> Tabl
     raise AssertionError("attempts is 1 or more")
 
 
-def _make_successor(table: Table, make: Make[Table]) -> TableMetadata | None:
-    """Make the next version; None if another writer has dropped files that it is made of."""
+def _make_successor(table: Table, make: Make[Table]) -> TableMetadata:
     try:
         return successor(make(table), of=table)
     except FileNotFoundError:
         if table.versions.current() == table.place:
             raise
-        return None
+        raise CommitConflictError(
+            f"{table.place.path}: another writer has committed and dropped the history"
+        ) from None
 
 
-def has_certainly_failed(error: BaseException, table: TableVersion, offered: Place | None) -> bool:
+def _has_certainly_failed(error: BaseException, table: TableVersion, offered: Place | None) -> bool:
     """Return whether a commit that ended with an error certainly did not take effect.
 
     The error may come after the commit. It may also leave open whether a catalog or an object

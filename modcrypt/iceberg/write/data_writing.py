@@ -43,7 +43,7 @@ from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.partitions import split_by_partition
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
-from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_rows, rows_for_file
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores
@@ -90,9 +90,11 @@ class DataWriter:
 
     Args:
         table: The version of the table whose schema and spec are used.
+        files: New files of the job, to which the data files are added.
     """
 
-    def __init__(self, table: TableVersion) -> None:
+    def __init__(self, table: TableVersion, files: NewFiles) -> None:
+        self._files = files
         self._table = _minimal_metadata(table.metadata)
         self._row_limit, self._options = _writer_options(
             self._table.properties, table.metadata.name
@@ -110,7 +112,6 @@ class DataWriter:
         self._locations, self._key_length = table.walk.locations, table.metadata.key_length
         self._provider = load_location_provider(self._table.location, self._table.properties)
         self._uuid, self._numbers = uuid.uuid4(), itertools.count()
-        self._written: list[str] = []
         self.spec_id = self._table.default_spec_id
         self._paths = PartitionPaths(table.metadata, self.spec_id)
 
@@ -132,7 +133,7 @@ class DataWriter:
 
         Raises:
             ModcryptError, OSError, pyarrow.ArrowException: A file cannot be written, or the
-                reader fails. `abandon` removes the files written so far.
+                reader fails.
         """
         files: list[NewFile] = []
         pool = ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS))
@@ -142,10 +143,6 @@ class DataWriter:
         finally:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
         return files
-
-    def abandon(self) -> None:
-        """Remove all files that were written."""
-        remove_written(self._locations, self._written)
 
     # --- splitting rows into files --------------------------------------------------------------
 
@@ -184,8 +181,8 @@ class DataWriter:
         data, statistics = self._encode_rows(rows_for_file(rows, self._table.schema()), schema)
         name = f"{next(self._numbers):05}-0-{self._uuid}.parquet"
         location = self._provider.new_data_location(name, key)
+        self._files.note(location, once=True)
         encrypted = write_parquet(self._locations, location, MemorySource(data), self._key_length)
-        self._written.append(location)
         ids = parquet_path_to_id_mapping(schema)
         sizes = {ids[".".join(path)]: size for path, size in encrypted.column_sizes.items()}
         names = [make_compatible_name(field.name) for field in self._table.spec().fields]

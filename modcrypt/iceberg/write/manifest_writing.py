@@ -57,7 +57,7 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
-from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
@@ -116,6 +116,7 @@ def write_manifest(
     table: TableVersion,
     spec_id: int,
     rows: Iterable[Row],
+    files: NewFiles,
     *,
     content: int,
     snapshot_id: int,
@@ -130,6 +131,7 @@ def write_manifest(
             written as null. Key metadata is a `Secret`, or encrypted bytes. Sequence numbers of
             added files may be null: they are inherited. Partition values are raw, as
             `read_manifest` returns them, or pyiceberg's.
+        files: New files of the job, to which the manifest is added.
         content: 0 for data files, 1 for delete files.
         snapshot_id: Id of the snapshot that adds the manifest.
         sequence_number: Sequence number of the manifest; None for that of the first manifest list
@@ -159,6 +161,7 @@ def write_manifest(
     }
     avro, header["iceberg.schema"] = encode_schema(entry_schema(struct), "manifest_entry")
     path = f"{metadata_folder(table.metadata)}/{uuid.uuid4()}-m0.avro"
+    files.note(path)
     keys = write_ags1(
         table.walk.locations, path, write_avro(avro, full, header), table.metadata.key_length
     )
@@ -338,7 +341,11 @@ def _count_files(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def write_manifest_list(
-    table: TableVersion, snapshot: SnapshotFields, rows: Iterable[Row], opened: OpenKey
+    table: TableVersion,
+    snapshot: SnapshotFields,
+    rows: Iterable[Row],
+    opened: OpenKey,
+    files: NewFiles,
 ) -> tuple[str, EncryptedKey, int]:
     """Write the manifest list of a new snapshot.
 
@@ -350,6 +357,7 @@ def write_manifest_list(
         snapshot: Fields of the snapshot.
         rows: Rows of the manifests, under the spec's names.
         opened: Key that encrypts the key metadata of the list.
+        files: New files of the job, to which the list is added.
 
     Returns:
         The list's location, the entry of `encryption-keys` that decrypts it, and the table's next
@@ -378,15 +386,11 @@ def write_manifest_list(
     location = f"{metadata_folder(table.metadata)}/snap-{snapshot.id}-1-{uuid.uuid4()}.avro"
     avro, schema = encode_schema(LIST_SCHEMA, "manifest_file")
     header = {**snapshot.header(), "iceberg.schema": schema}
+    files.note(location)
     keys = write_ags1(
         table.walk.locations, location, write_avro(avro, full, header), table.metadata.key_length
     )
-    try:
-        entry = table.resolver.seal_entry(keys, opened)
-    except BaseException:
-        remove_written(table.walk.locations, [location])
-        raise
-    return location, entry, next_row_id
+    return location, table.resolver.seal_entry(keys, opened), next_row_id
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -20,8 +20,11 @@ from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.io.sources import MemorySource
+from modcrypt.key_metadata import StandardKeyMetadata
 
-__all__ = ["MovedDeletes", "move_bounds", "move_deletes"]
+__all__ = ["MovedDeletes", "move_bounds", "move_deletes", "write_moved"]
 
 Rename = Callable[[str], str]
 """Returns the new location of a data file for its old one; an unmoved location is unchanged."""
@@ -45,6 +48,31 @@ class MovedDeletes:
 
     data: bytes = field(repr=False)
     bounds: tuple[str, str] | None = None
+
+
+def write_moved(
+    files: NewFiles, location: str, entry: FileEntry, data: bytes, rename: Rename, key_length: int
+) -> tuple[StandardKeyMetadata, dict[str, Any]]:
+    """Write a position delete file with new locations of data files.
+
+    Args:
+        files: New files of the job.
+        location: Location of the new file.
+        entry: Entry of the old file.
+        data: The old file in plaintext.
+        rename: Function that returns the new location for an old one.
+        key_length: Length of the new file's key in bytes.
+
+    Returns:
+        The new file's key metadata, and the changed members of its entry.
+
+    Raises:
+        ModcryptError, OSError: See `move_deletes` and `NewFiles.write`.
+    """
+    moved = move_deletes(data, entry.file_format, rename, entry.location)
+    source = MemorySource(moved.data, entry.location)
+    keys, changes = files.write(location, entry.file_format, source, key_length)
+    return keys, {**move_bounds(entry, moved.bounds), **changes}
 
 
 def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> MovedDeletes:

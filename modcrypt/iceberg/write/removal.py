@@ -1,17 +1,15 @@
-"""Remove files of a table that the deletion rule allows, or that a failed job has written."""
+"""Remove files of a table that the deletion rule allows."""
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 from collections.abc import Iterable
 
-from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.table_versions import HINT, METADATA
 from modcrypt.iceberg.read.inventory import in_threads
 from modcrypt.io.places import Place
 
-__all__ = ["JOBS", "is_protected", "remove_files", "remove_written"]
+__all__ = ["JOBS", "is_protected", "remove_files"]
 
 JOBS = 4
 """Number of files read or deleted concurrently."""
@@ -34,15 +32,3 @@ def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:
         return None
 
     return [location for location in in_threads(remove, files, JOBS) if location is not None]
-
-
-def remove_written(locations: Locations, written: Iterable[str]) -> None:
-    """Remove files that this job has written and that no version names; best effort.
-
-    Files that remain are orphans, which `verify_table` reports.
-    """
-    for location in written:
-        with contextlib.suppress(OSError):
-            place = locations.place(location)
-            if not is_protected(place.path):
-                place.remove()

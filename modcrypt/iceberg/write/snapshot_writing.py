@@ -17,6 +17,7 @@ from modcrypt.iceberg.write.manifest_writing import SnapshotFields, write_manife
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.wrapping_keys import OpenKey
     from modcrypt.iceberg.read.table_version import TableVersion
+    from modcrypt.iceberg.write.new_files import NewFiles
 
 __all__ = ["MAIN", "add_snapshot", "add_totals", "new_snapshot_id"]
 
@@ -37,6 +38,7 @@ def add_snapshot(
     snapshot_id: int,
     rows: Iterable[Mapping[str, Any]],
     opened: OpenKey,
+    files: NewFiles,
     *,
     operation: str,
     summary: Mapping[str, str],
@@ -49,12 +51,13 @@ def add_snapshot(
         snapshot_id: Id from `new_snapshot_id`.
         rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
         opened: Key that encrypts the list's key metadata.
+        files: New files of the job, to which the list is added.
         operation: `append`, `replace`, `overwrite` or `delete`.
         summary: Other members of the snapshot's summary.
         new_keys: KEKs to add to the table's `encryption-keys`.
 
     Returns:
-        Metadata to commit; the caller removes its manifest list if the commit fails.
+        Metadata to commit.
 
     Raises:
         ValueError, FormatError, KeyRetrievalError, OSError: See `write_manifest_list`.
@@ -67,7 +70,7 @@ def add_snapshot(
         base.last_sequence_number + 1,
         int(base.document.get("next-row-id") or 0),
     )
-    location, entry, next_row_id = write_manifest_list(table, fields, rows, opened)
+    location, entry, next_row_id = write_manifest_list(table, fields, rows, opened, files)
     now = max(int(time.time() * 1000), int(base.document.get("last-updated-ms") or 0))
     document: dict[str, Any] = {"sequence-number": fields.sequence_number, "snapshot-id": fields.id}
     if parent is not None:

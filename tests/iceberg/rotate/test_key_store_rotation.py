@@ -27,6 +27,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
+from modcrypt.iceberg.write.new_files import NewFiles
 from tests.support.cases import each_case
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
@@ -262,16 +263,15 @@ def test_rows_that_come_right_after_the_commit_keep_their_keks(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a new partition, whose KEK is in the store before."""
-    from modcrypt.iceberg.rotate import kek_rotation
-
-    real = kek_rotation._Renewal.finish
+    real = NewFiles.finish
     spare(lake)
 
-    def finish(self: Any, table: IcebergTable) -> Any:
+    def finish(files: NewFiles) -> None:
+        monkeypatch.undo()
         lake.open().append(OF_C)
-        return real(self, table)
+        real(files)
 
-    monkeypatch.setattr(kek_rotation._Renewal, "finish", finish)
+    monkeypatch.setattr(NewFiles, "finish", finish)
     rotate_table(lake.open(), "kek")
     assert ids(lake.table) == [1, 2, 3, 4, 5]
     assert ids(expire_history(lake.open()).table) == [1, 2, 3, 4, 5]

@@ -371,7 +371,7 @@ def test_arguments(source: Table, kms: SampleKms, tmp_path: Path) -> None:
 
 
 STEPS = {
-    "a data file": ("tables.table_copying", "write_parquet", 3),
+    "a data file": ("write.new_files", "write_parquet", 3),
     "a manifest": ("write.manifest_writing", "write_ags1", 2),
     "the last list": ("write.manifest_writing", "write_ags1", 7),
     "the version": ("format.table_versions", "_create", 1),
@@ -409,7 +409,7 @@ def test_what_a_killed_copy_left_is_in_no_ones_way(
 
     with monkeypatch.context() as patch:
         patch.setattr("modcrypt.iceberg.format.table_versions._create", die)
-        patch.setattr("modcrypt.iceberg.tables.table_copying.Copy.remove", lambda self: None)
+        patch.setattr("modcrypt.iceberg.write.new_files.NewFiles._remove", lambda *_: None)
         with pytest.raises(OSError, match="killed"):
             encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
     left = set(contents(tmp_path / "t"))

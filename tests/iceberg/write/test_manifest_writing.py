@@ -29,6 +29,7 @@ from modcrypt.iceberg.write.manifest_writing import (
     write_manifest,
     write_manifest_list,
 )
+from modcrypt.iceberg.write.new_files import NewFiles
 from tests.support.iceberg.by_hand import avro, open_ags1, parse_key_metadata, unwrap_entry
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.resealed_tables import write_changed_manifest
@@ -66,8 +67,8 @@ def check_written_as_java(table: IcebergTable, manifest: ManifestFile) -> None:
     """Write the rows of a manifest of Java's again, and compare file and row."""
     header, rows = avro(java_bytes(table, manifest))
     made = write_manifest(
-        table, manifest.spec_id, table_rows(table, manifest), content=manifest.content,
-        snapshot_id=manifest.added_snapshot_id,
+        table, manifest.spec_id, table_rows(table, manifest), NewFiles(table.walk.locations),
+        content=manifest.content, snapshot_id=manifest.added_snapshot_id,
     )  # fmt: skip
     assert made["manifest_path"].startswith(f"{table.metadata.location}/metadata/")
     data = load(table, made["manifest_path"])
@@ -153,10 +154,14 @@ def test_values_of_pyiceberg_and_raw_ones_are_written_alike(
     (manifest,) = java_manifests(table)
     (row,) = table_rows(table, manifest)
     partition = dict(row["data_file"]["partition"])
-    raw = write_manifest(table, 0, [row], content=DATA, snapshot_id=7)
+    raw = write_manifest(
+        table, 0, [row], NewFiles(table.walk.locations), content=DATA, snapshot_id=7
+    )
     partition["price"], partition["cost"] = decimal.Decimal("-3.25"), decimal.Decimal("0.50")
     row["data_file"]["partition"] = partition
-    other = write_manifest(table, 0, [row], content=DATA, snapshot_id=7)
+    other = write_manifest(
+        table, 0, [row], NewFiles(table.walk.locations), content=DATA, snapshot_id=7
+    )
     plain = [
         avro(open_ags1(load(table, data["manifest_path"]), data["key_metadata"]()))[1]
         for data in (raw, other)
@@ -203,7 +208,9 @@ def test_a_manifest_list_is_as_java_writes_it(table: IcebergTable, snapshot: int
     )
     opened, made = writing_key(table, KeyPolicy.of(table.metadata))
     assert not made
-    location, entry, next_row_id = write_manifest_list(table, fields, rows, opened)
+    location, entry, next_row_id = write_manifest_list(
+        table, fields, rows, opened, NewFiles(table.walk.locations)
+    )
     metadata = table.metadata.with_keys([*table.metadata.keys.values(), entry])
     key = unwrap_entry(metadata.document, entry.id)
     ours_header, ours = avro(open_ags1(load(table, location), key))
@@ -220,7 +227,7 @@ def test_row_ids_are_assigned_as_the_spec_has_it(table: IcebergTable) -> None:
     rows = [{**model, **dict(zip(names, count, strict=True))} for count in counts]
     opened, _ = writing_key(table, KeyPolicy())
     location, entry, following = write_manifest_list(
-        table, SnapshotFields(9, 1003, 4, 1000), rows, opened
+        table, SnapshotFields(9, 1003, 4, 1000), rows, opened, NewFiles(table.walk.locations)
     )
     metadata = table.metadata.with_keys([*table.metadata.keys.values(), entry])
     written = avro(open_ags1(load(table, location), unwrap_entry(metadata.document, entry.id)))
@@ -232,18 +239,21 @@ def test_pyiceberg_reads_what_is_written(table: IcebergTable, tmp_path: Path) ->
     """Its own reader of lists and manifests, over the decrypted bytes."""
     opened, _ = writing_key(table, KeyPolicy())
     rows = [manifest.row for manifest in java_manifests(table)]
-    location, entry, _ = write_manifest_list(table, SnapshotFields(9, 1003, 4, 140), rows, opened)
+    location, entry, _ = write_manifest_list(
+        table, SnapshotFields(9, 1003, 4, 140), rows, opened, NewFiles(table.walk.locations)
+    )
     metadata = table.metadata.with_keys([*table.metadata.keys.values(), entry])
     plain = tmp_path / "list.avro"
     plain.write_bytes(open_ags1(load(table, location), unwrap_entry(metadata.document, entry.id)))
-    files = PyArrowFileIO()
+    files, new_files = PyArrowFileIO(), NewFiles(table.walk.locations)
     found = list(read_manifest_list(files.new_input(str(plain))))
     assert [manifest.content for manifest in found] == [
         ManifestContent.DATA, ManifestContent.DATA, ManifestContent.DELETES,
     ]  # fmt: skip
     made = write_manifest(
-        table, 0, table_rows(table, java_manifests(table)[0]), content=DATA, snapshot_id=9
-    )
+        table, 0, table_rows(table, java_manifests(table)[0]), new_files, content=DATA,
+        snapshot_id=9,
+    )  # fmt: skip
     plain.write_bytes(open_ags1(load(table, made["manifest_path"]), made["key_metadata"]()))
     entries = PyManifestFile.from_args(
         manifest_path=str(plain), manifest_length=plain.stat().st_size, partition_spec_id=0,
@@ -264,13 +274,23 @@ def test_counts_and_least_sequence_number(table: IcebergTable) -> None:
         {**entry_row(second, status=ADDED, snapshot_id=9), "sequence_number": None},
     ]
     rows[0]["sequence_number"] = 5
-    made = write_manifest(table, 0, rows, content=DATA, snapshot_id=9, sequence_number=8)
+    made = write_manifest(
+        table,
+        0,
+        rows,
+        NewFiles(table.walk.locations),
+        content=DATA,
+        snapshot_id=9,
+        sequence_number=8,
+    )
     counted = ("added", "existing", "deleted")
     assert [made[f"{name}_files_count"] for name in counted] == [1, 1, 1]
     assert [made[f"{name}_rows_count"] for name in counted] == [20, 50, 20]
     assert made["min_sequence_number"] == 5  # the deleted one's, 1, doesn't count
     assert made["sequence_number"] == 8
-    alone = write_manifest(table, 0, rows[2:], content=DATA, snapshot_id=9)
+    alone = write_manifest(
+        table, 0, rows[2:], NewFiles(table.walk.locations), content=DATA, snapshot_id=9
+    )
     assert alone["min_sequence_number"] is None  # the list's
 
 
@@ -308,7 +328,7 @@ def test_a_rewritten_manifest_differs_in_what_was_changed_alone(table: IcebergTa
 
 def test_a_spec_that_is_not_there(table: IcebergTable) -> None:
     with pytest.raises(FormatError, match="partition spec 7 does not exist"):
-        write_manifest(table, 7, [], content=DATA, snapshot_id=9)
+        write_manifest(table, 7, [], NewFiles(table.walk.locations), content=DATA, snapshot_id=9)
 
 
 def test_a_row_that_does_not_fit_is_refused_before_a_file_is_there(
@@ -317,7 +337,7 @@ def test_a_row_that_does_not_fit_is_refused_before_a_file_is_there(
     before = sorted(t16.rglob("*"))
     rows = [{"status": ADDED, "data_file": {"file_path": "wh:/t16/data/x", "record_count": 1}}]
     with pytest.raises((TypeError, ValueError)):
-        write_manifest(table, 0, rows, content=DATA, snapshot_id=9)
+        write_manifest(table, 0, rows, NewFiles(table.walk.locations), content=DATA, snapshot_id=9)
     assert sorted(t16.rglob("*")) == before
 
 
@@ -325,5 +345,5 @@ def test_a_longer_key_where_the_table_says_so(kms: SampleKms, tmp_path: Path) ->
     table = create_table(
         tmp_path / "t", pa.schema([("a", pa.int64())]), kms, master_key_id="keyA", key_length=32
     )
-    made = write_manifest(table, 0, [], content=DATA, snapshot_id=9)
+    made = write_manifest(table, 0, [], NewFiles(table.walk.locations), content=DATA, snapshot_id=9)
     assert len(parse_key_metadata(made["key_metadata"]()).key) == 32

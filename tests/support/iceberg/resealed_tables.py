@@ -16,6 +16,7 @@ from modcrypt.iceberg.write.manifest_writing import (
     rewrite_manifest,
     write_manifest_list,
 )
+from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.keys import Secret
 
 
@@ -59,7 +60,8 @@ def reseal(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergT
         fields = SnapshotFields(
             snapshot.id, snapshot.parent, snapshot.sequence_number, told["first-row-id"]
         )
-        location, entry, _ = write_manifest_list(table, fields, rows, of_lists)
+        files = NewFiles(table.walk.locations)
+        location, entry, _ = write_manifest_list(table, fields, rows, of_lists, files)
         snapshots.append({**told, "manifest-list": location, "key-id": entry.id})
         entries.append(entry)
     new = metadata.with_keys([*keys, *entries], snapshots=snapshots)
