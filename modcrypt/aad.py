@@ -23,6 +23,7 @@ __all__ = [
     "BlockId",
     "ModuleId",
     "ModuleType",
+    "aad_of_type",
     "block_aad",
     "module_aad",
     "ordinal_bytes",
@@ -116,11 +117,19 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
     given = (module.row_group is not None, module.column is not None, module.page is not None)
     if given != (in_chunk, in_chunk, module.type.has_page):
         raise ValueError(f"the ordinals do not fit the module type: {module!r}")
-    aad = file_aad + bytes((module.type,))
-    for ordinal in (module.row_group, module.column, module.page):
-        if ordinal is not None:
-            aad += ordinal_bytes(ordinal)
-    return aad
+    ordinals = (module.row_group, module.column, module.page)
+    return aad_of_type(file_aad, module.type, *(n for n in ordinals if n is not None))
+
+
+def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
+    """Return the AAD of a module whose type may have another number, or other ordinals, than PME's.
+
+    Some foreign writers number types in another way.
+
+    Raises:
+        LimitError: An ordinal is not in 0..32767.
+    """
+    return file_aad + bytes((type_number,)) + b"".join(map(ordinal_bytes, ordinals))
 
 
 def block_aad(aad_prefix: bytes, index: int) -> bytes:

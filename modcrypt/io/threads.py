@@ -5,15 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = ["SharedResources", "ThreadPool", "check_threads", "usable_cores"]
+__all__ = [
+    "Lender",
+    "SharedResources",
+    "ThreadPool",
+    "check_threads",
+    "in_threads",
+    "usable_cores",
+]
+
+AHEAD = 4
+"""Maximum number of items for each thread that wait while the result of an earlier one is used."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def usable_cores() -> int:
@@ -35,6 +48,47 @@ def check_threads(threads: int | None) -> None:
     """
     if threads is not None and threads < 1:
         raise ValueError("threads must be at least 1")
+
+
+def in_threads(
+    work: Callable[[T], R], items: Iterable[T], threads: int, name: str = "modcrypt"
+) -> Iterator[R]:
+    """Apply a function to items in threads; yield the results in the order of the items."""
+    pool = ThreadPoolExecutor(threads, name)
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Lender(Generic[T]):
+    """Objects that one thread at a time uses, created when all others are lent.
+
+    Args:
+        create: Function that returns a new object.
+    """
+
+    def __init__(self, create: Callable[[], T]) -> None:
+        self._create = create
+        self._idle: SimpleQueue[T] = SimpleQueue()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[T]:
+        """Lend an object to the calling thread."""
+        try:
+            item = self._idle.get_nowait()
+        except Empty:
+            item = self._create()
+        try:
+            yield item
+        finally:
+            self._idle.put(item)
 
 
 class ThreadPool:

@@ -8,9 +8,7 @@ skipped: an older snapshot still has the file, or none does.
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -35,6 +33,7 @@ from modcrypt.iceberg.format.manifests import (
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
 from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, parse_sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
 
@@ -53,12 +52,8 @@ __all__ = [
     "take_inventory",
 ]
 
-AHEAD = 4
-"""Number of items of work that are submitted ahead for each thread."""
-
 Failure: TypeAlias = ModcryptError | OSError
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 Mark: TypeAlias = tuple[int, bytes]
@@ -294,21 +289,6 @@ def sealed_part(metadata: bytes) -> bytes:
 def mark_of(metadata: StandardKeyMetadata) -> Mark:
     """Return the mark of a file's data key; the hash is keyed, and the key is not kept."""
     return hash(metadata.key), metadata.aad_prefix or b""
-
-
-def in_threads(work: Callable[[T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
-    """Apply a function to items in threads; yield the results in the order of the items."""
-    pool = ThreadPoolExecutor(jobs, "modcrypt-iceberg")
-    waiting: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > AHEAD * jobs:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 # --- reading, in any thread ----------------------------------------------------------------------

@@ -13,14 +13,14 @@ from __future__ import annotations
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from collections.abc import Iterable
+from functools import partial
 
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
+from modcrypt.io.threads import Lender
 from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
@@ -29,7 +29,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     drop_unknown_header_fields,
     open_and_check_crc,
     open_body,
-    open_header,
+    walk_pages,
 )
 from modcrypt.parquet.crypto.file_plan import Plan
 from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, varint, zigzag
@@ -65,24 +65,12 @@ def _make_part_reader(windows: Windows, plan: Plan, span: Span) -> PartReader:
     return PageReader(windows, span, cipher, plan.chunks[place].meta_data)
 
 
-class Windows:
-    """A pool of windows on one source, one for each thread that reads it."""
+class Windows(Lender[Window]):
+    """Windows on one source, one for each thread that reads it."""
 
     def __init__(self, source: Source) -> None:
+        super().__init__(partial(Window, source))
         self.source = source
-        self._idle: SimpleQueue[Window] = SimpleQueue()
-
-    @contextmanager
-    def borrow(self) -> Iterator[Window]:
-        """Lend a window to the calling thread."""
-        try:
-            window = self._idle.get_nowait()
-        except Empty:
-            window = Window(self.source)
-        try:
-            yield window
-        finally:
-            self._idle.put(window)
 
 
 class PartReader:
@@ -163,7 +151,7 @@ class PageReader(_EncryptedPart):
 
     def read(self, offset: int, out: memoryview) -> None:
         """Put the chunk's bytes from `offset` on into `out`; see `PartReader.read`."""
-        with self._lock, self._windows.borrow() as window:
+        with self._lock, self._windows.lend() as window:
             self._read_pages(window, offset, out)
 
     def _read_pages(self, window: Window, offset: int, out: memoryview) -> None:
@@ -171,9 +159,14 @@ class PageReader(_EncryptedPart):
         after = bisect_left(self._starts, high)  # Do not read ahead beyond known pages.
         until = self._starts[after] if after < len(self._starts) else self.span.end
         index = max(0, bisect_right(self._starts, offset) - 1)
+        is_dictionary = self._has_dictionary and index == 0
+        first = Page(self._cipher, is_dictionary, index - (self._has_dictionary and index > 0))
+        pages = walk_pages(
+            window, self._starts[index], until, first, uncompressed=self._uncompressed
+        )
         while (start := self._starts[index]) < high:
             known = index + 1 < len(self._starts)
-            sealed = self._open_header(window, index, until)
+            _, sealed = next(pages)
             end = start + sealed.total
             if not known:
                 self._starts.append(end)
@@ -185,11 +178,6 @@ class PageReader(_EncryptedPart):
             if end > offset:
                 self._write_page(sealed, start, offset, out)
             index += 1
-
-    def _open_header(self, window: Window, index: int, until: int) -> EncryptedPage:
-        is_dictionary = self._has_dictionary and index == 0
-        page = Page(self._cipher, is_dictionary, index - self._has_dictionary)
-        return open_header(window, self._starts[index], until, page, self._uncompressed)
 
     def _write_page(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
         if _HIGH_ID in sealed.plain:

@@ -28,6 +28,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import Part, Span, check_column_metadata
 from modcrypt.parquet.format.schema import Leaf
+from modcrypt.pkmt1.key_info import key_name
 
 __all__ = ["Chunk", "ChunkOpening"]
 
@@ -99,6 +100,7 @@ class ChunkOpening:
         self._names = [".".join(path) for path in paths]
         self._inside = footer.inside
         self.keys = ColumnKeys(properties, paths, report, self._inside)
+        self._key_names: dict[object, str] = {}  # names of column keys, for people
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """Return a chunk that is not open yet."""
@@ -121,6 +123,17 @@ class ChunkOpening:
         if kind == FOOTER_KEY:
             return self._footer.answer
         return KeyAnswer(None, "the kind of its key is unknown")
+
+    def name_key(self, chunk: Chunk) -> None:
+        """Name a chunk's key by its master key's id, or by the first column that uses it."""
+        if not chunk.has_own_key:
+            chunk.key_name = self._footer.key_name if chunk.kind == FOOTER_KEY else chunk.kind
+            return
+        metadata = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+        known = metadata or self.keys.get_given(chunk.column) or chunk.path
+        if known not in self._key_names:
+            self._key_names[known] = key_name(metadata, f"column key of {chunk.path}")
+        chunk.key_name = self._key_names[known]
 
     def open(
         self, chunk: Chunk, refuse: Callable[[Chunk, ModcryptError], None] | None = None

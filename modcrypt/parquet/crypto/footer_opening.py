@@ -7,7 +7,7 @@ files are verified, and an altered plaintext footer still says where pages are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from modcrypt.aad import module_aad
@@ -60,6 +60,7 @@ from modcrypt.pkmt1.key_info import key_name
 __all__ = [
     "Footer",
     "PlainFooter",
+    "bind_and_report",
     "has_encrypted_chunks",
     "open_footer",
     "read_encrypted",
@@ -130,8 +131,10 @@ class Footer:
     locked: str = ""  # why modules cannot be opened
     is_verified: bool = False  # whether the footer's tag or signature was verified
     signature_fault: FooterSignatureError | None = None
+    padding: int = 0  # bytes after the struct inside the footer's module
     start: int = 0  # offset in the file at which the metadata, or its module, begins
     _cipher: FileCipher | None = None
+    _key_name: str | None = None
 
     @property
     def cipher(self) -> FileCipher:
@@ -178,7 +181,8 @@ class Footer:
     @property
     def key_name(self) -> str:
         """Name of the footer key for people."""
-        return key_name(self.key_metadata, "footer key")
+        self._key_name = self._key_name or key_name(self.key_metadata, "footer key")
+        return self._key_name
 
     @property
     def file_unique(self) -> bytes:
@@ -228,6 +232,22 @@ def read_encrypted(
     return open_footer(tail, bind_to_file(properties, source), source.name)
 
 
+def bind_and_report(
+    properties: FileDecryptionProperties, source: Source, report: Report
+) -> FileDecryptionProperties:
+    """Return the properties bound to a file that is verified or inspected.
+
+    If binding the key retriever fails, this is reported, and the properties have none.
+    """
+    # A retriever bound to its file must report why it has no key for a column.
+    strict = replace(properties, on_missing_key="error", check_footer_integrity=True)
+    try:
+        return bind_to_file(strict, source)
+    except ModcryptError as error:  # the key material file beside the file cannot be read
+        report.add_error(error)
+        return bind_to_file(replace(strict, key_retriever=None), source)
+
+
 def open_footer(
     tail: Tail, properties: FileDecryptionProperties, name: str, report: Report | None = None
 ) -> Footer:
@@ -242,8 +262,11 @@ def open_footer(
     Raises:
         ModcryptError: The report is strict; as for `read_encrypted`.
     """
-    footer = Footer(tail, start=tail.start)
-    opening = _Opening(tail, properties, name, report or Report(strict=True), footer)
+    footer, report = Footer(tail, start=tail.start), report or Report(strict=True)
+    report.add_region(0, MAGIC_SIZE, "magic", "plaintext")
+    report.add_region(tail.end, tail.end + TAIL_SIZE - MAGIC_SIZE, "footer length", "plaintext")
+    report.add_region(tail.end + TAIL_SIZE - MAGIC_SIZE, tail.end + TAIL_SIZE, "magic", "plaintext")
+    opening = _Opening(tail, properties, name, report, footer)
     if tail.magic == MAGIC_ENCRYPTED:
         opening.open_encrypted()
     else:
@@ -288,7 +311,9 @@ class _Opening:
         self._add_region("authentic")
         report.count_verified(tail.end - footer.start)
         # parquet-java pads the modules that it encrypts: bytes may follow the struct's STOP.
-        if self._decode(plain) is not None:
+        end = self._decode(plain)
+        if end is not None:
+            footer.padding = len(plain) - end
             self._verify_prefix()
 
     def _open_module(self, aads: list[tuple[bytes, str]], module: memoryview) -> bytes | None:
@@ -350,7 +375,7 @@ class _Opening:
         why = footer.locked or footer.answer.why
         note = f"its signature was not verified: {why}"
         self.report.add_note("footer", None, note, footer.answer.word)
-        self._add_signature_regions("plaintext")
+        self._add_signature_regions("unchecked" if footer.footer_key else "locked")
 
     def _verify_signature(self, key: Key, aads: list[tuple[bytes, str]]) -> None:
         """Verify the signature over the bytes as read, not over a new encoding (PME 5.5)."""
@@ -383,9 +408,12 @@ class _Opening:
         self.report.add_note("footer", None, "its signature does not match")
 
     def _add_signature_regions(self, state: State) -> None:
-        border, end = self.tail.end - SIGNATURE_SIZE, self.tail.end
-        key = None if state == "plaintext" else self.footer.key_name
-        self.report.add_region(self.tail.start, border, "footer", state, key=key)
+        border, end = max(self.tail.start, self.tail.end - SIGNATURE_SIZE), self.tail.end
+        key, checked = self.footer.key_name, state in ("authentic", "fault")
+        of_footer: State = state if checked else "plaintext"
+        self.report.add_region(
+            self.tail.start, border, "footer", of_footer, key=key if checked else None
+        )
         self.report.add_region(border, end, "footer signature", state, key=key)
 
     def _open_unsigned(self) -> None:

@@ -43,9 +43,10 @@ class PageFacts:
 
     # For each data page: start, stored size of header and body, values, nulls, rows.
     pages: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)  # kept if a column index needs them
-    dictionaries: int = 0
+    headers: list[bytes] = field(default_factory=list)  # of data pages, if they are kept
+    dictionaries: list[bytes] = field(default_factory=list)  # headers of dictionary pages
     complete: bool = True  # whether every header of the chunk was read
+    has_unframed_bytes: bool = False  # whether pages without a key are more than two modules
 
     @property
     def values(self) -> list[int]:
@@ -74,10 +75,10 @@ def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> I
     if md.encoding_stats:
         dictionaries = sum(e.count for e in md.encoding_stats if e.page_type == DICTIONARY_PAGE)
         data = sum(e.count for e in md.encoding_stats if e.page_type != DICTIONARY_PAGE)
-        if (dictionaries, data) != (pages.dictionaries, len(pages.pages)):
+        if (dictionaries, data) != (len(pages.dictionaries), len(pages.pages)):
             yield (
-                f"it has {pages.dictionaries} dictionary and {len(pages.pages)} data pages, its "
-                f"encoding_stats count {dictionaries} and {data}"
+                f"it has {len(pages.dictionaries)} dictionary and {len(pages.pages)} data pages, "
+                f"its encoding_stats count {dictionaries} and {data}"
             )
     yield from _size_faults(md, leaf)
 

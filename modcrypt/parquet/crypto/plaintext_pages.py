@@ -20,7 +20,7 @@ from modcrypt.parquet.format.page_header import (
     scan,
 )
 
-__all__ = ["PlainPage", "copy_known", "count_encodings", "load_header", "walk_plaintext"]
+__all__ = ["PlainPage", "copy_known", "count_encodings", "walk_plaintext"]
 
 
 PlainPage: TypeAlias = "tuple[int, bytes | bytearray, int, PageHeader, memoryview, int, int]"
@@ -29,18 +29,10 @@ its header, and where the header starts there; the scan of the header; the body;
 the header; and how many bytes of the body, its levels, encryption leaves in plaintext."""
 
 
-def load_header(window: Window, position: int, end: int) -> tuple[int, PageHeader]:
+def _load_header(window: Window, position: int, end: int) -> tuple[int, PageHeader]:
     """Load the page header at `position` into the window; return its index there and the header.
 
     The window grows until the header is whole; the page's body may lie outside.
-
-    Args:
-        window: Window of the file.
-        position: Offset of the page in the file.
-        end: Offset at which the page's chunk ends.
-
-    Raises:
-        FormatError: There is no valid header, or its page ends beyond the chunk.
     """
     size = 1
     while True:
@@ -61,7 +53,7 @@ def load_header(window: Window, position: int, end: int) -> tuple[int, PageHeade
 
 def walk_plaintext(
     window: Window, span: Span, column: int | str, *, known_only: bool = False,
-    uncompressed: bool | None = None, overhead: int = 0,
+    uncompressed: bool | None = None, overhead: int = 0, bodies: bool = True,
 ) -> Iterator[PlainPage]:  # fmt: skip
     """Yield the pages of a plaintext chunk.
 
@@ -73,6 +65,7 @@ def walk_plaintext(
         uncompressed: Whether the column's codec is UNCOMPRESSED; None leaves sizes and CRCs
             unchecked.
         overhead: Bytes that encryption will add to each page.
+        bodies: Whether the pages' bodies are loaded; without, pages may be of any size.
 
     Raises:
         FormatError: A header is damaged, a page exceeds its chunk, or has another size than its
@@ -89,7 +82,7 @@ def walk_plaintext(
             except FormatError:
                 header = None  # it may continue after the window's end
         if header is None or header[0] + header[3] > min(window.stop, end - window.base):
-            at, header = _load_page(window, position, end, place, overhead)
+            at, header = _load_page(window, position, end, place, overhead if bodies else None)
             buffer = window.buffer
         border, size = header[0], header[3]
         stored, body = border - at, window.view[border : border + size]
@@ -103,17 +96,17 @@ def walk_plaintext(
 
 
 def _load_page(
-    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int
+    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int | None
 ) -> tuple[int, PageHeader]:
-    """Load the whole page at `position` into the window; return its index there and its header."""
+    """Load the page at `position`, or without overhead only its header; return index and header."""
     try:
-        start, header = load_header(window, position, end)
+        start, header = _load_header(window, position, end)
     except FormatError as error:
         raise FormatError(
             f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
         ) from None
     page_end = position + header.end - start + header.compressed_size
-    if page_end > window.base + window.stop:
+    if overhead is not None and page_end > window.base + window.stop:
         check_size(header.compressed_size + overhead)
         window.fill(position, page_end, end)
         start = position - window.base
@@ -159,7 +152,7 @@ def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None
 def count_encodings(window: Window, span: Span) -> list[ThriftStruct]:
     """Return the number of a plaintext chunk's pages by type and encoding."""
     counts: Counter[tuple[int, int]] = Counter()
-    for _, buffer, at, header, *_ in walk_plaintext(window, span, span.column):
+    for _, buffer, at, header, *_ in walk_plaintext(window, span, span.column, bodies=False):
         page = decode("PageHeader", bytes(buffer[at : header.end]))[0]
         of_kind = page.data_page_header or page.data_page_header_v2 or page.dictionary_page_header
         if of_kind is not None:

@@ -42,8 +42,8 @@ class Region:
         state: What is known about the bytes.
         row_group, column, page: Ordinals; None where they do not apply.
         path: Dotted name of the column.
-        key: Name of the key: "footer key", "column key", or with PKMT1 the master key's id; None
-            for plaintext.
+        key: Name of the key: "footer key", "column key of" the first column that uses it, or with
+            PKMT1 the master key's id; None for plaintext.
     """
 
     start: int

@@ -234,19 +234,11 @@ class Report:
         self.authenticated += size
 
     def add_region(
-        self, start: int, end: int, kind: str, state: State, *,
-        place: tuple[int, int, int | None, str] | None = None, key: str | None = None,
-    ) -> None:  # fmt: skip
+        self, start: int, end: int, kind: str, state: State, *, key: str | None = None
+    ) -> None:
         """Add a region to the byte map, if one was requested."""
-        if self.regions is None or end <= start:
-            return
-        row_group, column, page, path = place or (None, None, None, None)
-        self.regions.append(
-            Region(
-                start=start, end=end, kind=kind, state=state,
-                row_group=row_group, column=column, page=page, path=path, key=key,
-            )
-        )  # fmt: skip
+        if self.regions is not None and end > start:
+            self.regions.append(Region(start=start, end=end, kind=kind, state=state, key=key))
 
     def finish(self, where: str) -> list[Finding]:
         """Return all findings, after appending one that counts those beyond the limit."""

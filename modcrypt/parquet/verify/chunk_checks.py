@@ -26,6 +26,7 @@ from modcrypt.parquet.format.modules import Part, Span
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import PageWalk, Scratch
+from modcrypt.parquet.verify.page_frames import Frames
 
 __all__ = ["ChunkChecker"]
 
@@ -43,7 +44,7 @@ class ChunkChecker:
         regions: bool,
     ) -> None:
         self.source, self.window, self.scratch = source, Window(source), Scratch()
-        self.algorithm = algorithm
+        self.frames = Frames(self.window, algorithm)
         self._cipher, self._detective, self._regions = cipher, detective, regions
 
     def check(self, chunk: Chunk) -> Report:
@@ -83,10 +84,11 @@ class _Check:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
             facts = PageWalk(
-                checker.source, checker.window, checker.scratch, self.report,
-                sorted(location.offset for location in starts), checker.algorithm,
+                checker.window, self.report, checker.frames, checker.scratch,
+                sorted(location.offset for location in starts),
                 keep_headers=column_index is not None,
             ).walk(self.spans[Part.PAGES])  # fmt: skip
+            facts = facts if facts.complete else None
         self._compare_with_pages(facts, offset_index, column_index)
 
     # --- indexes and bloom filters ---------------------------------------------------------------

@@ -21,7 +21,6 @@ from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
-    FOOTER_KEY,
     declares_plaintext,
     find_kinds,
     given_key_faults,
@@ -44,7 +43,6 @@ from modcrypt.parquet.format.modules import (
 )
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.parquet.verify.diagnosis import Detective
-from modcrypt.pkmt1.key_info import key_name
 
 __all__ = ["ChunkPlan"]
 
@@ -68,10 +66,8 @@ class ChunkPlan:
     chunks: list[Chunk] = field(default_factory=list)
     keys: dict[int, Key] = field(default_factory=dict)  # by column, from its first row group
     all_known: bool = True  # whether every chunk's place is known
-    _names: dict[object, str] = field(default_factory=dict)  # names of keys, for people
     _detective: Detective | None = None
     _opening: ChunkOpening = field(init=False)
-    _footer_key_name: str = field(init=False)
 
     def find_chunks(self) -> None:
         """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
@@ -81,7 +77,6 @@ class ChunkPlan:
             self.report.add_note("file", None, note)
             return
         self.paths = [".".join(leaf.path) for leaf in self.leaves]
-        self._footer_key_name = self.footer.key_name
         self._opening = ChunkOpening(self.footer, self.properties, self.leaves, self.report)
         chunks = [
             chunk
@@ -140,7 +135,7 @@ class ChunkPlan:
                 )
                 self.report.add_note("column", path, why, by_design=declared)
             return
-        out.key_name = self._name_key(out)
+        self._opening.name_key(out)
         answer = self._opening.find_key(out.row_group, out.column)
         if not footer.has_cipher:
             self.report.add_note("column", path, footer.locked, footer.answer.word)
@@ -149,16 +144,6 @@ class ChunkPlan:
         else:
             out.key = answer.key
             self.keys.setdefault(out.column, answer.key)
-
-    def _name_key(self, out: Chunk) -> str:
-        """Name a column's key by its master key's id, or by the first column that uses it."""
-        if out.kind != COLUMN_KEY:
-            return self._footer_key_name if out.kind == FOOTER_KEY else out.kind
-        metadata = out.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-        known = metadata or self._opening.keys.get_given(out.column) or out.path
-        if known not in self._names:
-            self._names[known] = key_name(metadata, f"column key of {out.path}")
-        return self._names[known]
 
     # --- column metadata -------------------------------------------------------------------------
 

@@ -7,11 +7,16 @@ from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import ModcryptError, TagMismatchError
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.format.byte_map import State
+from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
 from modcrypt.parquet.verify.diagnosis import Detective
 
 __all__ = ["ChunkReport"]
+
+
+_DATA = ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE
+_DICTIONARY = ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE
+_NAMES = {kind: kind.name.lower().replace("_", " ") for kind in ModuleType}
 
 
 class ChunkReport(Report):
@@ -31,17 +36,41 @@ class ChunkReport(Report):
         # Diagnose once per chunk: other modules most likely have the same fault.
         self._detective = detective if cipher is not None else None
 
+    @property
+    def unopened_state(self) -> State:
+        """State of the chunk's parts that are not opened."""
+        if not self.chunk.encrypted:
+            return "plaintext"
+        return "unchecked" if self.chunk.cipher is not None or self.chunk.key_works else "locked"
+
     def add_module_region(
         self, start: int, end: int, kind: ModuleType | str, state: State, page: int | None = None
     ) -> None:
         """Add a region of the chunk's bytes to the byte map."""
-        if self.regions is None:
+        if self.regions is None or end <= start:
             return
         chunk = self.chunk
-        name = kind if not isinstance(kind, ModuleType) else kind.name.lower().replace("_", " ")
-        place = chunk.row_group, chunk.column, page, chunk.path
-        key = chunk.key_name if chunk.encrypted else None
-        self.add_region(start, end, name, state, place=place, key=key)
+        self.regions.append(
+            Region(
+                start=start,
+                end=end,
+                kind=_NAMES[kind] if isinstance(kind, ModuleType) else kind,
+                state=state,
+                row_group=chunk.row_group,
+                column=chunk.column,
+                page=page,
+                path=chunk.path,
+                key=None if state == "plaintext" else chunk.key_name,
+            )
+        )
+
+    def add_page_regions(
+        self, start: int, border: int, end: int, page: int | None, header: State, body: State
+    ) -> None:
+        """Add the regions of a page's header and body; `page` is None for a dictionary."""
+        kinds = _DICTIONARY if page is None else _DATA
+        self.add_module_region(start, border, kinds[0], header, page)
+        self.add_module_region(border, end, kinds[1], body, page)
 
     def count_opened(self, module: ModuleId, start: int, end: int) -> None:
         """Count a module that authenticated, and add its region."""

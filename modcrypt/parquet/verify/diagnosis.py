@@ -11,15 +11,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes
-from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, CtrCipher, TagError
-from modcrypt.errors import ModcryptError
+from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, aad_of_type, module_aad
+from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, GCM_OVERHEAD, CtrCipher, TagError
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
+    has_clear_levels,
+    measure_levels,
+)
+from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.idl import varint
 from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, PageHeader
 
-__all__ = ["Cause", "Detective", "looks_like_ctr", "opens_as_gcm"]
+__all__ = ["Cause", "Detective", "identify_algorithm", "looks_like_ctr", "opens_as_gcm"]
 
 NEIGHBOURS = 24
 """Number of pages, row groups and columns searched to either side, and from the first on."""
@@ -121,10 +126,8 @@ class Detective:
 def _try_other_types(
     chunk: ChunkCipher, module: ModuleId, file_aad: bytes
 ) -> Iterator[tuple[bytes, Key, Cause]]:
-    suffix = ordinal_bytes(chunk.row_group) + ordinal_bytes(chunk.column)
-    pages = [b""] if module.page is None else [ordinal_bytes(module.page), b""]
-    if module.page is None:
-        pages.append(ordinal_bytes(0))
+    place = chunk.row_group, chunk.column
+    pages: list[tuple[int, ...]] = [(), (0,)] if module.page is None else [(module.page,), ()]
     for kind in range(12):
         for page in pages:
             if kind == module.type and page == pages[0]:
@@ -135,7 +138,7 @@ def _try_other_types(
                 f"It opens as a module of type {kind} ({name}): it was moved, or its writer "
                 "numbers module types in another way, as parquet-go/parquet-go does"
             )
-            yield file_aad + bytes((kind,)) + suffix + page, chunk.key, Cause(hint)
+            yield aad_of_type(file_aad, kind, *place, *page), chunk.key, Cause(hint)
 
 
 def _list_neighbours(place: int, count: int) -> Iterator[int]:
@@ -150,12 +153,22 @@ def _list_neighbours(place: int, count: int) -> Iterator[int]:
 
 # --- GCM or CTR ----------------------------------------------------------------------------------
 
+
+def identify_algorithm(sealed: EncryptedPage, codec: int) -> str | None:
+    """Return the algorithm of a page's body, whatever the file's label says; None if unknown."""
+    cipher, body = sealed.page.cipher, sealed.body
+    clear = measure_levels(sealed) if has_clear_levels(sealed) else 0
+    if opens_as_gcm(cipher, body[clear:], sealed.aad):
+        return GCM_V1
+    return GCM_CTR_V1 if looks_like_ctr(cipher.key, sealed.header, body, codec) else None
+
+
 _SNAPPY, _GZIP, _ZSTD = 1, 2, 6  # CompressionCodec of the IDL
 _MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
 
 
 def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -> bool:
-    """Return whether a page body that is not a GCM module opens as a CTR module.
+    """Return whether a page body that is not a GCM module seems to be a CTR module.
 
     An uncompressed body is recognised by its size, a compressed one by the codec's first bytes. At
     most 16 bytes are decrypted, and none is returned.
@@ -172,10 +185,12 @@ def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -
     return codec in _MAGICS and plain.startswith(_MAGICS[codec])
 
 
-def opens_as_gcm(chunk: ChunkCipher, body: memoryview, aad: bytes) -> bool:
-    """Return whether a page body is a GCM module, in a file that declares CTR."""
+def opens_as_gcm(chunk: ChunkCipher, module: memoryview, aad: bytes) -> bool:
+    """Return whether bytes are a GCM module with this AAD."""
+    if len(module) < GCM_OVERHEAD:
+        return False
     try:
-        chunk.header.open(body, aad)
-    except (TagError, ModcryptError):
+        chunk.header.open(module, aad)
+    except TagError:
         return False
     return True

@@ -12,22 +12,19 @@ buffer into which page bodies are decrypted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Any
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
-from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.io.threads import Lender, check_threads, in_threads, usable_cores
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
+from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     FileDecryptionProperties,
@@ -41,7 +38,7 @@ from modcrypt.parquet.format.findings import (
     Report,
     Unauthenticated,
 )
-from modcrypt.parquet.format.framing import MAGIC_SIZE, TAIL_SIZE, Tail, read_tail
+from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
@@ -60,9 +57,6 @@ __all__ = [
 
 BATCH = 2 << 20
 """Size in bytes of the batches of chunks that threads process."""
-
-QUEUE = 64
-"""Maximum number of batches submitted ahead of the one whose result is awaited."""
 
 _NOTHING_REQUIRED = FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
 
@@ -154,7 +148,7 @@ def verify_source(
 ) -> CheckedFile:
     """Verify an open source as `verify_parquet` does."""
     report = Report(MAX_FINDINGS, regions=regions)
-    given = _bind_properties(properties or _NOTHING_REQUIRED, source, report)
+    given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)
     footer = _open_footer(source, given, report)
     plan = ChunkPlan(source, given, footer, report)
     if expected_rows is not None:
@@ -183,19 +177,6 @@ def _file_aad(footer: Footer, given: FileDecryptionProperties) -> FileAad:
     return FileAad(prefix, footer.file_unique or None)
 
 
-def _bind_properties(
-    properties: FileDecryptionProperties, source: Source, report: Report
-) -> FileDecryptionProperties:
-    """Return the properties bound to the file; without the key retriever if binding it fails."""
-    # A retriever bound to its file must report why it has no key for a column.
-    strict = replace(properties, on_missing_key="error", check_footer_integrity=True)
-    try:
-        return bind_to_file(strict, source)
-    except ModcryptError as error:  # the key material file beside the file cannot be read
-        report.add_error(error)
-        return bind_to_file(replace(strict, key_retriever=None), source)
-
-
 def _open_footer(source: Source, properties: FileDecryptionProperties, report: Report) -> Footer:
     """Open the footer as far as possible, and report what is wrong with it."""
     try:
@@ -204,11 +185,6 @@ def _open_footer(source: Source, properties: FileDecryptionProperties, report: R
         report.add_error(error, 0, source.size)
         report.add_note("file", None, "it could not be read as a Parquet file")
         return Footer(Tail(b"", 0, b""), encrypted=False)
-    report.add_region(0, MAGIC_SIZE, "magic", "plaintext")
-    report.add_region(
-        source.size - TAIL_SIZE, source.size - MAGIC_SIZE, "footer length", "plaintext"
-    )
-    report.add_region(source.size - MAGIC_SIZE, source.size, "magic", "plaintext")
     return open_footer(tail, properties, source.name, report)
 
 
@@ -264,67 +240,32 @@ def _check_batches(
     plan: ChunkPlan, batches: list[list[Chunk]], threads: int
 ) -> Iterator[tuple[list[Chunk], list[Report]]]:
     """Check the first batch in this thread, and the others too unless more threads pay off."""
-    checkers = _Checkers(plan)
+    checkers = Lender(partial(_create_checker, plan))
+
+    def check(batch: list[Chunk]) -> list[Report]:
+        with checkers.lend() as checker:
+            return [checker.check(chunk) for chunk in batch]
+
     large = threads > 1
     for number, batch in enumerate(batches):
         if number and large:
-            yield from _check_in_threads(checkers, batches[number:], threads)
+            rest = batches[number:]
+            yield from zip(rest, in_threads(check, rest, threads, "modcrypt-verify"), strict=True)
             return
-        reports = checkers.check(batch)
+        reports = check(batch)
         modules = sum(report.modules for report in reports)
         large = large and sum(chunk.size for chunk in batch) >= modules * LARGE_MODULE
         yield batch, reports
 
 
-def _check_in_threads(
-    checkers: _Checkers, batches: list[list[Chunk]], threads: int
-) -> Iterator[tuple[list[Chunk], list[Report]]]:
-    pool = ThreadPoolExecutor(threads, "modcrypt-verify")
-    remaining = iter(batches)
-    waiting: list[tuple[list[Chunk], Future[list[Report]]]] = []
-    try:
-        while True:
-            submitted = islice(remaining, QUEUE - len(waiting))
-            waiting += [(batch, pool.submit(checkers.check, batch)) for batch in submitted]
-            if not waiting:
-                return
-            batch, future = waiting.pop(0)
-            yield batch, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-class _Checkers:
-    """A pool with one checker for each thread."""
-
-    def __init__(self, plan: ChunkPlan) -> None:
-        self._plan = plan
-        self._idle: SimpleQueue[ChunkChecker] = SimpleQueue()
-
-    def check(self, batch: list[Chunk]) -> list[Report]:
-        """Check chunks in this thread."""
-        with self._borrow_checker() as checker:
-            return [checker.check(chunk) for chunk in batch]
-
-    @contextmanager
-    def _borrow_checker(self) -> Iterator[ChunkChecker]:
-        try:
-            checker = self._idle.get_nowait()
-        except Empty:
-            checker = self._create_checker()
-        try:
-            yield checker
-        finally:
-            self._idle.put(checker)
-
-    def _create_checker(self) -> ChunkChecker:
-        plan, footer = self._plan, self._plan.footer
-        cipher = detective = None
-        if footer.has_cipher:
-            cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)  # for this thread
-            detective = plan.make_detective(cipher)
-        regions = plan.report.regions is not None
-        return ChunkChecker(plan.source, cipher, detective, footer.algorithm_name, regions=regions)
+def _create_checker(plan: ChunkPlan) -> ChunkChecker:
+    """Return a checker for one thread."""
+    footer, cipher, detective = plan.footer, None, None
+    if footer.has_cipher:
+        cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)
+        detective = plan.make_detective(cipher)
+    regions = plan.report.regions is not None
+    return ChunkChecker(plan.source, cipher, detective, footer.algorithm_name, regions=regions)
 
 
 # --- the result ----------------------------------------------------------------------------------

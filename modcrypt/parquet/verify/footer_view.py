@@ -7,27 +7,22 @@ visible without keys, and states the reason. It does not decide whether a file c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from modcrypt.aad import MAX_ORDINAL, module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher, TagError
-from modcrypt.errors import (
-    FormatError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-    KmsUnavailableError,
-    ModcryptError,
-)
+from modcrypt.errors import FormatError, KeyNotFoundError, KmsUnavailableError, PlaintextError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY
+from modcrypt.parquet.crypto.crypto_fields import CryptoFields
 from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
-from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties, bind_to_file
-from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.findings import Finding, Report
-from modcrypt.parquet.format.framing import read_tail
-from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
+from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
+from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
+from modcrypt.parquet.format.byte_map import Region, State
+from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
+from modcrypt.parquet.format.framing import MAGIC_SIZE, read_tail
+from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 __all__ = ["FooterView", "view_chunks", "view_footer"]
@@ -40,28 +35,23 @@ class FooterView:
     Attributes:
         footer: Open footer; without `metadata` if that is encrypted and no key opens it.
         properties: Keys for this file.
-        struct_end: Offset in the tail at which FileCryptoMetaData, or a plaintext footer, ends.
-        union: EncryptionAlgorithm of the file; None if it names none.
-        state: State of the footer's tag or signature: "fault" if it does not match under the key
-            at hand, "unchecked" if something else prevented verification.
+        fields: Fields that are readable before the footer is authenticated.
+        regions: Regions of the footer and of the bytes around it.
         is_usable: Whether the footer key and the file AAD open modules.
         unbound: Whether the footer was opened without any AAD, as DuckDB encrypts it.
         has_parquet_go_signature: Whether the signature is parquet-go/parquet-go's own, which no
             other reader verifies.
-        padding: Number of zero bytes after the encrypted footer's struct, as parquet-java pads it.
         reasons: Reasons why parts are hidden or unverified, in words.
         unavailable: Whether the key service was unavailable.
     """
 
     footer: Footer
     properties: FileDecryptionProperties
-    struct_end: int
-    union: ThriftStruct | None = field(repr=False)
-    state: State = "locked"
+    fields: CryptoFields
+    regions: list[Region]
     is_usable: bool = False
     unbound: bool = False
     has_parquet_go_signature: bool = False
-    padding: int = 0
     reasons: tuple[str, ...] = ()
     unavailable: bool = False
 
@@ -70,6 +60,18 @@ class FooterView:
         """FileMetaData; None if it is encrypted and no key opens it."""
         metadata: ThriftStruct | None = self.footer.metadata
         return metadata
+
+    @property
+    def state(self) -> State:
+        """State of the footer's tag or signature; "plaintext" if there is none."""
+        return next(region.state for region in reversed(self.regions) if region.kind in _JUDGED)
+
+    def set_state(self, state: State) -> None:
+        """Change the state of an encrypted footer."""
+        self.regions = [
+            replace(region, state=state) if region.kind == "footer" else region
+            for region in self.regions
+        ]
 
     @property
     def authenticated(self) -> bool:
@@ -82,130 +84,95 @@ class FooterView:
         return not self.footer.plaintext_footer
 
 
+_JUDGED = "footer", "footer signature"
+
+
 def view_footer(source: Source, properties: FileDecryptionProperties | None) -> FooterView:
     """Return as much of a file's footer as the keys reveal.
 
     Raises:
         FormatError, LimitError: The file is not a Parquet file, or its footer breaks the format.
     """
-    tail, report = read_tail(source), Report(1)
-    given, reason = _relax_properties(properties, source)
+    tail, report = read_tail(source), Report(MAX_FINDINGS, regions=True)
+    given = bind_and_report(_relax_properties(properties), source, report)
+    reasons = tuple(finding.message for finding in report.findings)
     footer = open_footer(tail, given, source.name, report)
-    fault = next((finding for finding in report.findings if finding.severity == "fault"), None)
-    fields = footer.fields
-    if fields is None or (footer.plaintext_footer and footer.metadata is None):
+    new = report.findings[len(reasons) :]
+    fault = next((finding for finding in new if finding.severity == "fault"), None)
+    if footer.fields is None or (footer.plaintext_footer and footer.metadata is None):
         assert fault is not None
         raise fault.error()
-    view = FooterView(footer, given, fields.end, fields.algorithm)
-    if footer.plaintext_footer:
-        _judge_plaintext_footer(view, fault)
-    elif footer.algorithm is not None and footer.algorithm.aad_file_unique is None:
+    # Unless the metadata is readable, the bytes before the footer are one region.
+    regions = [r for r in report.regions or () if not MAGIC_SIZE <= r.start < tail.start]
+    view = FooterView(footer, given, footer.fields, regions, reasons=reasons)
+    encrypted = not footer.plaintext_footer
+    if encrypted and footer.algorithm is not None and footer.algorithm.aad_file_unique is None:
         _open_without_aad(view)
-    else:
-        _judge_encrypted_footer(view, fault)
-    view.reasons = (*(() if reason is None else (reason,)), *view.reasons)
+        return view
+    view.is_usable = footer.has_cipher and fault is None
+    if encrypted and fault is not None:
+        footer.metadata = None
+        if view.authenticated:
+            view.set_state("unchecked")
+    if fault is None and footer.signature_fault is not None:
+        view.reasons += (str(footer.signature_fault),)
+        view.has_parquet_go_signature = _verify_parquet_go_signature(view)
+    elif fault is not None and fault.word != PlaintextError.word:
+        view.reasons += (fault.message,)
+    _add_missing_key(view)
     return view
 
 
-def _relax_properties(
-    properties: FileDecryptionProperties | None, source: Source
-) -> tuple[FileDecryptionProperties, str | None]:
-    """Return properties that require only keys and AAD prefix; or none, and the reason."""
-    none = FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
+def _relax_properties(properties: FileDecryptionProperties | None) -> FileDecryptionProperties:
+    """Return properties that require only keys and AAD prefix."""
     if properties is None:
-        return none, None
-    lenient = replace(
-        properties,
-        algorithms=ALGORITHMS,  # no page is opened, so a forged name is harmless
-        require_encrypted=True,
-        check_footer_integrity=True,
-        on_missing_key="drop",
-    )
-    try:
-        return bind_to_file(lenient, source), None
-    except KeyRetrievalError as error:
-        return none, str(error)
+        return FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
+    # No page is opened, so a forged name of an algorithm is harmless.
+    return replace(properties, algorithms=ALGORITHMS, require_encrypted=True)
 
 
-def _add_failure(view: FooterView, fault: Finding | ModcryptError | None) -> None:
-    """Add the reason of a failure; a key that nobody passed is no failure."""
+def _add_missing_key(view: FooterView) -> None:
+    """Add why there is no footer key; a key that nobody passed needs no reason."""
     answer = view.footer.answer
-    if fault is not None:
-        message = str(fault) if isinstance(fault, ModcryptError) else fault.message
-        view.reasons += (message,)
-        view.state = "unchecked" if fault.word in ("aad-prefix", "unsupported") else "fault"
-        if fault.word == answer.word or message == answer.message:
-            view.state = "locked"
-    elif answer.message and (
-        answer.word != KeyNotFoundError.word or view.properties.key_retriever is not None
-    ):
+    unasked = answer.word == KeyNotFoundError.word and view.properties.key_retriever is None
+    if answer.message and not unasked and answer.message not in view.reasons:
         view.reasons += (answer.message,)
     view.unavailable = answer.word == KmsUnavailableError.word
-
-
-def _judge_encrypted_footer(view: FooterView, fault: Finding | None) -> None:
-    footer = view.footer
-    if fault is not None or not footer.is_verified:
-        footer.metadata = None
-        _add_failure(view, fault)
-        return
-    key = footer.footer_key
-    assert key is not None
-    plain = footer.cipher.open(key, FOOTER, memoryview(footer.tail.data)[view.struct_end :])
-    view.state, view.is_usable, view.padding = "authentic", True, _count_padding(plain)
-
-
-def _count_padding(plain: bytes) -> int:
-    """Count the zero bytes after a struct; 0 if they may belong to the struct itself."""
-    return len(plain) - struct_end(plain) if plain.endswith(bytes(5)) else 0
 
 
 def _open_without_aad(view: FooterView) -> None:
     """Open a footer that DuckDB encrypted: with GCM, and without AAD."""
     footer, properties = view.footer, view.properties
     if properties.aad_prefix is not None or properties.aad_prefix_verifier is not None:
-        view.reasons = ("an AAD prefix is required, but DuckDB encrypts without any AAD",)
-        view.state = "unchecked"
+        view.reasons += ("an AAD prefix is required, but DuckDB encrypts without any AAD",)
+        view.set_state("unchecked")
         return
     if footer.footer_key is None:
-        _add_failure(view, None)
+        _add_missing_key(view)
         return
-    view.state = "fault"
-    module = memoryview(footer.tail.data)[view.struct_end :]
+    view.set_state("fault")
+    module = memoryview(footer.tail.data)[view.fields.end :]
     if len(module) < GCM_OVERHEAD:
-        view.reasons = ("the footer's module is truncated",)
+        view.reasons += ("the footer's module is truncated",)
         return
     try:
         plain = GcmCipher(footer.footer_key).open(module, b"")
         footer.metadata, _ = decode("FileMetaData", plain)
     except TagError:
         reason = "the footer does not authenticate with the given key, without AAD as DuckDB does"
-        view.reasons = (reason,)
+        view.reasons += (reason,)
     except FormatError as error:
-        view.reasons = (str(error),)
+        view.reasons += (str(error),)
     else:
-        view.state, view.unbound = "authentic", True
-
-
-def _judge_plaintext_footer(view: FooterView, fault: Finding | None) -> None:
-    footer = view.footer
-    if not footer.encrypted or view.union is None or fault is not None:
-        if fault is not None and fault.word != "plaintext":
-            _add_failure(view, fault)
-        return
-    view.is_usable = footer.has_cipher
-    if footer.is_verified:
-        view.state = "authentic"
-        return
-    _add_failure(view, footer.signature_fault)
-    view.has_parquet_go_signature = view.state == "fault" and _verify_parquet_go_signature(view)
+        view.unbound = True
+        view.set_state("authentic")
 
 
 def _verify_parquet_go_signature(view: FooterView) -> bool:
     """Return whether a signature is over no bytes, with the footer in the AAD (parquet-go 0.32)."""
     footer = view.footer
     assert footer.footer_key is not None
-    data, signature = footer.tail.data[: view.struct_end], footer.tail.data[view.struct_end :]
+    data, signature = footer.tail.data[: view.fields.end], footer.tail.data[view.fields.end :]
     aad = module_aad(footer.cipher.file_aad, FOOTER) + data
     try:
         footer.cipher.gcm(footer.footer_key).verify(b"", signature, aad)
@@ -256,6 +223,8 @@ def _open_chunk(view: FooterView, opening: ChunkOpening, chunk: Chunk) -> None:
     if view.unbound:
         chunk.kind = chunk.kind if chunk.encrypted else FOOTER_KEY
         chunk.key_works = True
+    opening.name_key(chunk)
+    if view.unbound:
         return
     key = opening.find_key(chunk.row_group, chunk.column).key
     if key is None or (chunk.kind == FOOTER_KEY and not view.is_usable):

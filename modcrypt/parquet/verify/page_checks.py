@@ -1,7 +1,8 @@
-"""Verify the pages of a chunk from the first to the last, continuing after faults.
+"""Check the pages of a chunk from the first to the last, continuing after faults.
 
-Intact pages go through `encrypted_pages.open_header` and `open_body`, as in every reader, so that
-verifying and reading agree. Only a page that does not open is examined more closely: what it is,
+Verification checks headers and bodies, inspection only headers. Intact pages go through
+`encrypted_pages.walk_pages` and `open_body`, as in every reader, so that verifying and reading
+agree. Only a page that does not open is examined more closely: what it is,
 and where the next page begins. That follows from the offset index, from the length fields before
 modules,
 
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from struct import Struct
 
@@ -28,20 +31,21 @@ from modcrypt.errors import (
     TruncationError,
 )
 from modcrypt.io.buffers import Window
-from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
+    has_clear_levels,
     measure_levels,
     open_body,
     open_header,
     walk_pages,
 )
 from modcrypt.parquet.crypto.index_checks import PageFacts
-from modcrypt.parquet.crypto.plaintext_pages import load_header
+from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
+from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.idl import decode, read_int
 from modcrypt.parquet.format.levels import find_contradiction
 from modcrypt.parquet.format.modules import Span, unexpected_page_error
@@ -85,30 +89,26 @@ class PageWalk:
     """A walk over the pages of one chunk.
 
     Args:
-        source: File to verify.
         window: Window on the source.
-        scratch: Buffer for decrypted bodies.
         report: Report about the chunk.
+        frames: Reader of length fields on the same window.
+        scratch: Buffer for decrypted bodies; None to check only headers.
         starts: Positions of data pages in the offset index; empty if there is none.
-        algorithm: Algorithm that the file names; None if it names none.
-        keep_headers: Whether the facts include the headers of data pages.
+        keep_headers: Whether the facts include the headers of pages.
     """
 
     def __init__(
         self,
-        source: Source,
         window: Window,
-        scratch: Scratch,
         report: ChunkReport,
-        starts: list[int],
-        algorithm: str | None,
+        frames: Frames,
+        scratch: Scratch | None = None,
+        starts: Sequence[int] = (),
         *,
         keep_headers: bool,
     ) -> None:
-        self._source, self._window, self._scratch = source, window, scratch
-        self._report, self._starts = report, starts
-        self._frames = Frames(window, algorithm, with_levels=report.cipher is None)
-        self._keep = keep_headers
+        self._window, self._report, self._frames, self._scratch = window, report, frames, scratch
+        self._starts, self._keep = starts, keep_headers
         self._searches = 0
         self._facts = PageFacts()
 
@@ -116,18 +116,15 @@ class PageWalk:
     def _chunk(self) -> Chunk:
         return self._report.chunk
 
-    def walk(self, span: Span) -> PageFacts | None:
-        """Check all pages; return the facts in their headers, or None if any header is unknown."""
-        chunk, report = self._chunk, self._report
-        if not chunk.encrypted:
-            report.add_module_region(span.start, span.end, "pages", "plaintext")
+    def walk(self, span: Span) -> PageFacts:
+        """Check all pages, and return the facts in their headers."""
+        if not self._chunk.encrypted:
             self._walk_plaintext(span)
-        elif report.cipher is None:
-            report.add_module_region(span.start, span.end, "pages", "locked")
+        elif self._report.cipher is None:
             self._walk_locked(span)
         else:
-            self._walk_encrypted(span, report.cipher)
-        return self._facts if self._facts.complete else None
+            self._walk_encrypted(span, self._report.cipher)
+        return self._facts
 
     # --- encrypted pages -------------------------------------------------------------------------
 
@@ -135,7 +132,8 @@ class PageWalk:
         window, report, facts = self._window, self._report, self._facts
         md, noted, scratch = self._chunk.metadata, self._facts.pages, self._scratch
         is_dictionary, uncompressed = bool(md.dictionary_page_offset), md.codec == UNCOMPRESSED
-        has_tags, with_regions = cipher.file.algorithm != GCM_CTR_V1, report.regions is not None
+        has_tags = cipher.file.algorithm != GCM_CTR_V1
+        with_regions = report.regions is not None and scratch is not None
         position, end, modules, opened = span.start, span.end, 0, 0
         page = Page(cipher, is_dictionary, 0)
         pages = walk_pages(window, position, end, page, uncompressed=uncompressed)
@@ -155,7 +153,9 @@ class PageWalk:
             size = len(body)
             modules += 1
             opened += total - size
-            if has_tags:
+            if scratch is None:
+                self._note_unopened_body(sealed, position)
+            elif has_tags:
                 try:
                     clear = open_body(sealed, scratch.reserve(size - GCM_OVERHEAD))
                 except ModcryptError as error:
@@ -175,7 +175,7 @@ class PageWalk:
                 border = position + total - size
                 report.add_module_region(position, border, module.type, "authentic", module.page)
             if page.is_dictionary:
-                facts.dictionaries += 1
+                facts.dictionaries.append(plain)
             else:
                 try:
                     noted.append((position, total, *_read_counts(plain, header)))
@@ -190,6 +190,17 @@ class PageWalk:
             position += total
         report.modules += modules
         report.authenticated += opened
+
+    def _note_unopened_body(self, sealed: EncryptedPage, start: int) -> None:
+        """Report the regions of a page whose body stays closed, and whether it has plain levels."""
+        (cipher, is_dictionary, ordinal), end = sealed.page, start + sealed.total
+        if has_clear_levels(sealed):
+            self._note_levels()
+        state: State = "unchecked"
+        if cipher.file.algorithm == GCM_CTR_V1:
+            state = "unauthenticated"
+        border, number = end - len(sealed.body), None if is_dictionary else ordinal
+        self._report.add_page_regions(start, border, end, number, "authentic", state)
 
     def _check_opened_body(self, sealed: EncryptedPage, start: int, clear: int) -> None:
         """Report regions, unencrypted levels and a wrong CRC of a body that opened."""
@@ -300,7 +311,8 @@ class PageWalk:
     def _check_body_without_header(self, page: Page, framed: Framed) -> None:
         """Check the body of a page whose header cannot be read."""
         start, end, module, cipher = framed.body, framed.next, page.id(), page.cipher
-        if cipher.file.algorithm == GCM_CTR_V1 or page.ordinal > MAX_ORDINAL:
+        no_tag = cipher.file.algorithm == GCM_CTR_V1
+        if self._scratch is None or no_tag or page.ordinal > MAX_ORDINAL:
             self._report.add_module_region(start, end, module.type, "unchecked", module.page)
             return
         _, aad = cipher.page_aads(page.is_dictionary, page.ordinal)
@@ -370,68 +382,77 @@ class PageWalk:
     def _walk_locked(self, span: Span) -> None:
         """Follow the length fields of modules that cannot be opened."""
         self._facts.complete = False
-        position, end = span.start, span.end
+        report, state, md = self._report, self._report.unopened_state, self._chunk.metadata
+        position, end, ordinal = span.start, span.end, 0
+        is_dictionary = bool(md.dictionary_page_offset)
         while position < end:
-            framed = self._frames.find(position, end)
-            if framed is None:
+            framed = self._frames.find(position, end, with_levels=True)
+            if framed is None or ordinal > MAX_ORDINAL:
                 message = (
                     f"{self._chunk.where}: from byte {position} on, the length fields of the "
                     "modules do not lead from one to the next: bytes were altered or removed"
                 )
-                self._report.add_fault("truncation", message, position, end)
+                report.add_module_region(position, end, "pages", state)
+                report.add_fault("truncation", message, position, end)
                 return
-            position = framed.next
+            self._facts.has_unframed_bytes |= framed.body > framed.border
+            number = None if is_dictionary else ordinal
+            report.add_page_regions(position, framed.border, framed.next, number, state, state)
+            ordinal += not is_dictionary
+            is_dictionary, position = False, framed.next
 
     def _walk_plaintext(self, span: Span) -> None:
         """Read the page headers of a plaintext chunk, and the bodies that have a CRC."""
-        position, end, first = span.start, span.end, True
+        position, end = span.start, span.end
+        pages = walk_plaintext(self._window, span, self._chunk.path, bodies=False)
         while position < end:
             try:
-                start, header = load_header(self._window, position, end)
+                position, buffer, at, header, _, size, _ = next(pages)
             except FormatError as error:
                 self._facts.complete = False
                 number = bisect_right(self._starts, position)
                 after = min(self._starts[number], end) if number < len(self._starts) else end
-                message = f"{self._chunk.where}, byte {position}: {error}"
-                self._report.add_fault("format", message, position, after)
+                self._report.add_fault("format", str(error), position, after)
+                self._report.add_module_region(position, after, "pages", "plaintext")
+                rest = replace(span, start=after)
+                pages = walk_plaintext(self._window, rest, self._chunk.path, bodies=False)
             else:
-                after = position + header.end - start + header.compressed_size
-                self._check_plaintext_page(position, start, header, first=first)
-            first, position = False, after
+                after = position + size + header.compressed_size
+                plain = bytes(buffer[at : header.end])
+                self._check_plaintext_page(position, plain, after, first=position == span.start)
+            position = after
 
-    def _check_plaintext_page(
-        self, position: int, start: int, header: PageHeader, *, first: bool
-    ) -> None:
-        """Check a page whose header is at `start` in the window."""
-        size, kind, report = header.end - start, header.type, self._report
-        plain = bytes(self._window.view[start : header.end])
-        body = position + size
-        end = body + header.compressed_size
-        if kind == DICTIONARY_PAGE and first:
+    def _check_plaintext_page(self, position: int, plain: bytes, end: int, *, first: bool) -> None:
+        """Check the page in [position, end), given its header."""
+        header, report, facts = scan(plain, 0, len(plain)), self._report, self._facts
+        kind, body = header.type, position + len(plain)
+        is_dictionary = kind == DICTIONARY_PAGE and first
+        if is_dictionary:
             module = self._chunk.id(ModuleType.DICTIONARY_PAGE)
-            self._facts.dictionaries += 1
+            facts.dictionaries.append(plain)
         else:
-            module = self._chunk.id(ModuleType.DATA_PAGE, len(self._facts.pages))
+            module = self._chunk.id(ModuleType.DATA_PAGE, len(facts.pages))
+        report.add_page_regions(position, body, end, module.page, "plaintext", "plaintext")
+        if not is_dictionary:
             if kind not in (DATA_PAGE, DATA_PAGE_V2):
-                self._facts.complete = False
+                facts.complete = False
                 report.add_error(unexpected_page_error(str(module), kind), position, body, module)
                 return
             try:
-                counts = _read_counts(plain, scan(plain, 0, size))
-                self._facts.pages.append((position, end - position, *counts))
+                facts.pages.append((position, end - position, *_read_counts(plain, header)))
             except FormatError as error:
-                self._facts.complete = False
+                facts.complete = False
                 report.add_fault(error.word, f"{module}: {error}", position, body, module)
             if self._keep:
-                self._facts.headers.append(plain)
-        if header.crc is not None and self._compute_crc(body, end) != header.crc:
+                facts.headers.append(plain)
+        has_crc = header.crc is not None and self._scratch is not None
+        if has_crc and self._compute_crc(body, end) != header.crc:
             self._report_wrong_crc(module, body, end)
 
     def _compute_crc(self, start: int, end: int) -> int:
         crc = 0
         while start < end:
-            part = self._scratch.reserve(min(end - start, 1 << 20))
-            self._source.read_into(start, part)
+            part = self._frames.read(start, min(end, start + (1 << 20)))
             crc = zlib.crc32(part, crc)
             start += len(part)
         return crc

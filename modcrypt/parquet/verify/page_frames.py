@@ -47,16 +47,17 @@ class Frames:
     Args:
         window: Window on the source.
         algorithm: Algorithm that the file names; None if it names none.
-        with_levels: Whether to look for bodies after unencrypted levels.
     """
 
-    def __init__(self, window: Window, algorithm: str | None, *, with_levels: bool) -> None:
+    def __init__(self, window: Window, algorithm: str | None) -> None:
         self._window, self._block = window, max(_BLOCK, window.least_read)
         self._least = GCM_OVERHEAD if algorithm == GCM_V1 else CTR_OVERHEAD
-        self._levels = MAX_LEVELS if with_levels else 0
 
-    def find(self, position: int, end: int) -> Framed | None:
-        """Return the modules of the page at `position`, in a chunk that ends at `end`."""
+    def find(self, position: int, end: int, *, with_levels: bool = False) -> Framed | None:
+        """Return the modules of the page at `position`, in a chunk that ends at `end`.
+
+        `with_levels` looks for the body after unencrypted levels, too.
+        """
         border = self.find_border(position, end)
         if border is None or border > end - 4:
             return None
@@ -64,8 +65,8 @@ class Frames:
         if after is not None and (after == end or self._looks_like_header(after, end)):
             return Framed(border, border, after)
         # If a module could start at the border, unencrypted levels would lie within it.
-        last = min(border + self._levels, end - 4, end if after is None else after - 1)
-        for body in range(border + 1, last + 1) if self._levels else ():
+        last = min(border + MAX_LEVELS, end - 4, end if after is None else after - 1)
+        for body in range(border + 1, last + 1) if with_levels else ():
             next_ = self.find_end(body, end)
             ends = next_ == end or (next_ is not None and self._looks_like_header(next_, end))
             if next_ is not None and ends and not self._ends_header(border, body):

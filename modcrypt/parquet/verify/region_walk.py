@@ -11,18 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from modcrypt.aad import MAX_ORDINAL
-from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
+from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
-from modcrypt.parquet.crypto.encrypted_pages import Page, has_clear_levels, walk_pages
-from modcrypt.parquet.crypto.plaintext_pages import load_header
-from modcrypt.parquet.crypto.properties import GCM_CTR_V1
-from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
+from modcrypt.parquet.format.byte_map import Region, fill_gaps
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
-from modcrypt.parquet.format.framing import MAGIC_SIZE, SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new, unknown_fields
 from modcrypt.parquet.format.modules import (
     MAX_INDEX,
@@ -33,15 +28,11 @@ from modcrypt.parquet.format.modules import (
     overlap_error,
     part_spans,
 )
-from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, UNCOMPRESSED
+from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.footer_view import FooterView
+from modcrypt.parquet.verify.page_checks import PageWalk
 from modcrypt.parquet.verify.page_frames import Frames
-from modcrypt.parquet.verify.page_probe import (
-    PageProbe,
-    opens_as_parquet_go,
-    probe_pages,
-)
-from modcrypt.pkmt1.key_info import key_name
+from modcrypt.parquet.verify.page_probe import PageProbe, probe_pages
 
 __all__ = ["RegionWalk", "walk_regions"]
 
@@ -96,7 +87,7 @@ def walk_regions(
     mapper = _Mapper(source, view, walk, pages)
     spans = _list_spans(source, view, chunks, walk)
     by_place = {(chunk.row_group, chunk.column): chunk for chunk in chunks}
-    walk.regions += _list_frame_regions(view, source.size)
+    walk.regions += view.regions
     mapper.probe(spans, by_place)
     for span in spans:
         mapper.add(span, by_place[span.row_group, span.column])
@@ -105,30 +96,6 @@ def walk_regions(
         mapper.add_hidden()
     walk.regions = list(fill_gaps(walk.regions, source.size))
     return walk
-
-
-def _list_frame_regions(view: FooterView, size: int) -> Iterator[Region]:
-    """Yield the regions around the modules: magics, footer, signature and footer length."""
-    tail, end = view.footer.tail, size - 8
-    border = tail.start + view.struct_end
-    key = key_name(view.footer.key_metadata, "footer key") if view.footer.encrypted else None
-
-    def region(start: int, end: int, kind: str, state: State, key: str | None = None) -> Region:
-        return Region(start=start, end=end, kind=kind, state=state, key=key)
-
-    yield region(0, MAGIC_SIZE, "magic", "plaintext")
-    if view.has_encrypted_footer:
-        yield region(tail.start, border, "file crypto metadata", "plaintext")
-        if border < end:
-            yield region(border, end, "footer", view.state, key)
-    else:
-        signed = view.union is not None and end - border == SIGNATURE_SIZE
-        of_footer: State = view.state if view.state in ("authentic", "fault") else "plaintext"
-        yield region(tail.start, border, "footer", of_footer if signed else "plaintext")
-        if signed:
-            yield region(border, end, "footer signature", view.state, key)
-    yield region(end, end + 4, "footer length", "plaintext")
-    yield region(end + 4, size, "magic", "plaintext")
 
 
 # --- places of parts -----------------------------------------------------------------------------
@@ -169,8 +136,7 @@ class _Mapper:
     def __init__(self, source: Source, view: FooterView, walk: RegionWalk, pages: bool) -> None:
         self._source, self._view, self._walk, self._pages = source, view, walk, pages
         self._window = Window(source)
-        self._frames = Frames(self._window, view.footer.algorithm_name, with_levels=False)
-        self._names: dict[tuple[bool, bytes | None], str] = {}
+        self._frames = Frames(self._window, view.footer.algorithm_name)
 
     def probe(self, spans: list[Span], chunks: dict[tuple[int, int], Chunk]) -> None:
         """Probe the first pages of one column, preferably one with levels."""
@@ -191,78 +157,45 @@ class _Mapper:
 
     def add(self, span: Span, seen: Chunk) -> None:
         """Add the regions of one part."""
-        regions = self._walk.regions
+        report = ChunkReport(seen, self._correct_cipher(seen), None, regions=True)
         if span.part is not Part.PAGES:
-            regions += self._map_index(span, seen)
-            return
-        whole = self._make_region(span.start, span.end, "pages", seen)
-        if not self._pages:
-            regions.append(whole)
-        elif not seen.encrypted:
-            regions += self._map_plaintext_pages(span, seen)
-        elif seen.cipher is not None and not self._is_parquet_go:
-            regions += self._map_opened_pages(span, seen)
+            self._map_index(span, seen, report)
+        elif self._pages:
+            self._walk_pages(span, seen, report)
         else:
-            regions += self._map_framed_pages(span, seen) or [whole]
+            report.add_module_region(span.start, span.end, "pages", report.unopened_state)
+        self._walk.regions += report.regions or ()
 
-    @property
-    def _is_parquet_go(self) -> bool:
-        probe = self._walk.probe
-        return probe is not None and probe.numbering == "parquet-go"
+    def _correct_cipher(self, seen: Chunk) -> ChunkCipher | None:
+        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong.
 
-    def _make_region(
-        self, start: int, end: int, kind: str, seen: Chunk, page: int | None = None,
-        state: State | None = None,
-    ) -> Region:  # fmt: skip
-        plain = state == "plaintext" or not seen.encrypted
-        return Region(
-            start=start,
-            end=end,
-            kind=kind,
-            state=state or self._find_state(seen),
-            row_group=seen.row_group,
-            column=seen.column,
-            page=page,
-            path=seen.path,
-            key=None if plain else self._format_key_name(seen),
-        )
-
-    def _find_state(self, seen: Chunk) -> State:
-        if not seen.encrypted:
-            return "plaintext"
-        has_key = seen.cipher is not None or self._view.unbound
-        return "unchecked" if has_key else "locked"
-
-    def _format_key_name(self, seen: Chunk) -> str:
-        own = seen.has_own_key
-        metadata = self._view.footer.key_metadata
-        if own:
-            metadata = seen.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-        question = own, metadata
-        if question not in self._names:
-            self._names[question] = key_name(metadata, "column key" if own else "footer key")
-        return self._names[question]
+        No cipher opens pages whose module types are numbered in another way.
+        """
+        cipher, probe = seen.cipher, self._walk.probe
+        if probe is None or cipher is None or probe.numbering == "parquet-go":
+            return None
+        if probe.bodies in (None, self._view.footer.algorithm_name):
+            return cipher
+        return cipher.copy_for_thread(FileCipher(cipher.file.file_aad, probe.bodies))
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 
-    def _map_index(self, span: Span, seen: Chunk) -> Iterator[Region]:
-        kind = span.part.name.lower().replace("_", " ")
-        if not seen.encrypted or self._is_clear(span):
-            if seen.encrypted:
-                self._walk.unencrypted_parts[kind][seen.path] = None
-            size = span.end - span.start
-            if self._pages and size <= MAX_INDEX:
-                self._add_unknown_fields(STRUCTS[span.part], self._source.read_at(span.start, size))
-            yield self._make_region(span.start, span.end, kind, seen, state="plaintext")
-        elif span.part is Part.BLOOM_FILTER and self._pages:
-            border = span.start + 4 + self._frames.read_length(span.start, span.end)
-            if not span.start < border < span.end:
-                yield self._make_region(span.start, span.end, kind, seen)
-                return
-            yield self._make_region(span.start, border, "bloom filter header", seen)
-            yield self._make_region(border, span.end, "bloom filter bitset", seen)
+    def _map_index(self, span: Span, seen: Chunk, report: ChunkReport) -> None:
+        kind, state = span.part.name.lower().replace("_", " "), report.unopened_state
+        is_filter = span.part is Part.BLOOM_FILTER
+        if seen.encrypted and self._is_clear(span):
+            self._walk.unencrypted_parts[kind][seen.path] = None
+            state = "plaintext"
+        size, border = span.end - span.start, span.start
+        if state != "plaintext" and is_filter and self._pages:
+            border += 4 + self._frames.read_length(span.start, span.end)
+        elif state == "plaintext" and self._pages and size <= MAX_INDEX:
+            self._add_unknown_fields(STRUCTS[span.part], self._source.read_at(span.start, size))
+        if span.start < border < span.end:
+            report.add_module_region(span.start, border, "bloom filter header", state)
+            report.add_module_region(border, span.end, "bloom filter bitset", state)
         else:
-            yield self._make_region(span.start, span.end, kind, seen)
+            report.add_module_region(span.start, span.end, kind, state)
 
     def _add_unknown_fields(self, struct: str, data: bytes) -> None:
         """Count fields that the IDL does not know in a struct readable without keys."""
@@ -297,94 +230,20 @@ class _Mapper:
 
     # --- pages -----------------------------------------------------------------------------------
 
-    def _map_opened_pages(self, span: Span, seen: Chunk) -> Iterator[Region]:
-        """Yield the regions of pages and headers after opening the headers."""
-        cipher, md = self._correct_cipher(seen), seen.metadata
-        assert md is not None
-        position, first = span.start, Page(cipher, bool(md.dictionary_page_offset), 0)
-        pages = walk_pages(
-            self._window, position, span.end, first, uncompressed=md.codec == UNCOMPRESSED
-        )
-        of_bodies: State = "unauthenticated" if cipher.file.algorithm == GCM_CTR_V1 else "unchecked"
-        while position < span.end:
-            try:
-                position, sealed = next(pages)
-            except ModcryptError as error:
-                yield from self._map_unopened(span, seen, first, position, error)
-                return
-            page = sealed.page
-            if has_clear_levels(sealed):
-                self._walk.clear_levels[seen.path] = None
-            border, end = position + sealed.total - len(sealed.body), position + sealed.total
-            yield from self._make_page(
-                position, border, end, seen, page.is_dictionary, page.ordinal,
-                ("authentic", of_bodies),
-            )  # fmt: skip
-            position = end
-
-    def _correct_cipher(self, seen: Chunk) -> ChunkCipher:
-        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong."""
-        cipher, probe = seen.cipher, self._walk.probe
-        assert cipher is not None
-        if probe is None or probe.bodies in (None, self._view.footer.algorithm_name):
-            return cipher
-        file = FileCipher(cipher.file.file_aad, probe.bodies)
-        return ChunkCipher(file, cipher.key, cipher.row_group, cipher.column, cipher.path)
-
-    def _map_unopened(
-        self, span: Span, seen: Chunk, page: Page, position: int, error: ModcryptError
-    ) -> list[Region]:
-        """Return the remaining regions of a chunk in which a header does not open."""
-        foreign = isinstance(error, TagMismatchError) and position == span.start
-        if foreign and opens_as_parquet_go(self._window, span, page):
-            whole = self._make_region(span.start, span.end, "pages", seen)
-            return self._map_framed_pages(span, seen) or [whole]
-        self._walk.faults.append(str(error))
-        return [self._make_region(position, span.end, "pages", seen, state="fault")]
-
-    def _map_framed_pages(self, span: Span, seen: Chunk) -> list[Region]:
-        """Return the regions of pages by the lengths of their modules; empty if they do not fit."""
-        assert seen.metadata is not None
-        is_dictionary, ordinal, position = bool(seen.metadata.dictionary_page_offset), 0, span.start
-        regions: list[Region] = []
-        while position < span.end:
-            framed = self._frames.find(position, span.end)
-            if framed is None or ordinal > MAX_ORDINAL:
-                self._walk.unframed[seen.path] = None
-                return []
-            regions += self._make_page(position, *framed[1:], seen, is_dictionary, ordinal)
-            ordinal += not is_dictionary
-            is_dictionary, position = False, framed.next
-        return regions
-
-    def _make_page(
-        self, start: int, border: int, end: int, seen: Chunk, is_dictionary: bool, ordinal: int,
-        states: tuple[State | None, State | None] = (None, None),
-    ) -> Iterator[Region]:  # fmt: skip
-        """Yield the regions of a page's header and body."""
-        number = None if is_dictionary else ordinal
-        header, body = _DICTIONARY if is_dictionary else _DATA
-        yield self._make_region(start, border, header, seen, number, states[0])
-        if end > border:
-            yield self._make_region(border, end, body, seen, number, states[1])
-
-    def _map_plaintext_pages(self, span: Span, seen: Chunk) -> Iterator[Region]:
-        """Yield the regions of pages and headers of a plaintext column."""
-        ordinal, position = 0, span.start
-        while position < span.end:
-            try:
-                start, header = load_header(self._window, position, span.end)
-            except FormatError as error:
-                self._walk.faults.append(f"{span}, byte {position}: {error}")
-                yield self._make_region(position, span.end, "pages", seen)
-                return
-            size = header.end - start
-            self._add_unknown_fields("PageHeader", bytes(self._window.view[start : header.end]))
-            is_dictionary = header.type == DICTIONARY_PAGE
-            border, end = position + size, position + size + header.compressed_size
-            yield from self._make_page(position, border, end, seen, is_dictionary, ordinal)
-            ordinal += not is_dictionary
-            position = end
+    def _walk_pages(self, span: Span, seen: Chunk, report: ChunkReport) -> None:
+        """Add the regions of pages and their headers, which are opened if there is a key."""
+        walk = self._walk
+        pages = PageWalk(self._window, report, self._frames, keep_headers=not seen.encrypted)
+        facts = pages.walk(span)
+        for header in () if seen.encrypted else (*facts.dictionaries, *facts.headers):
+            self._add_unknown_fields("PageHeader", header)
+        if any(note.what == "levels" for note in report.notes.values()):
+            walk.clear_levels[seen.path] = None
+        if seen.encrypted and report.cipher is None:
+            if facts.has_unframed_bytes or report.faults:
+                walk.unframed[seen.path] = None
+        else:
+            walk.faults += [finding.message for finding in report.finish(seen.where)]
 
     # --- modules that the footer hides -----------------------------------------------------------
 
@@ -418,7 +277,3 @@ class _Mapper:
         if position < gap.end:
             walk.hidden_rest += gap.end - position
             yield Region(start=position, end=gap.end, kind="gap", state="unchecked")
-
-
-_DATA = ("data page header", "data page")
-_DICTIONARY = ("dictionary page header", "dictionary page")

@@ -79,9 +79,9 @@ def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
             if lacking
             else "other writers always state whether an AAD prefix must be supplied."
         )
-    if view.padding:
+    if view.footer.padding:
         yield (
-            f"{format_count(view.padding, 'zero byte')} after the footer inside its module: "
+            f"{format_count(view.footer.padding, 'zero byte')} after the footer inside its module: "
             "parquet-java pads the Thrift modules that it encrypts."
         )
 
@@ -90,7 +90,7 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
     if not view.footer.encrypted:
         return
     parameters = view.footer.algorithm
-    if view.union is None:
+    if view.fields.algorithm is None:
         yield (
             "The footer of an encrypted file is unsigned: its encryption algorithm was removed, "
             "perhaps to make readers trust an altered footer."
@@ -115,8 +115,12 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
         )
     if view.footer.algorithm_name == GCM_CTR_V1:
         yield "AES_GCM_CTR_V1 does not authenticate the bodies of pages."
-    rest = len(view.footer.tail.data) - view.struct_end
-    if not view.has_encrypted_footer and view.union is not None and rest != SIGNATURE_SIZE:
+    rest = len(view.footer.tail.data) - view.fields.end
+    if (
+        not view.has_encrypted_footer
+        and view.fields.algorithm is not None
+        and rest != SIGNATURE_SIZE
+    ):
         yield (
             f"After the plaintext footer, {rest} bytes follow where its signature has "
             f"{SIGNATURE_SIZE} bytes."
@@ -227,17 +231,17 @@ def _describe_page_quirks(view: FooterView, walk: RegionWalk) -> Iterator[str]:
             "Module types are numbered as in parquet-go/parquet-go, unlike the specification: "
             "no other reader, including modcrypt, opens the pages."
         )
-    if view.footer.algorithm_name == GCM_V1 and probe.refused:
-        is_ctr_size = probe.bodies == GCM_CTR_V1
+    if (
+        probe.numbering == "specification"
+        and view.footer.algorithm_name == GCM_V1
+        and probe.bodies != GCM_V1
+    ):
+        is_ctr = probe.bodies == GCM_CTR_V1
         yield (
             "The footer says AES_GCM_V1, but the body of a page whose header opens "
-            + (
-                "has the size that AES_GCM_CTR_V1 gives it: "
-                if is_ctr_size
-                else "does not authenticate: "
-            )
-            + "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
-            + ("." if is_ctr_size else "; otherwise it was altered.")
+            f"{'looks like one of AES_GCM_CTR_V1' if is_ctr else 'does not authenticate'}: "
+            "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
+            + ("." if is_ctr else "; otherwise it was altered.")
         )
     elif view.footer.algorithm_name == GCM_CTR_V1 and probe.bodies == GCM_V1:
         yield (
