@@ -26,8 +26,8 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.kms.key_tools import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
+from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.footer_keys import check_border
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
@@ -354,7 +354,7 @@ class NewKeys:
         with open_source_at(place) as source:
             file = OpenFile(source, decryption)
             file.select()  # retrieves all keys and decrypts the column metadata
-            check_border(file.footer, decryption)
+            check_border(file.footer.file_unique, decryption)
             why = None if expected is None else expected.find_open_difference(file)
         if why is not None:
             return Difference(why)

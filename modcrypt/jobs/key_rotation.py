@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import (
     KeyMaterialError,
+    KeyNotFoundError,
     KeyRetrievalError,
     KmsUnavailableError,
     PlaintextError,
@@ -43,7 +44,14 @@ from modcrypt.kms.wrapped_key_metadata import (
     holds_encrypted_metadata,
     parse_wrapped_metadata,
 )
-from modcrypt.parquet.crypto.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
+from modcrypt.parquet.crypto.crypto_fields import check_border
+from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_keys import (
+    FooterKey,
+    list_footer_keys,
+    list_key_metadata,
+    new_tail,
+)
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     FileDecryptionProperties,
@@ -379,8 +387,15 @@ class _Rotation:
 
     def _derive_policy(self, place: Place, source: Source) -> tuple[Policy, bytes | None]:
         """Return the file's policy and AAD prefix, derived from its authenticated footer."""
-        layout = layout_of(source, self._decryption)
-        materials = {key.column: self._load_material(place, key) for key in layout.keys}
+        # Never encrypt a forgery again: check the footer even if the caller waived that.
+        strict = replace(self._decryption, check_footer_integrity=True, require_encrypted=True)
+        file = OpenFile(source, strict)
+        opened = file.footer
+        if opened.footer_key is None:
+            raise KeyNotFoundError("no footer key is given")
+        check_border(opened.file_unique, file.properties)
+        keys = list_footer_keys(opened.metadata, opened.key_metadata)
+        materials = {key.column: self._load_material(place, key) for key in keys}
         footer = materials.pop(None)
         columns: dict[str, list[str]] = {}
         for column, material in materials.items():
@@ -389,16 +404,16 @@ class _Rotation:
         policy = Policy(
             footer_key=self._map_master_key(footer),
             column_keys=columns,
-            plaintext_columns=layout.plaintext_columns,
-            encryption_algorithm=layout.algorithm,
-            plaintext_footer=layout.plaintext_footer,
-            store_aad_prefix=layout.store_aad_prefix,
+            plaintext_columns=file.plaintext_columns(range(len(file.leaves))),
+            encryption_algorithm=opened.cipher.algorithm,
+            plaintext_footer=opened.plaintext_footer,
+            store_aad_prefix=opened.stored_prefix is not None,
             double_wrapping=footer.double_wrapping,
             internal_key_material=footer.internal,
-            data_key_length_bits=8 * layout.key_length,
+            data_key_length_bits=8 * len(opened.footer_key),
             kek_length_bits=128 if kek is None else 8 * kek.length,
         )
-        return policy, layout.aad_prefix
+        return policy, opened.aad_prefix
 
     def _load_material(self, place: Place, key: FooterKey) -> KeyMaterial:
         if not key.metadata:

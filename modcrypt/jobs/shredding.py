@@ -51,7 +51,7 @@ from modcrypt.jobs.shredding_choice import (
 from modcrypt.kms.audit import AuditEvent
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
-from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail, unsigned_tail
+from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     FileDecryptionProperties,
@@ -452,7 +452,7 @@ class _Shredding:
             )
         if not seen.sealed:
             chosen.notes.append("the signature of the footer is no longer valid")
-        return unsigned_tail(source, change)
+        return new_tail(source, None, change)
 
     def _has_other_links(self, place: Place) -> bool:
         """Return whether a local file has other hard links, which keep its old content."""

@@ -20,6 +20,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, decode_some
 __all__ = [
     "CryptoFields",
     "check_algorithm",
+    "check_border",
     "declared_aad",
     "make_file_aad",
     "needs_prefix",
@@ -146,14 +147,23 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
         raise AadPrefixError("the file stores no AAD prefix that aad_prefix_verifier could check")
     # The border between prefix and file-unique is not authenticated: if it moves by one byte,
     # "part.10" + 8 bytes passes for "part.1" + 9 bytes.
-    checked = given is not None or verifier is not None
-    if checked and len(unique) != properties.aad_file_unique_size:
+    if given is not None or verifier is not None:
+        check_border(unique, properties)
+    prefix: bytes = stored or given or b""
+    return prefix + bytes(unique)
+
+
+def check_border(unique: bytes, properties: FileDecryptionProperties) -> None:
+    """Raise if the border between AAD prefix and file-unique may have been moved.
+
+    Raises:
+        AadPrefixError: `aad_file_unique` does not have the expected length.
+    """
+    if len(unique) != properties.aad_file_unique_size:
         raise AadPrefixError(
             f"aad_file_unique has {len(unique)} bytes, not {properties.aad_file_unique_size}: "
             "bytes may have been moved between it and the AAD prefix"
         )
-    prefix: bytes = stored or given or b""
-    return prefix + bytes(unique)
 
 
 def needs_prefix(struct: ThriftStruct, properties: FileDecryptionProperties) -> bool:

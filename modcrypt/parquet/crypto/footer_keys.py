@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from modcrypt.aad import module_aad
-from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
+from modcrypt.errors import KeyNotFoundError, PlaintextError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.crypto_fields import read_crypto_fields
 from modcrypt.parquet.crypto.footer import FOOTER
@@ -34,13 +34,10 @@ __all__ = [
     "ColumnUse",
     "FooterKey",
     "KeyUses",
-    "Layout",
-    "check_border",
     "key_uses",
-    "layout_of",
+    "list_footer_keys",
     "list_key_metadata",
     "new_tail",
-    "unsigned_tail",
 ]
 
 Change = Callable[[bytes, "str | None"], "bytes | None"]
@@ -77,11 +74,11 @@ def list_key_metadata(
     tail = read_tail(source)
     if properties is not None:
         opened = open_footer(tail, bind_to_file(properties, source), source.name)
-        return list(_list_footer_keys(opened.metadata, opened.key_metadata)), False
+        return list(list_footer_keys(opened.metadata, opened.key_metadata)), False
     union, footer, _ = read_crypto_fields(tail)
     if tail.magic == MAGIC_ENCRYPTED:
         return [FooterKey(None, footer)], True
-    keys = list(_list_footer_keys(decode("FileMetaData", tail.data)[0], footer))
+    keys = list(list_footer_keys(decode("FileMetaData", tail.data)[0], footer))
     if union is None and not keys[1:]:
         raise PlaintextError(
             f"{source.name} is a plaintext file where an encrypted one is expected"
@@ -89,7 +86,7 @@ def list_key_metadata(
     return keys, False
 
 
-def _list_footer_keys(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
+def list_footer_keys(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
     """Yield the footer key, and each column key once."""
     yield FooterKey(None, footer)
     seen = set()
@@ -210,65 +207,8 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
 # --- changing key metadata -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The way in which a file is encrypted, from its authenticated footer."""
-
-    keys: list[FooterKey]
-    plaintext_columns: list[str]
-    algorithm: str
-    plaintext_footer: bool
-    aad_prefix: bytes | None
-    store_aad_prefix: bool
-    key_length: int  # length of the footer key in bytes
-
-
-def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
-    """Return how a file is encrypted.
-
-    Raises:
-        KeyNotFoundError: The footer key is missing.
-        ModcryptError: As for `read_encrypted`.
-    """
-    tail = read_tail(source)
-    opened = _open_strictly(tail, source, properties)
-    if opened.footer_key is None:
-        raise KeyNotFoundError("no footer key is given")
-    check_border(opened, properties)
-    leaves = [leaf.path for leaf in leaf_elements(opened.metadata.schema)]
-    plain = {
-        ".".join(leaves[c])
-        for row_group in opened.metadata.row_groups
-        for c, chunk in enumerate(row_group.columns)
-        if chunk.crypto_metadata is None
-    }
-    return Layout(
-        keys=list(_list_footer_keys(opened.metadata, opened.key_metadata)),
-        plaintext_columns=sorted(plain),
-        algorithm=opened.cipher.algorithm,
-        plaintext_footer=opened.plaintext_footer,
-        aad_prefix=opened.aad_prefix,
-        store_aad_prefix=bool(opened.algorithm.aad_prefix),
-        key_length=len(opened.footer_key),
-    )
-
-
-def check_border(opened: Footer, properties: FileDecryptionProperties) -> None:
-    """Raise if the AAD prefix's border may have been moved: a new file would authenticate it.
-
-    Raises:
-        AadPrefixError: `aad_file_unique` does not have the expected length.
-    """
-    size = len(opened.file_unique)
-    if size != properties.aad_file_unique_size:
-        raise AadPrefixError(
-            f"aad_file_unique has {size} bytes, not {properties.aad_file_unique_size}: "
-            "bytes may have been moved between it and the AAD prefix"
-        )
-
-
 def new_tail(
-    source: Source, properties: FileDecryptionProperties, change: Change
+    source: Source, properties: FileDecryptionProperties | None, change: Change
 ) -> tuple[int, bytes] | None:
     """Return the offset of a file's footer, and a new tail for it with changed key metadata.
 
@@ -276,37 +216,20 @@ def new_tail(
 
     Args:
         source: The file.
-        properties: Keys that open the footer, which is encrypted or signed again.
+        properties: Keys that open the footer, which is encrypted or signed again. None for files
+            whose footer key is shredded: the content of an encrypted footer does not change, and a
+            plaintext footer keeps its signature, which no longer matches: nobody has the key to
+            check it.
         change: Function called once for each key metadata.
 
     Raises:
         KeyNotFoundError: The footer key is missing.
         ModcryptError: As for `read_encrypted`, or as `change` raises.
     """
-    tail = read_tail(source)
-    opened = _open_strictly(tail, source, properties)
-    change_once = _cache_answers(change)
-    columns_differ = _change_columns(opened.metadata, change_once)
-    build = _rebuild_signed_tail if opened.plaintext_footer else _rebuild_encrypted_tail
-    return build(tail, opened, change_once, columns_differ)
-
-
-def unsigned_tail(source: Source, change: Change) -> tuple[int, bytes] | None:
-    """Return the same as `new_tail`, without using a key: for files whose footer key is shredded.
-
-    The content of an encrypted footer does not change. A plaintext footer keeps its signature,
-    which no longer matches: nobody has the key to check it.
-
-    Args:
-        source: The file.
-        change: Function called once for each key metadata.
-
-    Raises:
-        FormatError: The bytes violate the format.
-    """
     tail, change_once = read_tail(source), _cache_answers(change)
+    opened = None if properties is None else _open_strictly(tail, source, properties)
     if tail.magic == MAGIC_ENCRYPTED:
-        return _replace_crypto_metadata(tail, change_once)
+        return _replace_crypto_metadata(tail, opened, change_once)
     metadata, end = decode("FileMetaData", tail.data)
     old = metadata.footer_signing_key_metadata
     differ = _change_columns(metadata, change_once)
@@ -314,7 +237,16 @@ def unsigned_tail(source: Source, change: Change) -> tuple[int, bytes] | None:
         metadata.footer_signing_key_metadata = change_once(old, None)
     if metadata.footer_signing_key_metadata == old and not differ:
         return None
-    return tail.start, close_tail(encode(metadata) + tail.data[end:], MAGIC_PLAINTEXT)
+    footer = encode(metadata)
+    signature = tail.data[end:] if opened is None else _sign(opened, footer)
+    return tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT)
+
+
+def _sign(opened: Footer, footer: bytes) -> bytes:
+    if opened.footer_key is None:
+        raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
+    aad = module_aad(opened.cipher.file_aad, FOOTER)
+    return opened.cipher.gcm(opened.footer_key).sign(footer, aad)
 
 
 def _cache_answers(change: Change) -> Change:
@@ -346,42 +278,19 @@ def _open_strictly(tail: Tail, source: Source, properties: FileDecryptionPropert
     return open_footer(tail, bind_to_file(strict, source), source.name)
 
 
-def _rebuild_encrypted_tail(
-    tail: Tail, opened: Footer, change_once: Change, columns_differ: bool
-) -> tuple[int, bytes] | None:
-    if not columns_differ:
-        return _replace_crypto_metadata(tail, change_once)
-    assert opened.footer_key is not None
-    module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
-    return _replace_crypto_metadata(tail, change_once, module)
-
-
 def _replace_crypto_metadata(
-    tail: Tail, change_once: Change, module: bytes | None = None
+    tail: Tail, opened: Footer | None, change_once: Change
 ) -> tuple[int, bytes] | None:
     """Return an encrypted footer after changed key metadata; None if nothing changes."""
+    differ = opened is not None and _change_columns(opened.metadata, change_once)
     crypto, end = decode("FileCryptoMetaData", tail.data)
     old = crypto.key_metadata
     if old:
         crypto.key_metadata = change_once(old, None)
-    if crypto.key_metadata == old and module is None:
+    if crypto.key_metadata == old and not differ:
         return None
-    sealed = tail.data[end:] if module is None else module
-    return tail.start, close_tail(encode(crypto) + sealed, MAGIC_ENCRYPTED)
-
-
-def _rebuild_signed_tail(
-    tail: Tail, opened: Footer, change_once: Change, columns_differ: bool
-) -> tuple[int, bytes] | None:
-    metadata, key = opened.metadata, opened.footer_key
-    old = metadata.footer_signing_key_metadata
-    if old:
-        metadata.footer_signing_key_metadata = change_once(old, None)
-    if metadata.footer_signing_key_metadata == old and not columns_differ:
-        return None
-    if key is None:
-        raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
-    footer = encode(metadata)
-    aad = module_aad(opened.cipher.file_aad, FOOTER)
-    signature = opened.cipher.gcm(key).sign(footer, aad)
-    return tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT)
+    module = tail.data[end:]
+    if opened is not None and differ:
+        assert opened.footer_key is not None
+        module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
+    return tail.start, close_tail(encode(crypto) + module, MAGIC_ENCRYPTED)

@@ -16,8 +16,8 @@ from modcrypt.keys import Key
 from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
+from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.footer_keys import check_border
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
@@ -359,7 +359,7 @@ def restore_properties(file: OpenFile, plan: Plan, place: Place | None) -> FileE
         raise KeyNotFoundError(
             "the footer must be encrypted or signed again, but its key is missing"
         )
-    check_border(footer, file.properties)
+    check_border(footer.file_unique, file.properties)
     _check_reference(footer.key_metadata, file.source, place)
     columns = file.own_keys(c for c in shown if plan.keep[c])
     metadata = {name: own.metadata for name, own in columns.items()}
