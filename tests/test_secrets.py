@@ -63,8 +63,8 @@ from modcrypt.io.sources import open_source
 from modcrypt.keys import invocation_counter
 from modcrypt.kms.wrapping import Kek
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
+from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
-from modcrypt.parquet.crypto.footer_opening import read_encrypted
 from modcrypt.pkmt1.material import decode_metadata
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MemoryKms, PyArrowKms, unseal
@@ -169,7 +169,7 @@ def public_objects(plain: Path) -> list[object]:
     cipher = FileCipher(b"", "AES_GCM_CTR_V1")
     cipher.gcm(key), cipher.page_cipher(key)
     with open_source(sealed) as source:
-        footer = read_encrypted(source, decryption())
+        footer = OpenFile(source, decryption()).footer
     return [
         key,
         invocation_counter(key),

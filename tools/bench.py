@@ -52,7 +52,7 @@ from modcrypt.io.buffers import Output
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import usable_cores
 from modcrypt.parquet.convert import encryptor
-from modcrypt.parquet.crypto.file_plan import plan_decryption
+from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.format.page_header import PageHeader, scan, splice
 from tools import bench_ags1, bench_iceberg, bench_kms, bench_rekey
 from tools.figures import (
@@ -147,7 +147,7 @@ def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
     else:
         call, data = AESGCM(KEY).decrypt_into, files["decrypt"].read_bytes()
         view, properties = memoryview(data), mc.FileDecryptionProperties(footer_key=KEY)
-        file_aad = plan_decryption(MemorySource(data), properties).footer.cipher.file_aad
+        file_aad = OpenFile(MemorySource(data), properties).footer.cipher.file_aad
         for region in mc.inspect_parquet(data, properties, pages=True).regions:
             start, end, kind = region.start, region.end, region.kind
             if kind.endswith(" page") or (headers and kind.endswith(" page header")):
@@ -494,7 +494,10 @@ def footers(bench: Bench) -> Iterator[Row]:
         key_retriever=lambda material: base64.b64decode(json.loads(material)["wrappedDEK"])
     )
     old, new = MemorySource(plain.read_bytes()), MemorySource(path.read_bytes())
-    read = partial(plan_decryption, new, opening)
+
+    def read() -> Plan:
+        return OpenFile(new, opening).select()
+
     read_plain = partial(encryptor.plan_encryption, old, sealing)
     nowhere = Output(Nowhere(), background=False)
     encryption, plan = encryptor.Encryption(nowhere, sealing), read_plain()

@@ -335,9 +335,9 @@ class Conversion:
         """Check by its footer that a file can be encrypted or decrypted; make no key."""
         with open_source_at(source) as opened:
             if self.verb == "decrypt":
-                from modcrypt.parquet.crypto.file_plan import plan_decryption
+                from modcrypt.parquet.crypto.file_plan import OpenFile
 
-                return self._losses_of(plan_decryption(opened, self._decryption).missing_names)
+                return self._losses_of(OpenFile(opened, self._decryption).select().missing_names)
             from modcrypt.parquet.convert.encryptor import plan_encryption
 
             new = self._encryption

@@ -24,7 +24,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     open_body,
     walk_pages,
 )
-from modcrypt.parquet.crypto.file_plan import Plan, plan_decryption
+from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.plaintext_pages import copy_known
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -88,7 +88,7 @@ def decrypt_parquet(
         FileExistsError, OSError: The file system reports an error.
     """
     with open_source(source, filesystem=filesystem) as opened:
-        plan = plan_decryption(opened, properties)
+        plan = OpenFile(opened, properties).select()
         with open_output(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:

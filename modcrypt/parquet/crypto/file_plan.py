@@ -23,7 +23,7 @@ from modcrypt.parquet.crypto.column_kinds import (
     given_key_faults,
     requirement_faults,
 )
-from modcrypt.parquet.crypto.footer_opening import Footer, read_encrypted
+from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
@@ -32,6 +32,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.findings import Report
+from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import (
     Span,
@@ -41,7 +42,7 @@ from modcrypt.parquet.format.modules import (
 )
 from modcrypt.parquet.format.schema import covering_name, leaf_elements, leaves_of
 
-__all__ = ["OpenFile", "Plan", "plan_decryption"]
+__all__ = ["OpenFile", "Plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,6 @@ class Plan:
         return tuple(".".join(self.leaves[c]) for c in self.missing)
 
 
-def plan_decryption(source: Source, properties: FileDecryptionProperties) -> Plan:
-    """Open the footer, find all keys and decrypt the column metadata.
-
-    Raises:
-        ModcryptError: As for `decrypt_parquet`.
-    """
-    return OpenFile(source, properties).select()
-
-
 class OpenFile:
     """An encrypted file with an open footer, which remembers keys and column metadata once found.
 
@@ -100,7 +92,10 @@ class OpenFile:
         check_decryption(properties)
         properties = bind_to_file(properties, source)
         self.source, self.properties = source, properties
-        self.footer = read_encrypted(source, properties, expected)
+        tail = read_tail(source)
+        if expected is not None:
+            expected.check(tail, source)
+        self.footer = open_footer(tail, properties, source.name)
         self.metadata = self.footer.metadata
         self._elements = leaf_elements(self.metadata.schema)
         self.leaves = [leaf.path for leaf in self._elements]

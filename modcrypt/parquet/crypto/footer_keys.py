@@ -69,7 +69,7 @@ def list_key_metadata(
 
     Raises:
         PlaintextError: The file is not encrypted.
-        ModcryptError: As for `read_encrypted`, or the bytes violate the format.
+        ModcryptError: As for `open_footer`, or the bytes violate the format.
     """
     tail = read_tail(source)
     if properties is not None:
@@ -166,7 +166,7 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
         properties: Keys and requirements of the caller; without them nothing is authenticated.
 
     Raises:
-        ModcryptError: As for `read_encrypted`, or the bytes violate the format.
+        ModcryptError: As for `open_footer`, or the bytes violate the format.
     """
     tail = read_tail(source)
     union, footer, _ = read_crypto_fields(tail)
@@ -224,7 +224,7 @@ def new_tail(
 
     Raises:
         KeyNotFoundError: The footer key is missing.
-        ModcryptError: As for `read_encrypted`, or as `change` raises.
+        ModcryptError: As for `open_footer`, or as `change` raises.
     """
     tail, change_once = read_tail(source), _cache_answers(change)
     opened = None if properties is None else _open_strictly(tail, source, properties)

@@ -43,7 +43,6 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.findings import ALWAYS_OPEN, Report
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
@@ -63,7 +62,6 @@ __all__ = [
     "bind_and_report",
     "has_encrypted_chunks",
     "open_footer",
-    "read_encrypted",
     "read_plain",
 ]
 
@@ -207,31 +205,6 @@ class Footer:
         return take_mark(copy(self.metadata))
 
 
-def read_encrypted(
-    source: Source, properties: FileDecryptionProperties, expected: FileIdentity | None = None
-) -> Footer:
-    """Read, authenticate and decode the footer of an encrypted file.
-
-    Args:
-        source: The file.
-        properties: Keys and requirements of the caller.
-        expected: Version that the file must be; None for any version.
-
-    Raises:
-        OSError: The file is another version than `expected`.
-        PlaintextError: The file is not encrypted, or its signature was stripped.
-        KeyNotFoundError: The footer key is missing.
-        AadPrefixError: The AAD prefix is missing, unused or different.
-        TagMismatchError, FooterSignatureError: The footer does not authenticate.
-        UnsupportedFormatError: The properties do not accept the file's algorithm.
-        FormatError: The bytes violate the format.
-    """
-    tail = read_tail(source)
-    if expected is not None:
-        expected.check(tail, source)
-    return open_footer(tail, bind_to_file(properties, source), source.name)
-
-
 def bind_and_report(
     properties: FileDecryptionProperties, source: Source, report: Report
 ) -> FileDecryptionProperties:
@@ -257,10 +230,15 @@ def open_footer(
         tail: End of the file.
         properties: Keys and requirements of the caller, bound to the file.
         name: Name of the file, for messages.
-        report: Report about the footer; None raises the first fault.
+        report: Report about the footer; None or a strict one raises the first fault.
 
     Raises:
-        ModcryptError: The report is strict; as for `read_encrypted`.
+        PlaintextError: The file is not encrypted, or its signature was stripped.
+        KeyNotFoundError: The footer key is missing.
+        AadPrefixError: The AAD prefix is missing, unused or different.
+        TagMismatchError, FooterSignatureError: The footer does not authenticate.
+        UnsupportedFormatError: The properties do not accept the file's algorithm.
+        FormatError: The bytes violate the format.
     """
     footer, report = Footer(tail, start=tail.start), report or Report(strict=True)
     report.add_region(0, MAGIC_SIZE, "magic", "plaintext")

@@ -259,13 +259,14 @@ class _DatasetReader:
         given = self._decryption
         if not isinstance(given, FileDecryptionProperties):
             if path not in self._properties_by_path:
-                self._properties_by_path[path] = self._prepare_properties(given(path))
+                properties = given(path)
+                check_decryption(properties)
+                self._properties_by_path[path] = self._prepare_properties(properties)
             given = self._properties_by_path[path]
         prefix = self._prefixes.get(path)
         return given if prefix is None else replace(given, aad_prefix=prefix)
 
     def _prepare_properties(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
-        check_decryption(properties)
         prefix = properties.aad_prefix or properties.aad_prefix_verifier
         if self._template is not None and prefix is not None:
             raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")
@@ -273,9 +274,9 @@ class _DatasetReader:
             raise ValueError(
                 "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
             )
-        if self.dataset.root is not None:
-            properties = set_prefix_root(properties, self.dataset.root)
-        return _cache_answers(properties)
+        properties = _cache_answers(properties)
+        root = self.dataset.root
+        return properties if root is None else set_prefix_root(properties, root)
 
     def _open(self, file: DataFile) -> ParquetFile:
         opened = self._open_files.pop(file.path, None)

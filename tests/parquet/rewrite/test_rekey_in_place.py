@@ -11,7 +11,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.sources import open_source
-from modcrypt.parquet.crypto.file_plan import plan_decryption
+from modcrypt.parquet.crypto.file_plan import OpenFile
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms
 
@@ -52,7 +52,7 @@ def test_data_pages_keep_their_layout_and_keys_their_lengths(tmp_path: Path, lev
     assert path.read_bytes() != before
     assert decrypt_file(path, tools) == plain
     with open_source(path) as source:
-        plan = plan_decryption(source, tools.decryption())
+        plan = OpenFile(source, tools.decryption()).select()
         assert {len(cipher.key) for cipher in plan.ciphers.values()} == {24}
     regions = mc.inspect_parquet(path, tools.decryption(), pages=True).regions
     pages = [region for region in regions if region.kind == "data page"]
