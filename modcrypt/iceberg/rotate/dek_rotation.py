@@ -54,16 +54,13 @@ from modcrypt.iceberg.rotate.file_rekeying import (
     rekey_file,
 )
 from modcrypt.iceberg.rotate.rotation_report import (
+    CountingClient,
     TableRotation,
-    count_kms_calls,
-    older_versions,
     target_of,
-    with_resolver,
 )
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.append import encrypt_key_metadata
-from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     entry_row,
@@ -79,38 +76,12 @@ from modcrypt.io.threads import usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
-__all__ = ["Run", "rotate_deks"]
+__all__ = ["DekRotation", "Run"]
 
 Run: TypeAlias = Callable[
     [IcebergTable, IcebergKey, str, Sequence[RekeyItem]], Iterable[RekeyedFile]
 ]
 """Rewrites files of a table with `rekey_file` in any process; gets the job's KEK and name."""
-
-
-def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> TableRotation:
-    """Rewrite the files of the current snapshot under new keys; see `rotate_table`."""
-    counted, client = count_kms_calls(table)
-    target = target_of(counted, None)
-    writing_policy(counted.metadata, table.metadata)
-    files = _Files.of(counted)
-    if dry_run or not files.live:
-        return replace(
-            files.report(counted), table=table, dry_run=dry_run, master_key_id=target,
-            kms_calls=client.calls + (files.kms_calls(counted) if files.live else 0),
-            older_versions=older_versions(counted),
-            **_older_files(counted, replaced=bool(files.live)),
-        )  # fmt: skip
-    masters, length = counted.resolver.masters, counted.metadata.key_length
-    with NewFiles(counted.walk.locations) as new_files:
-        job = masters.new_kek(target, length)
-        rekeying = _Rekeying(run, job, files, table.metadata, new_files)
-        new = commit(counted, rekeying.next_version, files=new_files)
-    result = with_resolver(new, table.resolver)
-    return replace(
-        rekeying.files.report(result), committed=True,
-        master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
-        older_versions=older_versions(result), **_older_files(result, replaced=False),
-    )  # fmt: skip
 
 
 def _older_files(table: IcebergTable, *, replaced: bool) -> dict[str, Any]:
@@ -202,26 +173,46 @@ class _RewrittenFile:
 
 
 @dataclass
-class _Rekeying:
+class DekRotation:
     """The making of the next version; a retry reuses the files that are already rewritten.
 
     Attributes:
-        run: Function that rewrites data files; None to use threads of this process.
-        job: KEK of the job.
-        files: Files of the version on which the latest attempt is based.
         seen: Metadata of the version that the caller has seen.
         new_files: Files that the job writes.
+        run: Function that rewrites data files; None to use threads of this process.
+        files: Files of the version on which the latest attempt is based.
+        job: KEK of the job.
         moved: Rewritten files, by the paths of the old files.
         snapshot_id: Id of the latest attempt's snapshot.
     """
 
-    run: Run | None
-    job: OpenKey
-    files: _Files = field(repr=False)
     seen: TableMetadata = field(repr=False)
     new_files: NewFiles
+    run: Run | None = None
+    files: _Files = field(init=False, repr=False)
+    job: OpenKey | None = field(default=None, init=False, repr=False)
     moved: dict[str, _RewrittenFile] = field(default_factory=dict, repr=False)
     snapshot_id: int | None = None
+    has_work: bool = True
+    in_table: bool = True
+
+    def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
+        """Return what would be done; a table without files has nothing to rotate."""
+        writing_policy(table.metadata, self.seen)
+        self.files = _Files.of(table)
+        self.has_work = bool(self.files.live)
+        calls = client.calls + (self.files.kms_calls(table) if self.has_work else 0)
+        return replace(
+            self.files.report(table), master_key_id=target, kms_calls=calls,
+            **_older_files(table, replaced=self.has_work),
+        )  # fmt: skip
+
+    def finish(self, table: IcebergTable) -> TableRotation:
+        """Return what was done."""
+        return replace(
+            self.files.report(table), committed=True,
+            master_key_id=table.metadata.master_key_id or "", **_older_files(table, replaced=False),
+        )  # fmt: skip
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write missing files and return the metadata of the next version."""
@@ -254,6 +245,8 @@ class _Rekeying:
 
     def _rekey_files(self, table: IcebergTable) -> None:
         """Rewrite data files and equality delete files."""
+        masters, length = table.resolver.masters, table.metadata.key_length
+        job = self.job = self.job or masters.new_kek(target_of(table, None), length)
         left = {
             path: entry
             for path, entry in self.files.live.items()
@@ -263,29 +256,37 @@ class _Rekeying:
             self.new_files.note_folder(posixpath.dirname(entry.location))
         items = [
             RekeyItem(entry.location, entry.file_format, entry.size, sealed)
-            for entry, sealed in zip(left.values(), self._encrypt_keys(table, left), strict=True)
+            for entry, sealed in zip(
+                left.values(), self._encrypt_keys(table, left, job), strict=True
+            )
         ]
         done = (
-            self._run_in_threads(table, items)
+            self._run_in_threads(table, items, job)
             if self.run is None
-            else self._run_elsewhere(table, items)
+            else self._run_elsewhere(table, items, job)
         )
         for path, new in zip(left, match_results(items, done), strict=True):
-            keys = open_from_manifest(new.sealed, self.job)
+            keys = open_from_manifest(new.sealed, job)
             self.moved[path] = _RewrittenFile(new.location, keys.with_length(new.size))
 
-    def _encrypt_keys(self, table: IcebergTable, left: Mapping[str, FileEntry]) -> list[bytes]:
+    def _encrypt_keys(
+        self, table: IcebergTable, left: Mapping[str, FileEntry], job: OpenKey
+    ) -> list[bytes]:
         keys = [table.walk.file_keys(entry) for entry in left.values()]
-        return seal_for_manifest([metadata for metadata in keys if metadata is not None], self.job)
+        return seal_for_manifest([metadata for metadata in keys if metadata is not None], job)
 
-    def _run_elsewhere(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
+    def _run_elsewhere(
+        self, table: IcebergTable, items: Sequence[RekeyItem], job: OpenKey
+    ) -> list[RekeyedFile]:
         assert self.run is not None
-        return list(self.run(table, self.job.key, self.new_files.name, items)) if items else []
+        return list(self.run(table, job.key, self.new_files.name, items)) if items else []
 
-    def _run_in_threads(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
+    def _run_in_threads(
+        self, table: IcebergTable, items: Sequence[RekeyItem], job: OpenKey
+    ) -> list[RekeyedFile]:
         def work(item: RekeyItem) -> RekeyedFile:
             length = table.metadata.key_length
-            return rekey_file(table.walk.locations, item, self.job, self.new_files.name, length)
+            return rekey_file(table.walk.locations, item, job, self.new_files.name, length)
 
         pool = ThreadPoolExecutor(usable_cores(), "modcrypt-iceberg")
         try:

@@ -38,11 +38,9 @@ from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.file_rekeying import RekeyItem, match_results
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, Reseal, reseal_manifest
 from modcrypt.iceberg.rotate.rotation_report import (
+    CountingClient,
     TableRotation,
-    count_kms_calls,
-    older_versions,
     target_of,
-    with_resolver,
 )
 from modcrypt.iceberg.rotate.wrapped_in_manifests import (
     THREADS,
@@ -55,40 +53,18 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import (
     seals_files,
 )
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.manifest_writing import metadata_folder
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.io.places import Place
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["rotate_kek"]
+__all__ = ["KekRotation"]
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""
-
-
-def rotate_kek(
-    table: IcebergTable, new_id: str | None, dry_run: bool, reseal: Reseal | None = None
-) -> TableRotation:
-    """Replace the KEKs of a table by new ones; see `rotate_table`."""
-    counted, client = count_kms_calls(table)
-    target = target_of(counted, new_id)
-    if dry_run or not _changes(counted, target):
-        return replace(
-            _RotationPlan.of(counted).report(table, client), dry_run=dry_run, master_key_id=target,
-            older_versions=older_versions(counted),
-        )  # fmt: skip
-    with NewFiles(counted.walk.locations) as files:
-        renewal = _Renewal(counted.resolver, new_id, files, reseal)
-        new = commit(counted, renewal.next_version, files=files)
-    result = with_resolver(new, table.resolver)
-    return replace(
-        renewal.planned.report(result, client), committed=True,
-        master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
-        older_versions=older_versions(result),
-    )  # fmt: skip
 
 
 # --- what is to be done --------------------------------------------------------------------------
@@ -133,12 +109,14 @@ class _RotationPlan:
     """A plan for the rotation of the KEKs of one version of a table.
 
     Attributes:
+        place: Place of the version.
         keks: KEKs in the table's metadata, and those in the key store that are in use, by id.
         stored: All KEKs of the table in the key store, by id.
         sealed: Entries of manifest lists.
         within: Manifests that contain encrypted key metadata.
     """
 
+    place: Place
     keks: Mapping[str, IcebergKey]
     stored: Mapping[str, IcebergKey]
     sealed: tuple[EncryptedKey, ...]
@@ -155,7 +133,7 @@ class _RotationPlan:
         used = keys.keys() | {entry.encrypted_by for entry in sealed} | within.keks
         keks = {id_: kek for id_, kek in known.items() if id_ in used}
         stored = {id_: kek for id_, kek in known.items() if id_ not in keys}
-        return cls(keks, stored, sealed, within)
+        return cls(table.place, keks, stored, sealed, within)
 
     def since(self) -> int:
         """Return the creation time of new KEKs."""
@@ -215,7 +193,7 @@ class _NewKeys:
 
 
 @dataclass
-class _Renewal:
+class KekRotation:
     """The making of the next version; a retry of the commit reuses what is already made.
 
     Attributes:
@@ -243,15 +221,31 @@ class _Renewal:
     lists: dict[str, tuple[str, StandardKeyMetadata]] = field(default_factory=dict, repr=False)
     opened: Opened = field(default_factory=dict, repr=False)
     planned: _RotationPlan = field(init=False)
+    has_work: bool = True
+    in_table: bool = True
+
+    def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
+        """Return what would be done."""
+        self.has_work = _changes(table, target)
+        self.planned = _RotationPlan.of(table, self.opened)
+        return replace(self.planned.report(table, client), master_key_id=target)
+
+    def finish(self, table: IcebergTable) -> TableRotation:
+        """Return what was done."""
+        done = self.planned.report(table, self.resolver.masters.client)
+        return replace(done, committed=True, master_key_id=self.target)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
+        """Make missing KEKs and files, and return the metadata that has them."""
         metadata, target = table.metadata, target_of(table, self.new_id)
         # Another writer may have rotated the MEK, or already use the new KEKs in the store.
         if target != self.target or not all(slot.in_table for slot in self.made):
             self.target = target
             for cache in (self.made, self.sealed, self.manifests, self.lists):
                 cache.clear()
-        self.planned = planned = _RotationPlan.of(table, self.opened)
+        if table.place != self.planned.place:
+            self.planned = _RotationPlan.of(table, self.opened)
+        planned = self.planned
         since = planned.since()
         new = self._new_keys(metadata, since)
         self._write_manifests(table, new)

@@ -21,48 +21,16 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
 from modcrypt.iceberg.rotate.rotation_report import (
+    CountingClient,
     TableRotation,
-    count_kms_calls,
     move_calls,
-    older_versions,
     target_of,
-    with_resolver,
 )
 from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, has_singles
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
 from modcrypt.kms.client import capabilities_of
 
-__all__ = ["rotate_mek"]
-
-
-def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableRotation:
-    """Wrap the KEKs of a table again; see `rotate_table`."""
-    counted, client = count_kms_calls(table)
-    resolver = counted.resolver
-    keks, target = resolver.keks(counted.metadata).values(), target_of(counted, new_id)
-    _check_double(counted)
-    check_store(counted)
-    if dry_run:
-        return TableRotation(
-            what="mek", table=table, dry_run=True, master_key_id=target, keks=len(keks),
-            kms_calls=sum(move_calls(client, kek.master_key_id, target) for kek in keks),
-            older_versions=older_versions(counted),
-        )  # fmt: skip
-    moving = _Moving(resolver, new_id)
-    in_table = target != counted.metadata.master_key_id or bool(counted.metadata.kek_ids())
-    late: tuple[str, ...] = ()
-    if in_table:
-        counted = commit(counted, moving.next_version)
-        late = moving.move_late(counted)
-    else:
-        moving.move_store(counted, target)
-    result = with_resolver(counted, table.resolver)
-    return TableRotation(
-        what="mek", table=result, committed=in_table, keks=moving.count,
-        master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
-        left=(*sorted(moving.stuck), *late), older_versions=older_versions(result),
-    )  # fmt: skip
+__all__ = ["MekRotation"]
 
 
 def _check_double(table: IcebergTable) -> None:
@@ -75,7 +43,7 @@ def _check_double(table: IcebergTable) -> None:
 
 
 @dataclass
-class _Moving:
+class MekRotation:
     """A move of KEKs to a master key; a retry of the commit reuses the KEKs already moved.
 
     Attributes:
@@ -89,24 +57,45 @@ class _Moving:
     new_id: str | None
     moved: dict[tuple[str, bytes | None], IcebergKey] = field(default_factory=dict, repr=False)
     stuck: set[str] = field(default_factory=set)
+    has_work: bool = True
+    in_table: bool = True
 
-    @property
-    def count(self) -> int:
-        """Number of different KEKs moved."""
-        return len({kek.id for kek in self.moved.values()})
+    def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
+        """Return what would be done; only the key store changes if the table has no KEKs."""
+        keks = self.resolver.keks(table.metadata).values()
+        _check_double(table)
+        check_store(table)
+        self.in_table = target != table.metadata.master_key_id or bool(table.metadata.kek_ids())
+        return TableRotation(
+            what="mek", table=table, master_key_id=target, keks=len(keks),
+            kms_calls=sum(move_calls(client, kek.master_key_id, target) for kek in keks),
+        )  # fmt: skip
+
+    def finish(self, table: IcebergTable) -> TableRotation:
+        """Move the KEKs of the store that are left; return what was done."""
+        target, late = table.metadata.master_key_id or "", tuple[str, ...]()
+        if self.in_table:
+            late = self._move_late(table)
+        else:
+            self._move_store(table, target)
+        return TableRotation(
+            what="mek", table=table, committed=self.in_table, master_key_id=target,
+            keks=len({kek.id for kek in self.moved.values()}), left=(*sorted(self.stuck), *late),
+        )  # fmt: skip
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
+        """Return the metadata with all its KEKs moved; those of the key store move before."""
         metadata, target = table.metadata, target_of(table, self.new_id)
         _check_double(table)
         check_store(table)
         sealed = _sample_entries(metadata)
         keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
         moved = {id_: self._move_kek(kek, target, sealed).entry() for id_, kek in keks.items()}
-        self.move_store(table, target)
+        self._move_store(table, target)
         keys = [moved.get(id_, entry) for id_, entry in metadata.keys.items()]
         return metadata.with_keys(keys, properties={**metadata.properties, KEY_ID: target})
 
-    def move_late(self, table: IcebergTable) -> tuple[str, ...]:
+    def _move_late(self, table: IcebergTable) -> tuple[str, ...]:
         """Move KEKs that other writers put into the store for the version before.
 
         Return the ids of those that could not be moved; the table is already rotated.
@@ -119,11 +108,11 @@ class _Moving:
             keks = self.resolver.keks(metadata)
             under = {id_ for id_, kek in keks.items() if kek.master_key_id != target}
             late += sorted(under - metadata.keys.keys() - self.stuck)
-            self.move_store(table, target, but=target)
+            self._move_store(table, target, but=target)
             return ()
         return tuple(late)
 
-    def move_store(self, table: IcebergTable, target: str, but: str | None = None) -> None:
+    def _move_store(self, table: IcebergTable, target: str, but: str | None = None) -> None:
         """Move the KEKs of the store that are not moved yet, except those under one master key.
 
         A KEK that only older versions need does not block the move if it cannot be unwrapped: its

@@ -12,17 +12,50 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from typing import Protocol
 
 from modcrypt.errors import ModcryptError
-from modcrypt.iceberg.rotate.dek_rotation import Run, rotate_deks
-from modcrypt.iceberg.rotate.kek_rotation import rotate_kek
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.rotate.dek_rotation import DekRotation, Run
+from modcrypt.iceberg.rotate.kek_rotation import KekRotation
 from modcrypt.iceberg.rotate.manifest_rewrapping import Reseal
-from modcrypt.iceberg.rotate.mek_rotation import rotate_mek
-from modcrypt.iceberg.rotate.rotation_report import Rotated, TableRotation
+from modcrypt.iceberg.rotate.mek_rotation import MekRotation
+from modcrypt.iceberg.rotate.rotation_report import (
+    CountingClient,
+    Rotated,
+    TableRotation,
+    count_kms_calls,
+    older_versions,
+    target_of,
+    with_resolver,
+)
 from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.new_files import NewFiles
 
 __all__ = ["TableRotation", "rotate_table"]
+
+
+class Rotation(Protocol):
+    """A rotation of one kind of keys.
+
+    Attributes:
+        has_work: Whether there is anything to rotate; known after `plan`.
+        in_table: Whether a rotation changes the table, and not only its key store.
+    """
+
+    has_work: bool
+    in_table: bool
+
+    def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
+        """Return what would be done; `target` is the id of the master key."""
+
+    def next_version(self, table: IcebergTable) -> TableMetadata:
+        """Return the metadata of the next version; write files that it needs once."""
+
+    def finish(self, table: IcebergTable) -> TableRotation:
+        """Return what was done, once the table has been changed."""
 
 
 def rotate_table(
@@ -68,21 +101,34 @@ def rotate_table(
         raise ValueError(
             f'run is only for "dek", and reseal only for "kek"; remove the one not for {what!r}'
         )
+    if what == "dek" and new_master_key_id is not None:
+        raise ValueError(
+            'rotating "dek" keeps the master key; remove new_master_key_id, or rotate "kek" '
+            'or "mek"'
+        )
     started = time.monotonic()
-    if what == "dek":
-        if new_master_key_id is not None:
-            raise ValueError(
-                'rotating "dek" keeps the master key; remove new_master_key_id, or rotate "kek" '
-                'or "mek"'
-            )
-        done = rotate_deks(table, dry_run, run)
-    elif what == "mek":
-        done = rotate_mek(table, new_master_key_id, dry_run)
-    elif what == "kek":
-        done = rotate_kek(table, new_master_key_id, dry_run, reseal)
-    else:
-        raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
+    counted, client = count_kms_calls(table)
+    with NewFiles(counted.walk.locations) as files:
+        rotation: Rotation
+        if what == "dek":
+            rotation = DekRotation(table.metadata, files, run)
+        elif what == "mek":
+            rotation = MekRotation(counted.resolver, new_master_key_id)
+        elif what == "kek":
+            rotation = KekRotation(counted.resolver, new_master_key_id, files, reseal)
+        else:
+            raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
+        done = rotation.plan(counted, target_of(counted, new_master_key_id), client)
+        result = table
+        if not dry_run and rotation.has_work:
+            if rotation.in_table:
+                counted = commit(counted, rotation.next_version, files=files)
+            done = replace(rotation.finish(counted), kms_calls=client.calls)
+            result = with_resolver(counted, table.resolver)
     lost: tuple[str, ...] = ()
     with contextlib.suppress(ModcryptError, OSError):  # the key store failed after the rotation
-        lost = lost_keys(done.table)
-    return replace(done, lost=lost, seconds=time.monotonic() - started)
+        lost = lost_keys(result)
+    return replace(
+        done, table=result, dry_run=dry_run, older_versions=older_versions(counted), lost=lost,
+        seconds=time.monotonic() - started,
+    )  # fmt: skip
