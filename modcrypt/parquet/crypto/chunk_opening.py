@@ -156,6 +156,8 @@ class ChunkOpening:
                 self._footer.cipher, chunk.key, chunk.ordinal, chunk.column, chunk.path, self._hint
             )
         if stored.encrypted_column_metadata is None:
+            if chunk.cipher is not None and chunk.kind == FOOTER_KEY and self._footer.is_verified:
+                chunk.key_works = True  # the key opened the footer, which contains the metadata
             try:
                 check_metadata_key(stored, chunk.where)
             except FormatError as error:

@@ -140,8 +140,8 @@ class Footer:
         assert self._cipher is not None, self.locked
         return self._cipher
 
-    def accept_cipher(self, cipher: FileCipher) -> None:
-        """Use a cipher for the file's modules."""
+    def accept_cipher(self, cipher: FileCipher | None) -> None:
+        """Use a cipher for the file's modules; None opens none of them."""
         self._cipher = cipher
 
     @property

@@ -29,11 +29,9 @@ __all__ = [
     "check_shape",
     "chunk_spans",
     "file_spans",
-    "find_overlaps",
+    "locate_parts",
     "names_dictionary",
     "ordinal_faults",
-    "overlap_error",
-    "part_spans",
     "shape_faults",
     "sort_for_writing",
     "too_many_pages_error",
@@ -125,35 +123,45 @@ def chunk_spans(
     chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source
 ) -> list[Span]:
     """Return the spans of some chunks, given by row group and column; else like `file_spans`."""
-    report = Report(strict=True)
-    spans = sorted(
-        span
-        for (r, c), chunk in chunks.items()
-        for span in part_spans(chunk, r, c, body_end, source, report)
-    )
-    for span, other, _ in find_overlaps(spans):
-        raise overlap_error(span, other)
-    return spans
+    return locate_parts(chunks, body_end, source, Report(strict=True))[0]
 
 
-def part_spans(
-    chunk: ThriftStruct, row_group: int, column: int, body_end: int, source: Source,
+def locate_parts(
+    chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source,
     report: Report, place: tuple[int, int] | tuple[()] = (),
-) -> Iterator[Span]:  # fmt: skip
-    """Yield the spans of one chunk's parts, and report those at impossible places.
+) -> tuple[list[Span], set[Span]]:  # fmt: skip
+    """Return the spans of chunks sorted by position, and those that begin inside others.
+
+    Spans at impossible places are reported and left out, and overlaps are reported.
 
     Args:
-        chunk: ColumnChunk with its `meta_data`.
-        row_group: Ordinal of the row group.
-        column: Ordinal of the column.
+        chunks: ColumnChunks with their `meta_data`, by row group and column.
         body_end: Offset at which the footer starts.
-        source: The file, read to measure a bloom filter without a stored length.
-        report: Report about impossible places.
+        source: The file, read to measure bloom filters without a stored length.
+        report: Report about the places.
         place: Range of the bytes that state the places, for findings.
 
     Raises:
         FormatError, LimitError: The report is strict; as for `file_spans`.
     """
+    spans = sorted(
+        span
+        for (r, c), chunk in chunks.items()
+        for span in _part_spans(chunk, r, c, body_end, source, report, place)
+    )
+    overlapping = set()
+    for span, other, end in _find_overlaps(spans):
+        error = FormatError(f"{span} starts at byte {span.start}, inside {other}")
+        report.add_error(error, span.start, min(span.end, end))
+        overlapping.add(span)
+    return spans, overlapping
+
+
+def _part_spans(
+    chunk: ThriftStruct, row_group: int, column: int, body_end: int, source: Source,
+    report: Report, place: tuple[int, int] | tuple[()],
+) -> Iterator[Span]:  # fmt: skip
+    """Yield the spans of one chunk's parts, and report those at impossible places."""
     for part, find in _FINDERS:
         try:
             found = find(chunk, source, body_end)
@@ -187,23 +195,14 @@ def _check_place(span: Span, body_end: int) -> None:
         )
 
 
-def find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
-    """Yield each span that begins inside an earlier one, that one, and where it ends.
-
-    Args:
-        spans: Spans sorted by position.
-    """
+def _find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
+    """Yield each span that begins inside an earlier one, that one, and where it ends."""
     reached, last = MAGIC_SIZE, None
     for span in spans:
         if last is not None and span.start < reached and span.end > span.start:
             yield span, last, reached
         if span.end > reached:
             reached, last = span.end, span
-
-
-def overlap_error(span: Span, other: Span) -> FormatError:
-    """Return the error for a span that begins inside another one."""
-    return FormatError(f"{span} starts at byte {span.start}, inside {other}")
 
 
 def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
@@ -273,7 +272,8 @@ def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
     for r, row_group in enumerate(metadata.row_groups):
         if row_group.ordinal not in (None, r):
             yield FormatError(
-                f"row group {r} declares ordinal {row_group.ordinal}: row groups were reordered"
+                f"row group {r} declares ordinal {row_group.ordinal}: row groups were reordered or "
+                "removed; parquet-java opens modules by the ordinal, Arrow C++ by the position"
             )
 
 

@@ -21,6 +21,7 @@ from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
+    FOOTER_KEY,
     declares_plaintext,
     find_kinds,
     given_key_faults,
@@ -30,15 +31,13 @@ from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
-from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.idl import ThriftStruct, copy, new
 from modcrypt.parquet.format.modules import (
     MAX_COLUMNS,
     MAX_ROW_GROUPS,
     Span,
-    find_overlaps,
+    locate_parts,
     ordinal_faults,
-    overlap_error,
-    part_spans,
     shape_faults,
 )
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
@@ -48,6 +47,9 @@ __all__ = ["ChunkPlan"]
 
 MAX_EXPLAINED = 200
 """Number of findings in a file after which faults in column metadata are no longer diagnosed."""
+
+_NOWHERE = new("ColumnMetaData", total_compressed_size=0, data_page_offset=0)
+"""Metadata that stands in for hidden metadata: the indexes of the chunk can be located."""
 
 MAX_GAPS = 8
 """Maximum number of gaps listed: Polars leaves one after each chunk of a plaintext file."""
@@ -63,11 +65,12 @@ class ChunkPlan:
     report: Report
     leaves: list[Leaf] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
+    listed: list[Chunk] = field(default_factory=list)  # all chunks, by row group and column
+    chunks: list[Chunk] = field(default_factory=list)  # chunks whose place is known
     keys: dict[int, Key] = field(default_factory=dict)  # by column, from its first row group
     all_known: bool = True  # whether every chunk's place is known
     _detective: Detective | None = None
-    _opening: ChunkOpening = field(init=False)
+    opening: ChunkOpening = field(init=False)
 
     def find_chunks(self) -> None:
         """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
@@ -77,21 +80,23 @@ class ChunkPlan:
             self.report.add_note("file", None, note)
             return
         self.paths = [".".join(leaf.path) for leaf in self.leaves]
-        self._opening = ChunkOpening(self.footer, self.properties, self.leaves, self.report)
-        chunks = [
+        self.opening = ChunkOpening(self.footer, self.properties, self.leaves, self.report)
+        self.listed = [
             chunk
             for r, row_group in enumerate(metadata.row_groups)
             for chunk in self._list_chunks(r, row_group)
         ]
-        for chunk in chunks:  # all keys first: the diagnosis of one chunk tries other chunks' keys
+        for chunk in self.listed:  # the diagnosis of one chunk tries other chunks' keys
             self._find_key(chunk)
         if self.footer.has_cipher:
             self._detective = self.make_detective(self.footer.cipher)
-        for chunk in chunks:
-            if self._locate_chunk(chunk):
+        for chunk in self.listed:
+            if self._open_metadata(chunk):
                 self.chunks.append(chunk)
             else:
                 self.all_known = False
+                chunk.struct = copy(chunk.stored)
+                chunk.struct.meta_data = _NOWHERE
         self._check_kinds()
         self._check_places()
 
@@ -106,7 +111,8 @@ class ChunkPlan:
         shape = shape_faults(metadata, len(self.leaves), plain=plain)
         for fault in chain(shape, ordinal_faults(metadata)):
             self.report.add_error(fault, *self.footer.inside)
-        return len(self.leaves) <= MAX_COLUMNS and len(metadata.row_groups) <= MAX_ROW_GROUPS
+        fits = len(self.leaves) <= MAX_COLUMNS and len(metadata.row_groups) <= MAX_ROW_GROUPS
+        return fits or plain
 
     def make_detective(self, cipher: FileCipher) -> Detective:
         """Return a new Detective that knows the file's keys."""
@@ -122,7 +128,7 @@ class ChunkPlan:
         if len(row_group.columns) != len(self.leaves):
             self.all_known = False
         for c in range(min(len(row_group.columns), len(self.leaves))):
-            yield self._opening.chunk(r, c)
+            yield self.opening.chunk(r, c)
 
     def _find_key(self, out: Chunk) -> None:
         """Look for a chunk's key, and note the reason if there is none."""
@@ -135,8 +141,10 @@ class ChunkPlan:
                 )
                 self.report.add_note("column", path, why, by_design=declared)
             return
-        self._opening.name_key(out)
-        answer = self._opening.find_key(out.row_group, out.column)
+        self.opening.name_key(out)
+        answer = self.opening.find_key(out.row_group, out.column)
+        if answer.key is None or (out.kind == FOOTER_KEY and not footer.has_cipher):
+            out.key_works = False
         if not footer.has_cipher:
             self.report.add_note("column", path, footer.locked, footer.answer.word)
         elif answer.key is None:
@@ -147,13 +155,13 @@ class ChunkPlan:
 
     # --- column metadata -------------------------------------------------------------------------
 
-    def _locate_chunk(self, out: Chunk) -> bool:
-        """Find the place of a chunk; return whether it is known."""
+    def _open_metadata(self, out: Chunk) -> bool:
+        """Open a chunk's metadata; return whether its place is known."""
         stored = out.stored
         if stored.file_path is not None:
             return False
-        self._opening.open(out, self._add_metadata_fault)
-        if out.key_works:
+        self.opening.open(out, self._add_metadata_fault)
+        if out.key_works and stored.encrypted_column_metadata is not None:
             # The bytes of a verified footer are counted already, and contain this module.
             size = 0 if self.footer.is_verified else len(stored.encrypted_column_metadata)
             self.report.count_verified(size)
@@ -171,10 +179,6 @@ class ChunkPlan:
             self._add_footer_fault(
                 "format", f"{out.where}: it has {md.num_values} values, but no pages"
             )
-        faults, footer = self.report.faults, self.footer
-        place = out.row_group, out.column, footer.body_end
-        out.spans = sorted(part_spans(out.struct, *place, self.source, self.report, footer.inside))
-        self.all_known = self.all_known and self.report.faults == faults
         return True
 
     def _add_metadata_fault(self, out: Chunk, error: ModcryptError) -> None:
@@ -236,12 +240,18 @@ class ChunkPlan:
 
     def _check_places(self) -> None:
         """Report overlapping parts, and bytes between parts that nothing refers to."""
-        chunks = {(chunk.row_group, chunk.column): chunk for chunk in self.chunks}
-        spans = sorted(span for chunk in self.chunks for span in chunk.spans)
-        for span, other, end in find_overlaps(spans):
-            error = overlap_error(span, other)
-            self.report.add_error(error, span.start, min(span.end, end))
-            chunks[span.row_group, span.column].overlapping.add(span.part)
+        chunks = {(chunk.row_group, chunk.column): chunk for chunk in self.listed}
+        structs = {place: c.struct for place, c in chunks.items() if c.stored.file_path is None}
+        faults, footer = self.report.faults, self.footer
+        spans, overlapping = locate_parts(
+            structs, footer.body_end, self.source, self.report, footer.inside
+        )
+        for span in spans:
+            chunk = chunks[span.row_group, span.column]
+            chunk.spans.append(span)
+            if span in overlapping:
+                chunk.overlapping.add(span.part)
+        self.all_known = self.all_known and self.report.faults == faults + len(overlapping)
         gaps = list(_find_gaps(spans, self.footer.body_end))
         if not gaps or not self.all_known:  # chunks whose place is unknown may lie in the gaps
             return

@@ -6,15 +6,13 @@ visible without keys, and states the reason. It does not decide whether a file c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from modcrypt.aad import MAX_ORDINAL, module_aad
+from modcrypt.aad import module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher, TagError
 from modcrypt.errors import FormatError, KeyNotFoundError, KmsUnavailableError, PlaintextError
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
-from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY
+from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.crypto_fields import CryptoFields
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
@@ -23,7 +21,7 @@ from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE, read_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.schema import Leaf, leaf_elements
+from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 
 __all__ = ["FooterView", "view_chunks", "view_footer"]
 
@@ -37,7 +35,6 @@ class FooterView:
         properties: Keys for this file.
         fields: Fields that are readable before the footer is authenticated.
         regions: Regions of the footer and of the bytes around it.
-        is_usable: Whether the footer key and the file AAD open modules.
         unbound: Whether the footer was opened without any AAD, as DuckDB encrypts it.
         has_parquet_go_signature: Whether the signature is parquet-go/parquet-go's own, which no
             other reader verifies.
@@ -49,7 +46,6 @@ class FooterView:
     properties: FileDecryptionProperties
     fields: CryptoFields
     regions: list[Region]
-    is_usable: bool = False
     unbound: bool = False
     has_parquet_go_signature: bool = False
     reasons: tuple[str, ...] = ()
@@ -67,9 +63,9 @@ class FooterView:
         return next(region.state for region in reversed(self.regions) if region.kind in _JUDGED)
 
     def set_state(self, state: State) -> None:
-        """Change the state of an encrypted footer."""
+        """Change the state of the footer's tag or signature."""
         self.regions = [
-            replace(region, state=state) if region.kind == "footer" else region
+            replace(region, state=state) if region.kind in _JUDGED else region
             for region in self.regions
         ]
 
@@ -109,9 +105,9 @@ def view_footer(source: Source, properties: FileDecryptionProperties | None) -> 
     if encrypted and footer.algorithm is not None and footer.algorithm.aad_file_unique is None:
         _open_without_aad(view)
         return view
-    view.is_usable = footer.has_cipher and fault is None
-    if encrypted and fault is not None:
-        footer.metadata = None
+    if fault is not None:
+        footer.accept_cipher(None)
+        footer.metadata = None if encrypted else footer.metadata
         if view.authenticated:
             view.set_state("unchecked")
     if fault is None and footer.signature_fault is not None:
@@ -124,11 +120,10 @@ def view_footer(source: Source, properties: FileDecryptionProperties | None) -> 
 
 
 def _relax_properties(properties: FileDecryptionProperties | None) -> FileDecryptionProperties:
-    """Return properties that require only keys and AAD prefix."""
-    if properties is None:
-        return FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
+    """Return properties that require nothing but the AAD prefix."""
     # No page is opened, so a forged name of an algorithm is harmless.
-    return replace(properties, algorithms=ALGORITHMS, require_encrypted=True)
+    given = properties or FileDecryptionProperties()
+    return replace(given, algorithms=ALGORITHMS, require_encrypted=False)
 
 
 def _add_missing_key(view: FooterView) -> None:
@@ -184,56 +179,22 @@ def _verify_parquet_go_signature(view: FooterView) -> bool:
 # --- column chunks -------------------------------------------------------------------------------
 
 
-def view_chunks(view: FooterView) -> tuple[list[Leaf], list[Chunk]]:
-    """Return the leaves and the chunks, by row group and column, as far as the keys reveal them.
+def view_chunks(view: FooterView, source: Source) -> ChunkPlan:
+    """Find the column chunks as far as the keys reveal them.
 
     The reasons for missing column keys are added to the view.
-
-    Raises:
-        FormatError, LimitError: The schema is invalid, or does not match the row groups.
     """
+    plan = ChunkPlan(source, view.properties, view.footer, Report(MAX_FINDINGS))
     if view.metadata is None:
-        return [], []
-    leaves = leaf_elements(view.metadata.schema)
-    opening = ChunkOpening(view.footer, view.properties, leaves, Report())
-    chunks = list(_view_row_groups(view, leaves, opening))
-    view.reasons += tuple(opening.keys.messages)
-    view.unavailable = view.unavailable or opening.keys.is_unavailable
-    return leaves, chunks
-
-
-def _view_row_groups(
-    view: FooterView, leaves: list[Leaf], opening: ChunkOpening
-) -> Iterator[Chunk]:
-    for r, row_group in enumerate(view.footer.metadata.row_groups):
-        if len(row_group.columns) != len(leaves):
-            raise FormatError(
-                f"row group {r} has {len(row_group.columns)} column chunks, but the schema "
-                f"has {len(leaves)}"
-            )
-        for c in range(len(leaves)):
-            chunk = opening.chunk(r, c)
-            if chunk.encrypted or view.unbound:
-                _open_chunk(view, opening, chunk)
-            yield chunk
-
-
-def _open_chunk(view: FooterView, opening: ChunkOpening, chunk: Chunk) -> None:
-    """Open a chunk's column metadata, if there is a key, and note whether the key is right."""
-    if view.unbound:
-        chunk.kind = chunk.kind if chunk.encrypted else FOOTER_KEY
-        chunk.key_works = True
-    opening.name_key(chunk)
-    if view.unbound:
-        return
-    key = opening.find_key(chunk.row_group, chunk.column).key
-    if key is None or (chunk.kind == FOOTER_KEY and not view.is_usable):
-        chunk.key_works = False
-    elif view.is_usable and max(chunk.ordinal, chunk.column) <= MAX_ORDINAL:
-        chunk.key = key
-        opening.open(chunk)
+        return plan
+    plan.find_chunks()
+    for chunk in plan.listed:
+        if view.unbound:
+            chunk.kind = chunk.kind if chunk.encrypted else FOOTER_KEY
+            chunk.key_name, chunk.key_works = chunk.key_name or view.footer.key_name, True
         if chunk.key_works is False:
             chunk.cipher = None
-        elif chunk.stored.encrypted_column_metadata is None:
-            # Metadata under the footer key is part of the footer; other keys stay unchecked.
-            chunk.key_works = (view.authenticated and chunk.kind != COLUMN_KEY) or None
+    if plan.listed:
+        view.reasons += tuple(plan.opening.keys.messages)
+        view.unavailable = view.unavailable or plan.opening.keys.is_unavailable
+    return plan

@@ -227,9 +227,9 @@ def inspect_parquet(
                 f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
             )
         view = view_footer(opened, properties)
-        leaves, chunks = view_chunks(view)
-        walk = walk_regions(opened, view, chunks, pages=pages)
-        return _build_inspection(opened, view, leaves, chunks, walk)
+        plan = view_chunks(view, opened)
+        walk = walk_regions(opened, view, plan, pages=pages)
+        return _build_inspection(opened, view, plan.leaves, plan.listed, walk)
 
 
 def _build_inspection(

@@ -10,24 +10,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import itemgetter
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, PlaintextError, TagMismatchError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
-from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
-from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new, unknown_fields
+from modcrypt.parquet.format.idl import decode, unknown_fields
 from modcrypt.parquet.format.modules import (
     MAX_INDEX,
     STRUCTS,
     Part,
     Span,
-    find_overlaps,
-    overlap_error,
-    part_spans,
 )
+from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_checks import PageWalk
@@ -72,59 +70,37 @@ class RegionWalk:
     faults: list[str] = field(default_factory=list)
 
 
-def walk_regions(
-    source: Source, view: FooterView, chunks: list[Chunk], *, pages: bool
-) -> RegionWalk:
+def walk_regions(source: Source, view: FooterView, plan: ChunkPlan, *, pages: bool) -> RegionWalk:
     """Map every byte of a file to a region.
 
     Args:
         source: File to map.
         view: Footer of the file.
-        chunks: Column chunks of the file.
+        plan: Column chunks of the file.
         pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
     """
-    walk = RegionWalk()
+    walk = RegionWalk(regions=view.regions, faults=list(_list_faults(view, plan)))
     mapper = _Mapper(source, view, walk, pages)
-    spans = _list_spans(source, view, chunks, walk)
-    by_place = {(chunk.row_group, chunk.column): chunk for chunk in chunks}
-    walk.regions += view.regions
-    mapper.probe(spans, by_place)
-    for span in spans:
-        mapper.add(span, by_place[span.row_group, span.column])
+    parts = sorted(
+        ((span, c) for c in plan.listed for span in c.spans if span.part not in c.overlapping),
+        key=itemgetter(0),
+    )
+    mapper.probe([(s, c) for s, c in parts if s.part is Part.PAGES and c.cipher is not None])
+    for span, chunk in parts:
+        mapper.add(span, chunk)
     # A plaintext footer hides the places of bloom filters, and an encrypted one hides everything.
-    if view.metadata is None or any(seen.encrypted and not seen.key_works for seen in chunks):
+    if view.metadata is None or any(c.encrypted and not c.key_works for c in plan.listed):
         mapper.add_hidden()
     walk.regions = list(fill_gaps(walk.regions, source.size))
     return walk
 
 
-# --- places of parts -----------------------------------------------------------------------------
-
-
-def _list_spans(
-    source: Source, view: FooterView, chunks: list[Chunk], walk: RegionWalk
-) -> list[Span]:
-    """Return the parts of all chunks sorted by position, without those at invalid places."""
-    report, body_end = Report(MAX_FINDINGS), view.footer.body_end
-    nowhere = new("ColumnMetaData", total_compressed_size=0, data_page_offset=0)
-    spans: list[Span] = []
-    for seen in chunks:
-        place = seen.row_group, seen.column, body_end
-        spans += part_spans(_fill_metadata(seen, nowhere), *place, source, report)
-    spans.sort()
-    overlaps = {span: overlap_error(span, other) for span, other, _ in find_overlaps(spans)}
-    walk.faults += [finding.message for finding in report.finish("the file")]
-    walk.faults += map(str, overlaps.values())
-    return [span for span in spans if span not in overlaps]
-
-
-def _fill_metadata(seen: Chunk, nowhere: ThriftStruct) -> ThriftStruct:
-    """Return a chunk with its decrypted ColumnMetaData; `nowhere` stands in for a hidden one."""
-    if seen.struct is not None:
-        return seen.struct
-    struct = copy(seen.stored)
-    struct.meta_data = nowhere if seen.metadata is None else seen.metadata
-    return struct
+def _list_faults(view: FooterView, plan: ChunkPlan) -> Iterator[str]:
+    """Yield the inconsistencies in a footer; keys and what the caller requires are none."""
+    for finding in plan.report.finish("the file"):
+        about_key = finding.word == TagMismatchError.word or finding.message in view.reasons
+        if finding.severity == "fault" and not about_key and finding.word != PlaintextError.word:
+            yield finding.message
 
 
 # --- regions of parts ----------------------------------------------------------------------------
@@ -138,22 +114,17 @@ class _Mapper:
         self._window = Window(source)
         self._frames = Frames(self._window, view.footer.algorithm_name)
 
-    def probe(self, spans: list[Span], chunks: dict[tuple[int, int], Chunk]) -> None:
-        """Probe the first pages of one column, preferably one with levels."""
-        best: tuple[Span, Chunk] | None = None
-        for span in spans:
-            seen = chunks[span.row_group, span.column]
-            if span.part is not Part.PAGES or seen.cipher is None:
-                continue
-            has_levels = seen.leaf.max_definition + seen.leaf.max_repetition > 0
-            if best is None or has_levels:
-                best = span, seen
-            if has_levels:
-                break
-        if best is not None:
-            self._walk.probe = probe_pages(self._window, *best)
-            if self._walk.probe.clear_levels:
-                self._walk.clear_levels[best[1].path] = None
+    def probe(self, parts: list[tuple[Span, Chunk]]) -> None:
+        """Probe the first pages of one of these columns, preferably one with levels."""
+        if not parts:
+            return
+        nested = (
+            part for part in parts if part[1].leaf.max_definition + part[1].leaf.max_repetition
+        )
+        span, chunk = next(nested, parts[0])
+        self._walk.probe = probe_pages(self._window, span, chunk)
+        if self._walk.probe.clear_levels:
+            self._walk.clear_levels[chunk.path] = None
 
     def add(self, span: Span, seen: Chunk) -> None:
         """Add the regions of one part."""

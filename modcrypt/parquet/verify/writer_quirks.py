@@ -133,16 +133,10 @@ def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
         return
     ordinals = [row_group.ordinal for row_group in view.metadata.row_groups]
     missing = [r for r, ordinal in enumerate(ordinals) if ordinal is None]
-    moved = [r for r, ordinal in enumerate(ordinals) if ordinal not in (None, r)]
     if missing:
         yield (
             f"{len(missing)} of {format_count(len(ordinals), 'row group')} have no ordinal: "
             "parquet-java finds no modules there."
-        )
-    if moved:
-        yield (
-            f"Row groups were reordered or removed: {list_names(map(str, moved))} declare "
-            "another ordinal. parquet-java uses that ordinal, Arrow C++ the position."
         )
     added = take_mark(copy(view.metadata))
     if "encoding_stats" in added:
@@ -150,8 +144,6 @@ def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
             "Encryption added encoding statistics for parquet-java to chunks whose encodings "
             "name a dictionary that does not exist, as Impala's do; decryption removes them."
         )
-    if view.metadata.num_rows != sum(group.num_rows for group in view.metadata.row_groups):
-        yield "The number of rows in the footer differs from the sum of its row groups."
 
 
 def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterator[str]:
@@ -187,15 +179,6 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterat
             "Encodings name a dictionary without a dictionary page, or the other way round, and "
             "encoding statistics are missing, as in Impala's files: parquet-java opens the first "
             f"page as one of the wrong kind, and fails. Columns: {list_names(misled)}."
-        )
-    kinds: dict[str, str] = {}
-    mixed = {
-        seen.path: None for seen in chunks if kinds.setdefault(seen.path, seen.kind) != seen.kind
-    }
-    if mixed:
-        yield (
-            "Columns whose encryption differs between row groups, which no writer produces: "
-            f"{list_names(mixed)}."
         )
     refused = dict.fromkeys(
         seen.path for seen in chunks if seen.key is not None and seen.key_works is False
