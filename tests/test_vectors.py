@@ -25,6 +25,7 @@ from modcrypt.aead import CTR_SLACK, CtrCipher, GcmCipher
 from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import FileCipher
+from tests.support.agreement import check_agreement
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
@@ -175,6 +176,11 @@ def test_faulty_files_are_refused_with_word_and_module(case: Case) -> None:
         assert str(module) in str(error)
     else:
         assert not isinstance(error, TagMismatchError)
+
+
+@each(PARQUET)
+def test_verification_agrees_with_reading(case: Case) -> None:
+    check_agreement(vectors.case_bytes(case), reading(case))
 
 
 @each(PARQUET)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import random
+from typing import Any
 
 import pytest
 
-from modcrypt import ModcryptError, decrypt_parquet, verify_parquet
+from modcrypt import FileDecryptionProperties
+from tests.support.agreement import check_agreement
 from tests.support.cases import each_case
 from tests.support.file_kinds import CASES, Case
 from tests.support.randomness import dice, examples
+from tests.support.shared_vectors import listed, shared_vectors, tampered_reader
+from tests.support.tamper.attacks import ATTACKS, Attack
+from tests.support.tamper.files import DATA, Base
+from tests.support.tamper.readers import properties
 
 
 def _alter(data: bytes, rng: random.Random) -> bytes:
@@ -36,21 +41,23 @@ def _alter(data: bytes, rng: random.Random) -> bytes:
 def test_a_file_is_read_exactly_where_verification_finds_no_fault(case: Case) -> None:
     data, rng = case.write(), dice(f"agreement {case.name}")
     for _ in range(examples(150)):
-        altered = _alter(data, rng)
-        checked = verify_parquet(altered, case.reader, threads=1)
-        faults = [finding for finding in checked.findings if finding.severity == "fault"]
-        failure = _read(altered, case)
-        if failure is not None:
-            assert faults, f"reading fails with {failure}, but verification finds nothing"
-            continue
-        # Decryption copies the parts of a plaintext column as they are.
-        unread = [fault for fault in faults if "column c" not in fault.message]
-        assert not unread, f"read in spite of {unread[0].message}"
+        check_agreement(_alter(data, rng), case.reader)
 
 
-def _read(data: bytes, case: Case) -> ModcryptError | None:
-    try:
-        decrypt_parquet(data, io.BytesIO(), case.reader, threads=1)
-    except ModcryptError as error:
-        return error
-    return None
+@each_case(("folder", "entry"), [*listed("entries"), *listed("tampered")])
+def test_the_same_of_files_of_other_writers(folder: str, entry: dict[str, Any]) -> None:
+    data = (shared_vectors() / folder / entry["file"]).read_bytes()
+    check_agreement(data, FileDecryptionProperties(**tampered_reader(entry)))
+
+
+ALTERED = [
+    pytest.param(attack, base, id=f"{attack.name}; {base.name}")
+    for attack in ATTACKS
+    for base in attack.bases
+    if not (base.reading.material or base.reading.folder)
+]
+
+
+@each_case(("attack", "base"), ALTERED)
+def test_the_same_of_every_attack(attack: Attack, base: Base) -> None:
+    check_agreement(attack.altered(base)[DATA], properties(attack.reading(base)))
