@@ -43,8 +43,8 @@ class ChunkChecker:
         *,
         regions: bool,
     ) -> None:
-        self.source, self.window, self.scratch = source, Window(source), Scratch()
-        self.frames = Frames(self.window, algorithm)
+        self.source, self.scratch = source, Scratch()
+        self.frames = Frames(Window(source), algorithm)
         self._cipher, self._detective, self._regions = cipher, detective, regions
 
     def check(self, chunk: Chunk) -> Report:
@@ -84,7 +84,7 @@ class _Check:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
             facts = PageWalk(
-                checker.window, self.report, checker.frames, checker.scratch,
+                self.report, checker.frames, checker.scratch,
                 sorted(location.offset for location in starts),
                 keep_headers=column_index is not None,
             ).walk(self.spans[Part.PAGES])  # fmt: skip

@@ -7,17 +7,16 @@ Keys, wrapped keys, and key metadata that may hold keys are never shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError
-from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.type_names import codec_name, logical_name, physical_name
 from modcrypt.parquet.verify.footer_view import FooterView, view_chunks, view_footer
 from modcrypt.parquet.verify.leaks import (
@@ -27,14 +26,15 @@ from modcrypt.parquet.verify.leaks import (
     describe_leaks,
     list_visible_parts,
 )
-from modcrypt.parquet.verify.region_walk import RegionWalk, walk_regions
+from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writer
 from modcrypt.pkmt1.key_info import KeyInfo, key_info
 
 __all__ = ["ColumnInspection", "Inspection", "KeyInfo", "inspect_parquet"]
 
 _AGS1_MAGIC = b"AGS1"
-_MAX_REASONS = 20
+
+_KeyKind: TypeAlias = Literal["footer key", "column key", "hidden"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ColumnInspection:
     path: str
     physical_type: str
     logical_type: str | None
-    key: Literal["footer key", "column key", "hidden"] | None
+    key: _KeyKind | None
     key_info: KeyInfo
     has_key: bool | None
     codec: str | None
@@ -227,54 +227,47 @@ def inspect_parquet(
                 f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
             )
         view = view_footer(opened, properties)
-        plan = view_chunks(view, opened)
-        walk = walk_regions(opened, view, plan, pages=pages)
-        return _build_inspection(opened, view, plan.leaves, plan.listed, walk)
+        walk = RegionWalk(opened, view, view_chunks(view, opened), pages)
+        walk.run()
+        return _build_inspection(walk)
 
 
-def _build_inspection(
-    source: Source, view: FooterView, leaves: list[Leaf], chunks: list[Chunk],
-    walk: RegionWalk,
-) -> Inspection:  # fmt: skip
-    metadata, parameters = view.metadata, view.footer.algorithm
-    created_by = None if metadata is None or not metadata.created_by else metadata.created_by
-    created = None if created_by is None else decode_text(created_by)
+def _build_inspection(walk: RegionWalk) -> Inspection:
+    view, footer, metadata = walk.view, walk.view.footer, walk.view.metadata
+    created = None
+    if metadata is not None and metadata.created_by:
+        created = decode_text(metadata.created_by)
     writer = identify_writer(view, created)
-    footer_key = (
-        key_info(view.footer.key_metadata) if view.footer.encrypted else KeyInfo(kind="none")
-    )
-    columns = _inspect_columns(view, leaves, chunks, walk, footer_key)
-    keys = [footer_key, *(column.key_info for column in columns if _is_key_visible(view, column))]
+    footer_key = key_info(footer.key_metadata) if footer.encrypted else KeyInfo(kind="none")
+    columns = tuple(_inspect_columns(walk, footer_key))
+    keys = [footer_key]
+    if footer.plaintext_footer:  # the key metadata of columns is readable without keys
+        keys += [column.key_info for column in columns if column.key == "column key"]
     visible = {column.path: column.visible for column in columns}
-    more = len(view.reasons) - _MAX_REASONS
-    reasons = [*view.reasons[:_MAX_REASONS], *([f"{more} more"] if more > 0 else [])]
-    leaks = describe_leaks(view, chunks, visible, walk, keys)
+    unique = None if footer.algorithm is None else footer.algorithm.aad_file_unique
+    entries = () if metadata is None else metadata.key_value_metadata or ()
     return Inspection(
-        name=source.name,
-        size=source.size,
-        encrypted=view.footer.encrypted,
-        footer_mode="encrypted" if view.has_encrypted_footer else "plaintext",
-        algorithm=view.footer.algorithm_name,
+        name=walk.source.name,
+        size=walk.source.size,
+        encrypted=footer.encrypted,
+        footer_mode="plaintext" if footer.plaintext_footer else "encrypted",
+        algorithm=footer.algorithm_name,
         aad_prefix=_find_prefix(view),
-        stores_aad_prefix=view.footer.stored_prefix is not None,
+        stores_aad_prefix=footer.stored_prefix is not None,
         needs_aad_prefix=_needs_prefix(view),
-        aad_file_unique_size=(
-            None
-            if parameters is None or parameters.aad_file_unique is None
-            else len(parameters.aad_file_unique)
-        ),
+        aad_file_unique_size=None if unique is None else len(unique),
         footer_key=footer_key,
         footer_authenticated=view.authenticated,
         created_by=created,
         writer=writer,
         num_rows=None if metadata is None else metadata.num_rows,
         row_groups=None if metadata is None else len(metadata.row_groups),
-        columns=None if metadata is None else tuple(columns),
-        key_value_metadata=_list_entry_names(metadata),
+        columns=None if metadata is None else columns,
+        key_value_metadata=tuple(decode_text(entry.key) for entry in entries),
         regions=tuple(walk.regions),
-        leaks=tuple(leaks),
-        hidden=tuple(describe_hidden(view, chunks, walk, reasons)),
-        quirks=tuple(describe_quirks(view, chunks, walk, writer)),
+        leaks=tuple(describe_leaks(walk, visible, keys)),
+        hidden=tuple(describe_hidden(walk)),
+        quirks=tuple(describe_quirks(walk, writer)),
         kms_unavailable=view.unavailable,
     )
 
@@ -296,92 +289,55 @@ def _needs_prefix(view: FooterView) -> bool:
     )
 
 
-def _list_entry_names(metadata: ThriftStruct | None) -> tuple[str, ...]:
-    entries = () if metadata is None else metadata.key_value_metadata or ()
-    return tuple(decode_text(entry.key) for entry in entries)
-
-
-def _is_key_visible(view: FooterView, column: ColumnInspection) -> bool:
-    """Return whether a column's key metadata is readable without keys."""
-    return not view.has_encrypted_footer and column.key == "column key"
-
-
 # --- columns -------------------------------------------------------------------------------------
 
 
-def _inspect_columns(
-    view: FooterView, leaves: list[Leaf], chunks: list[Chunk], walk: RegionWalk,
-    footer_key: KeyInfo,
-) -> list[ColumnInspection]:  # fmt: skip
-    by_column: list[list[Chunk]] = [[] for _ in leaves]
-    for seen in chunks:
-        by_column[seen.column].append(seen)
-    infos: dict[bytes | None, KeyInfo] = {}
-    columns = []
-    for leaf, own in zip(leaves, by_column, strict=True):
-        element = view.metadata.schema[leaf.element]  # type: ignore[union-attr]  # has leaves
-        info = _find_key_info(own, view.footer.encrypted, footer_key, infos)
-        columns.append(_inspect_column(view, leaf, element, own, walk, info))
-    return columns
+def _inspect_columns(walk: RegionWalk, footer_key: KeyInfo) -> Iterator[ColumnInspection]:
+    plan, is_plain = walk.plan, walk.view.footer.plaintext_footer
+    by_column: list[list[Chunk]] = [[] for _ in plan.leaves]
+    for chunk in plan.listed:
+        by_column[chunk.column].append(chunk)
+    for leaf, own in zip(plan.leaves, by_column, strict=True):
+        element = plan.footer.metadata.schema[leaf.element]
+        metadata = [chunk.metadata for chunk in own]
+        known = None if None in metadata else metadata
+        visible = set[str]().union(*(list_visible_parts(walk, chunk) for chunk in own))
+        visible |= {"name", "type"} if is_plain else set()
+        kind, info = _find_key(own, plan.footer.encrypted, footer_key)
+        codecs = dict.fromkeys(codec_name(md.codec) for md in known or ())
+        yield ColumnInspection(
+            path=".".join(leaf.path),
+            physical_type=physical_name(element),
+            logical_type=logical_name(element),
+            key=kind,
+            key_info=info,
+            has_key=_has_key(own),
+            codec=", ".join(codecs) or None,
+            compressed_size=_sum_field(known, "total_compressed_size"),
+            uncompressed_size=_sum_field(known, "total_uncompressed_size"),
+            values=_sum_field(known, "num_values"),
+            visible=tuple(term for term in VISIBLE if term in visible),
+        )
 
 
-def _find_key_info(
-    own: list[Chunk], encrypted: bool, footer_key: KeyInfo, infos: dict[bytes | None, KeyInfo]
-) -> KeyInfo:
-    if not own:
-        return KeyInfo(kind="hidden" if encrypted else "none")
-    if not own[0].encrypted:
-        return KeyInfo(kind="none")
+def _find_key(
+    own: list[Chunk], encrypted: bool, footer_key: KeyInfo
+) -> tuple[_KeyKind | None, KeyInfo]:
+    """Return the kind of a column's key, given its chunks, and what the file states about it."""
+    if not own and encrypted:
+        return "hidden", KeyInfo(kind="hidden")
+    if not own or not own[0].encrypted:
+        return None, KeyInfo(kind="none")
     if not own[0].has_own_key:
-        return footer_key
-    metadata = own[0].stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-    if metadata not in infos:
-        infos[metadata] = key_info(metadata)
-    return infos[metadata]
-
-
-def _inspect_column(
-    view: FooterView, leaf: Leaf, element: ThriftStruct, own: list[Chunk],
-    walk: RegionWalk, info: KeyInfo,
-) -> ColumnInspection:  # fmt: skip
-    metadata = [seen.metadata for seen in own]
-    known = None if None in metadata else metadata
-    visible: set[str] = set().union(*(list_visible_parts(view, seen, walk) for seen in own))
-    if not view.has_encrypted_footer:
-        visible |= {"name", "type"}
-    return ColumnInspection(
-        path=".".join(leaf.path),
-        physical_type=physical_name(element),
-        logical_type=logical_name(element),
-        key=_find_key_kind(view, own),
-        key_info=info,
-        has_key=_has_key(own),
-        codec=_join_codecs(known),
-        compressed_size=_sum_field(known, "total_compressed_size"),
-        uncompressed_size=_sum_field(known, "total_uncompressed_size"),
-        values=_sum_field(known, "num_values"),
-        visible=tuple(term for term in VISIBLE if term in visible),
-    )
-
-
-def _find_key_kind(
-    view: FooterView, own: list[Chunk]
-) -> Literal["footer key", "column key", "hidden"] | None:
-    if not own:
-        return "hidden" if view.footer.encrypted else None
-    if not own[0].encrypted:
-        return None
-    return "column key" if own[0].has_own_key else "footer key"
+        return "footer key", footer_key
+    crypto = own[0].stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY
+    return "column key", key_info(crypto.key_metadata)
 
 
 def _has_key(own: list[Chunk]) -> bool | None:
     """Return whether a column's key is right in all row groups; None if it is unknown."""
-    states = {seen.key_works for seen in own}
+    states = {chunk.key_works for chunk in own}
     return states.pop() if len(states) == 1 else False if False in states else None
-
-
-def _join_codecs(metadata: Sequence[ThriftStruct] | None) -> str | None:
-    return None if not metadata else ", ".join(dict.fromkeys(codec_name(m.codec) for m in metadata))
 
 
 def _sum_field(metadata: Sequence[ThriftStruct] | None, name: str) -> int | None:

@@ -36,6 +36,7 @@ VISIBLE = (
 )  # fmt: skip
 """Terms for what is visible of a column, in the order of output."""
 
+_MAX_REASONS = 20
 _MORE_THAN_NEEDED = ("statistics", "size statistics", "geospatial statistics", "key-value metadata")
 
 # Keys of the file's metadata whose values describe the data.
@@ -58,7 +59,7 @@ def decode_text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-def list_visible_parts(view: FooterView, seen: Chunk, walk: RegionWalk) -> set[str]:
+def list_visible_parts(walk: RegionWalk, seen: Chunk) -> set[str]:
     """Return what a reader without keys sees of a column chunk, in terms of `VISIBLE`."""
     visible = {name for name in _INDEXES if seen.path in walk.unencrypted_parts.get(name, ())}
     if seen.path in walk.clear_levels:
@@ -72,7 +73,7 @@ def list_visible_parts(view: FooterView, seen: Chunk, walk: RegionWalk) -> set[s
         visible |= {"offset index"} if has_offset_index else set()
         if seen.metadata is not None and seen.metadata.bloom_filter_offset is not None:
             visible.add("bloom filter")
-    if view.has_encrypted_footer:
+    if walk.view.has_encrypted_footer:
         return visible
     visible |= {"name", "type"}
     if has_column_index or has_offset_index:
@@ -87,21 +88,16 @@ def list_visible_parts(view: FooterView, seen: Chunk, walk: RegionWalk) -> set[s
 
 
 def describe_leaks(
-    view: FooterView,
-    chunks: Sequence[Chunk],
-    visible: Mapping[str, Sequence[str]],
-    walk: RegionWalk,
-    keys: Sequence[KeyInfo],
+    walk: RegionWalk, visible: Mapping[str, Sequence[str]], keys: Sequence[KeyInfo]
 ) -> Iterator[str]:
     """Yield sentences about what a reader without keys sees.
 
     Args:
-        view: Footer of the file.
-        chunks: Column chunks of the file.
+        walk: Walk over the file.
         visible: Terms for what is visible of each column, by its path.
-        walk: Regions of the file.
         keys: Keys whose key metadata is not encrypted.
     """
+    view = walk.view
     if not view.footer.encrypted:
         yield "Everything: nothing in the file is encrypted, and nothing is authenticated."
         return
@@ -112,12 +108,12 @@ def describe_leaks(
     yield from _describe_crypto_metadata(view, keys)
     if not view.has_encrypted_footer:
         yield from _describe_visible_footer(view)
-    plain = dict.fromkeys(seen.path for seen in chunks if not seen.encrypted)
+    plain = dict.fromkeys(seen.path for seen in walk.plan.listed if not seen.encrypted)
     if plain:
         yield f"Plaintext columns, which nothing authenticates: {list_names(plain)}."
     if not view.has_encrypted_footer:
         yield from _describe_visible_columns(visible, plain)
-    yield from _describe_unknown_fields(view, chunks, walk)
+    yield from _describe_unknown_fields(walk)
     yield from _describe_unencrypted(walk)
 
 
@@ -165,10 +161,9 @@ _UNKNOWN = (
 )
 
 
-def _describe_unknown_fields(
-    view: FooterView, chunks: Sequence[Chunk], walk: RegionWalk
-) -> Iterator[str]:
+def _describe_unknown_fields(walk: RegionWalk) -> Iterator[str]:
     """Yield where unknown fields are readable without keys of the columns they may describe."""
+    view = walk.view
     if walk.unknown_fields:
         yield f"{_UNKNOWN}, in plaintext columns: {_format_counts(walk.unknown_fields)}."
     if view.has_encrypted_footer:
@@ -179,7 +174,7 @@ def _describe_unknown_fields(
         return
     if not view.has_encrypted_footer:
         yield f"{_UNKNOWN}, in the footer: {_format_counts(counts)}."
-    elif any(seen.has_own_key for seen in chunks):
+    elif any(seen.has_own_key for seen in walk.plan.listed):
         yield f"{_UNKNOWN}, in a footer that the footer key opens: {_format_counts(counts)}."
 
 
@@ -244,10 +239,9 @@ def _describe_unencrypted(walk: RegionWalk) -> Iterator[str]:
         )
 
 
-def describe_hidden(
-    view: FooterView, chunks: Sequence[Chunk], walk: RegionWalk, reasons: Sequence[str]
-) -> Iterator[str]:
+def describe_hidden(walk: RegionWalk) -> Iterator[str]:
     """Yield sentences about what the keys at hand do not open, and why."""
+    view = walk.view
     if view.metadata is None:
         yield ("The footer is encrypted: schema, number of rows, statistics, and column positions.")
     if walk.hidden_modules is not None:
@@ -255,10 +249,13 @@ def describe_hidden(
         rest = f", {format_count(walk.hidden_rest, 'byte')} cannot" if walk.hidden_rest else ""
         yield f"The layout: {modules} can be distinguished by their lengths{rest}."
     locked = dict.fromkeys(
-        seen.path for seen in chunks if seen.encrypted and seen.key_works is False
+        seen.path for seen in walk.plan.listed if seen.encrypted and seen.key_works is False
     )
     if locked:
         yield f"Values, statistics and indexes of columns without a key: {list_names(locked)}."
     if view.state == "fault":
         yield "The footer does not authenticate with the given key."
-    yield from (f"Reason: {reason}" for reason in dict.fromkeys(reasons))
+    reasons = list(dict.fromkeys(view.reasons))
+    yield from (f"Reason: {reason}" for reason in reasons[:_MAX_REASONS])
+    if len(reasons) > _MAX_REASONS:
+        yield f"Reason: {len(reasons) - _MAX_REASONS} more"

@@ -30,7 +30,6 @@ from modcrypt.errors import (
     TagMismatchError,
     TruncationError,
 )
-from modcrypt.io.buffers import Window
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
@@ -89,9 +88,8 @@ class PageWalk:
     """A walk over the pages of one chunk.
 
     Args:
-        window: Window on the source.
         report: Report about the chunk.
-        frames: Reader of length fields on the same window.
+        frames: Reader of length fields, and of the file.
         scratch: Buffer for decrypted bodies; None to check only headers.
         starts: Positions of data pages in the offset index; empty if there is none.
         keep_headers: Whether the facts include the headers of pages.
@@ -99,7 +97,6 @@ class PageWalk:
 
     def __init__(
         self,
-        window: Window,
         report: ChunkReport,
         frames: Frames,
         scratch: Scratch | None = None,
@@ -107,7 +104,8 @@ class PageWalk:
         *,
         keep_headers: bool,
     ) -> None:
-        self._window, self._report, self._frames, self._scratch = window, report, frames, scratch
+        self._report, self._frames, self._scratch = report, frames, scratch
+        self._window = frames.window
         self._starts, self._keep = starts, keep_headers
         self._searches = 0
         self._facts = PageFacts()

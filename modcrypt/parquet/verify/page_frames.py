@@ -50,7 +50,7 @@ class Frames:
     """
 
     def __init__(self, window: Window, algorithm: str | None) -> None:
-        self._window, self._block = window, max(_BLOCK, window.least_read)
+        self.window, self._block = window, max(_BLOCK, window.least_read)
         self._least = GCM_OVERHEAD if algorithm == GCM_V1 else CTR_OVERHEAD
 
     def find(self, position: int, end: int, *, with_levels: bool = False) -> Framed | None:
@@ -107,9 +107,9 @@ class Frames:
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes [start, end) of the source."""
-        self._window.fill(start, end, end)
-        base = self._window.base
-        return bytes(self._window.view[start - base : end - base])
+        self.window.fill(start, end, end)
+        base = self.window.base
+        return bytes(self.window.view[start - base : end - base])
 
     def _looks_like_header(self, position: int, end: int) -> bool:
         if not position < end - GCM_OVERHEAD:
@@ -119,6 +119,6 @@ class Frames:
 
     def read_length(self, position: int, end: int) -> int:
         """Return the length at a position, at least four bytes before `end`."""
-        self._window.fill(position, position + 4, min(end, position + self._block))
-        value: int = _length(self._window.buffer, position - self._window.base)[0]
+        self.window.fill(position, position + 4, min(end, position + self._block))
+        value: int = _length(self.window.buffer, position - self.window.base)[0]
         return value

@@ -18,13 +18,8 @@ from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
-from modcrypt.parquet.format.idl import decode, unknown_fields
-from modcrypt.parquet.format.modules import (
-    MAX_INDEX,
-    STRUCTS,
-    Part,
-    Span,
-)
+from modcrypt.parquet.format.idl import ThriftStruct, decode, unknown_fields
+from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.footer_view import FooterView
@@ -32,7 +27,7 @@ from modcrypt.parquet.verify.page_checks import PageWalk
 from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_probe import PageProbe, probe_pages
 
-__all__ = ["RegionWalk", "walk_regions"]
+__all__ = ["RegionWalk"]
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
@@ -40,9 +35,13 @@ MAX_MODULES = 1 << 20
 
 @dataclass(slots=True)
 class RegionWalk:
-    """The result of a walk over a file.
+    """A walk over a file that maps every byte to a region.
 
     Attributes:
+        source: File to map.
+        view: Footer of the file.
+        plan: Column chunks of the file.
+        pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
         regions: Regions from the first byte to the last, without overlaps.
         hidden_modules: Number of modules distinguished in bytes that the footer hides; None if
             there are no such bytes, or they were not walked.
@@ -57,6 +56,10 @@ class RegionWalk:
         faults: Inconsistencies in the footer or in pages.
     """
 
+    source: Source
+    view: FooterView
+    plan: ChunkPlan
+    pages: bool
     regions: list[Region] = field(default_factory=list)
     hidden_modules: int | None = None
     hidden_rest: int = 0
@@ -68,183 +71,151 @@ class RegionWalk:
     probe: PageProbe | None = None
     unknown_fields: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    _frames: Frames = field(init=False)
 
+    def run(self) -> None:
+        """Walk over the file."""
+        plan, window = self.plan, Window(self.source)
+        self._frames = Frames(window, self.view.footer.algorithm_name)
+        self.regions += self.view.regions
+        self.faults += self._list_footer_faults()
+        parts = sorted(
+            ((span, c) for c in plan.listed for span in c.spans if span.part not in c.overlapping),
+            key=itemgetter(0),
+        )
+        self._probe([(s, c) for s, c in parts if s.part is Part.PAGES and c.cipher is not None])
+        for span, chunk in parts:
+            report = ChunkReport(chunk, self._correct_cipher(chunk), None, regions=True)
+            if span.part is not Part.PAGES:
+                self._map_index(span, report)
+            elif self.pages:
+                self._walk_pages(span, report)
+            else:
+                report.add_module_region(span.start, span.end, "pages", report.unopened_state)
+            self.regions += report.regions or ()
+        # A plaintext footer hides the places of bloom filters, an encrypted one hides everything.
+        if self.view.metadata is None or any(c.encrypted and not c.key_works for c in plan.listed):
+            self._add_hidden()
+        self.regions = list(fill_gaps(self.regions, self.source.size))
 
-def walk_regions(source: Source, view: FooterView, plan: ChunkPlan, *, pages: bool) -> RegionWalk:
-    """Map every byte of a file to a region.
+    def _list_footer_faults(self) -> Iterator[str]:
+        """Yield the inconsistencies in a footer; keys and what the caller requires are none."""
+        no_contradictions = (TagMismatchError.word, PlaintextError.word)
+        for finding in self.plan.report.finish("the file"):
+            about_key = finding.word in no_contradictions or finding.message in self.view.reasons
+            if finding.severity == "fault" and not about_key:
+                yield finding.message
 
-    Args:
-        source: File to map.
-        view: Footer of the file.
-        plan: Column chunks of the file.
-        pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
-    """
-    walk = RegionWalk(regions=view.regions, faults=list(_list_faults(view, plan)))
-    mapper = _Mapper(source, view, walk, pages)
-    parts = sorted(
-        ((span, c) for c in plan.listed for span in c.spans if span.part not in c.overlapping),
-        key=itemgetter(0),
-    )
-    mapper.probe([(s, c) for s, c in parts if s.part is Part.PAGES and c.cipher is not None])
-    for span, chunk in parts:
-        mapper.add(span, chunk)
-    # A plaintext footer hides the places of bloom filters, and an encrypted one hides everything.
-    if view.metadata is None or any(c.encrypted and not c.key_works for c in plan.listed):
-        mapper.add_hidden()
-    walk.regions = list(fill_gaps(walk.regions, source.size))
-    return walk
-
-
-def _list_faults(view: FooterView, plan: ChunkPlan) -> Iterator[str]:
-    """Yield the inconsistencies in a footer; keys and what the caller requires are none."""
-    for finding in plan.report.finish("the file"):
-        about_key = finding.word == TagMismatchError.word or finding.message in view.reasons
-        if finding.severity == "fault" and not about_key and finding.word != PlaintextError.word:
-            yield finding.message
-
-
-# --- regions of parts ----------------------------------------------------------------------------
-
-
-class _Mapper:
-    """A mapper from the parts of chunks to regions."""
-
-    def __init__(self, source: Source, view: FooterView, walk: RegionWalk, pages: bool) -> None:
-        self._source, self._view, self._walk, self._pages = source, view, walk, pages
-        self._window = Window(source)
-        self._frames = Frames(self._window, view.footer.algorithm_name)
-
-    def probe(self, parts: list[tuple[Span, Chunk]]) -> None:
+    def _probe(self, parts: list[tuple[Span, Chunk]]) -> None:
         """Probe the first pages of one of these columns, preferably one with levels."""
         if not parts:
             return
-        nested = (
-            part for part in parts if part[1].leaf.max_definition + part[1].leaf.max_repetition
-        )
+        nested = (p for p in parts if p[1].leaf.max_definition + p[1].leaf.max_repetition)
         span, chunk = next(nested, parts[0])
-        self._walk.probe = probe_pages(self._window, span, chunk)
-        if self._walk.probe.clear_levels:
-            self._walk.clear_levels[chunk.path] = None
-
-    def add(self, span: Span, seen: Chunk) -> None:
-        """Add the regions of one part."""
-        report = ChunkReport(seen, self._correct_cipher(seen), None, regions=True)
-        if span.part is not Part.PAGES:
-            self._map_index(span, seen, report)
-        elif self._pages:
-            self._walk_pages(span, seen, report)
-        else:
-            report.add_module_region(span.start, span.end, "pages", report.unopened_state)
-        self._walk.regions += report.regions or ()
+        self.probe = probe_pages(self._frames.window, span, chunk)
+        if self.probe.clear_levels:
+            self.clear_levels[chunk.path] = None
 
     def _correct_cipher(self, seen: Chunk) -> ChunkCipher | None:
         """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong.
 
         No cipher opens pages whose module types are numbered in another way.
         """
-        cipher, probe = seen.cipher, self._walk.probe
+        cipher, probe = seen.cipher, self.probe
         if probe is None or cipher is None or probe.numbering == "parquet-go":
             return None
-        if probe.bodies in (None, self._view.footer.algorithm_name):
+        if probe.bodies in (None, self.view.footer.algorithm_name):
             return cipher
         return cipher.copy_for_thread(FileCipher(cipher.file.file_aad, probe.bodies))
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 
-    def _map_index(self, span: Span, seen: Chunk, report: ChunkReport) -> None:
+    def _map_index(self, span: Span, report: ChunkReport) -> None:
         kind, state = span.part.name.lower().replace("_", " "), report.unopened_state
-        is_filter = span.part is Part.BLOOM_FILTER
-        if seen.encrypted and self._is_clear(span):
-            self._walk.unencrypted_parts[kind][seen.path] = None
-            state = "plaintext"
-        size, border = span.end - span.start, span.start
-        if state != "plaintext" and is_filter and self._pages:
+        border = span.start
+        if state != "plaintext" and span.end - border >= 4:
             border += 4 + self._frames.read_length(span.start, span.end)
-        elif state == "plaintext" and self._pages and size <= MAX_INDEX:
-            self._add_unknown_fields(STRUCTS[span.part], self._source.read_at(span.start, size))
-        if span.start < border < span.end:
+            end: int | None = border
+            if span.part is Part.BLOOM_FILTER:
+                end = self._frames.find_end(border, span.end)
+            if end != span.end and self._decode(span) is not None:
+                self.unencrypted_parts[kind][report.chunk.path] = None
+                state, border = "plaintext", span.start
+        if state == "plaintext" and self.pages:
+            self._count_unknown_fields(self._decode(span))
+        if self.pages and span.part is Part.BLOOM_FILTER and span.start < border < span.end:
             report.add_module_region(span.start, border, "bloom filter header", state)
             report.add_module_region(border, span.end, "bloom filter bitset", state)
         else:
             report.add_module_region(span.start, span.end, kind, state)
 
-    def _add_unknown_fields(self, struct: str, data: bytes) -> None:
-        """Count fields that the IDL does not know in a struct readable without keys."""
-        try:
-            value = decode(struct, data)[0]
-        except FormatError:
-            return  # reported elsewhere
-        names = (type(struct).__name__ for struct, _ in unknown_fields(value))
-        self._walk.unknown_fields.update(names)
-
-    def _is_clear(self, span: Span) -> bool:
-        """Return whether a part of an encrypted column is not encrypted, judging by its lengths."""
+    def _decode(self, span: Span) -> ThriftStruct | None:
+        """Decode an unencrypted index or bloom filter header; return None if it is none."""
         size = span.end - span.start
-        if size < 4:
-            return True
-        first = 4 + self._frames.read_length(span.start, span.end)
-        if span.part is not Part.BLOOM_FILTER:
-            return first != size and self._decodes(span, STRUCTS[span.part])
-        border = span.start + first
-        if self._frames.find_end(border, span.end) == span.end:
-            return False
-        return self._decodes(span, STRUCTS[span.part])
+        return (
+            _try_to_decode(STRUCTS[span.part], self.source.read_at(span.start, size))
+            if size <= MAX_INDEX
+            else None
+        )
 
-    def _decodes(self, span: Span, struct: str) -> bool:
-        if span.end - span.start > MAX_INDEX:
-            return False
-        try:
-            decode(struct, self._source.read_at(span.start, span.end - span.start))
-        except FormatError:
-            return False
-        return True
+    def _count_unknown_fields(self, value: ThriftStruct | None) -> None:
+        """Count fields that the IDL does not know in a struct readable without keys."""
+        if value is not None:
+            self.unknown_fields.update(type(struct).__name__ for struct, _ in unknown_fields(value))
 
     # --- pages -----------------------------------------------------------------------------------
 
-    def _walk_pages(self, span: Span, seen: Chunk, report: ChunkReport) -> None:
+    def _walk_pages(self, span: Span, report: ChunkReport) -> None:
         """Add the regions of pages and their headers, which are opened if there is a key."""
-        walk = self._walk
-        pages = PageWalk(self._window, report, self._frames, keep_headers=not seen.encrypted)
+        chunk = report.chunk
+        pages = PageWalk(report, self._frames, keep_headers=not chunk.encrypted)
         facts = pages.walk(span)
-        for header in () if seen.encrypted else (*facts.dictionaries, *facts.headers):
-            self._add_unknown_fields("PageHeader", header)
+        for header in () if chunk.encrypted else (*facts.dictionaries, *facts.headers):
+            self._count_unknown_fields(_try_to_decode("PageHeader", header))
         if any(note.what == "levels" for note in report.notes.values()):
-            walk.clear_levels[seen.path] = None
-        if seen.encrypted and report.cipher is None:
+            self.clear_levels[chunk.path] = None
+        if chunk.encrypted and report.cipher is None:
             if facts.has_unframed_bytes or report.faults:
-                walk.unframed[seen.path] = None
+                self.unframed[chunk.path] = None
         else:
-            walk.faults += [finding.message for finding in report.finish(seen.where)]
+            self.faults += [finding.message for finding in report.finish(chunk.where)]
 
     # --- modules that the footer hides -----------------------------------------------------------
 
-    def add_hidden(self) -> None:
+    def _add_hidden(self) -> None:
         """Add regions for the modules in bytes that nothing known refers to."""
-        walk, body_end = self._walk, self._view.footer.tail.start
-        all_gaps = [gap for gap in fill_gaps(walk.regions, self._source.size) if gap.kind == "gap"]
+        body_end = self.view.footer.body_end
+        all_gaps = [gap for gap in fill_gaps(self.regions, self.source.size) if gap.kind == "gap"]
         gaps = [gap for gap in all_gaps if gap.end <= body_end]
-        if self._source.least_read and not self._pages:  # each length would take a request
-            walk.regions += [
+        if self.source.least_read and not self.pages:  # each length would take a request
+            self.regions += [
                 replace(gap, kind="modules", state="locked", key="hidden") for gap in gaps
             ]
             return
-        walk.hidden_modules = 0 if gaps else None
+        self.hidden_modules = 0 if gaps else None
         for gap in gaps:
-            walk.regions += self._map_hidden(gap)
+            self.regions += self._map_hidden(gap)
 
     def _map_hidden(self, gap: Region) -> Iterator[Region]:
-        walk, position, ends = self._walk, gap.start, [gap.start]
+        position, ends = gap.start, [gap.start]
         while position < gap.end and len(ends) <= MAX_MODULES:
             end = self._frames.find_end(position, gap.end)
             if end is None:
                 break
             ends.append(end)
             position = end
-        walk.hidden_modules = (walk.hidden_modules or 0) + len(ends) - 1
-        if not self._pages:
+        self.hidden_modules = (self.hidden_modules or 0) + len(ends) - 1
+        if not self.pages:
             ends = [gap.start, position][: len(ends)]
         for start, end in pairwise(ends):
             yield Region(start=start, end=end, kind="modules", state="locked", key="hidden")
         if position < gap.end:
-            walk.hidden_rest += gap.end - position
+            self.hidden_rest += gap.end - position
             yield Region(start=position, end=gap.end, kind="gap", state="unchecked")
+
+
+def _try_to_decode(struct: str, data: bytes) -> ThriftStruct | None:
+    try:
+        return decode(struct, data)[0]
+    except FormatError:
+        return None

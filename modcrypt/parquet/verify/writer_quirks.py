@@ -51,14 +51,13 @@ def identify_writer(view: FooterView, created_by: str | None) -> str | None:
     return None
 
 
-def describe_quirks(
-    view: FooterView, chunks: Sequence[Chunk], walk: RegionWalk, writer: str | None
-) -> Iterator[str]:
+def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
     """Yield sentences about what is unusual in a file, and which writers produce it."""
+    view = walk.view
     yield from _describe_writer(view, writer)
     yield from _describe_footer_quirks(view)
     yield from _describe_row_group_quirks(view)
-    yield from _describe_column_quirks(view, chunks)
+    yield from _describe_column_quirks(view, walk.plan.listed)
     yield from _describe_page_quirks(view, walk)
     faults = walk.faults
     yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
