@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from modcrypt.aad import ModuleType
+from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, TruncationError
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
@@ -18,6 +19,7 @@ __all__ = [
     "may_hold",
     "open_bloom_filter",
     "open_part",
+    "part_modules",
     "seal_bloom_filter",
 ]
 
@@ -42,22 +44,24 @@ def seal_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> bytes:
     )
 
 
-def open_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
-    """Decrypt the two modules that `span` holds.
+def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:
+    """Return the modules of an index or a bloom filter, and their places in the file.
+
+    Args:
+        span: Place of the part.
+        data: Its first bytes, at least 4.
 
     Raises:
-        TruncationError: The modules' lengths do not add up to the span's.
-        TagMismatchError: A module does not authenticate.
-        FormatError: The header's size does not match the bitset.
+        TruncationError: The length of a bloom filter's header leaves no bytes for a bitset.
     """
-    border = 4 + int.from_bytes(data[:4], "little")
-    if border > len(data):
-        raise TruncationError(f"{span}: its header module declares {border} bytes")
-    header = cipher.open(ModuleType.BLOOM_FILTER_HEADER, data[:border])
-    bitset = cipher.open(ModuleType.BLOOM_FILTER_BITSET, data[border:])
-    decoded, size = decode("BloomFilterHeader", header)  # parquet-java pads it
-    _check_size(span, decoded.numBytes, len(bitset))
-    return BloomFilter(header[:size], bitset)
+    if span.part is not Part.BLOOM_FILTER:
+        return [(ModuleType[span.part.name], span.start, span.end)]
+    size = 4 + int.from_bytes(data[:4], "little")
+    border = span.start + size
+    if not span.start + GCM_OVERHEAD <= border <= span.end - GCM_OVERHEAD:
+        raise TruncationError(f"{span}: its header module declares {size} bytes")
+    header, bitset = ModuleType.BLOOM_FILTER_HEADER, ModuleType.BLOOM_FILTER_BITSET
+    return [(header, span.start, border), (bitset, border, span.end)]
 
 
 def open_part(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
@@ -66,12 +70,21 @@ def open_part(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
     parquet-java's padding after the struct is left out.
 
     Raises:
-        TruncationError, TagMismatchError, FormatError: As for `open_bloom_filter`.
+        TruncationError: The modules' lengths do not add up to the span's.
+        TagMismatchError: A module does not authenticate.
+        FormatError: A bloom filter's header and bitset differ in size.
     """
+    header, *rest = (
+        cipher.open(kind, data[start - span.start : end - span.start])
+        for kind, start, end in part_modules(span, data)
+    )
+    size, bitset = struct_end(header), b"".join(rest)
     if span.part is Part.BLOOM_FILTER:
-        return open_bloom_filter(cipher, span, data)
-    plain = cipher.open(ModuleType[span.part.name], data)
-    return BloomFilter(plain[: struct_end(plain)], b"")
+        _check_size(span, decode("BloomFilterHeader", header)[0].numBytes, len(bitset))
+    return BloomFilter(header[:size], bitset)
+
+
+open_bloom_filter = open_part
 
 
 def _check_size(span: Span, declared: int, actual: int) -> None:

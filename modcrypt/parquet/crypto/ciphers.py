@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes
-from modcrypt.aead import CtrCipher, GcmCipher, TagError
+from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
 from modcrypt.errors import (
     MAX_NAME,
     TagMismatchError,
@@ -25,7 +25,14 @@ from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import covering_name
 
-__all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "check_names"]
+__all__ = [
+    "ChunkCipher",
+    "ColumnKey",
+    "FileCipher",
+    "assign_keys",
+    "check_length",
+    "check_names",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,19 @@ class ColumnKey:
     key: Key
     own: bool
     metadata: bytes | None = None
+
+
+def check_length(module: ModuleId, stored: bytes | memoryview) -> None:
+    """Raise unless a GCM module's length field matches its bytes.
+
+    Raises:
+        TruncationError: It does not, or the module is too short.
+    """
+    size = len(stored) - 4
+    if size < GCM_OVERHEAD - 4 or int.from_bytes(stored[:4], "little") != size:
+        raise TruncationError(
+            f"{module}: its length field does not match the {len(stored)} bytes it has"
+        )
 
 
 class FileCipher:
@@ -80,11 +100,7 @@ class FileCipher:
             TagMismatchError: The module does not authenticate.
         """
         view = memoryview(data)
-        size = len(view) - 4
-        if size < GcmCipher.overhead - 4 or int.from_bytes(view[:4], "little") != size:
-            raise TruncationError(
-                f"{module}: its length field does not match the {len(view)} bytes it has"
-            )
+        check_length(module, view)
         try:
             return self.gcm(key).open(view, module_aad(self.file_aad, module))
         except TagError:

@@ -41,8 +41,10 @@ __all__ = [
     "EncryptedPage",
     "Page",
     "check_crc",
+    "check_levels",
     "drop_unknown_header_fields",
     "has_clear_levels",
+    "length_error",
     "measure_levels",
     "open_and_check_crc",
     "open_body",
@@ -202,23 +204,35 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
         TruncationError: The body's length field and the header disagree.
         IntegrityError: The plaintext levels make other rows or nulls than the header declares.
     """
-    page, plain, _, body, aad, _ = sealed
+    page, _, _, body, aad, _ = sealed
     cipher, whole = page.cipher.page, _length(body)[0] == len(body) - 4
     if whole and _try_open(cipher, body, aad, into):
         return 0
     clear = measure_levels(sealed)
     if not clear and not whole and not _declared_levels(sealed):
-        raise TruncationError(
-            f"{page.id()}: its length field declares {_length(body)[0]} bytes, its header "
-            f"{len(body) - 4}"
-        )
+        raise length_error(sealed)
     if not clear or not _try_open(cipher, body[clear:], aad, into[clear:]):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
-    levels = page.cipher.levels
-    if levels is not None and (why := find_contradiction(levels, plain, body[:clear])):
-        raise IntegrityError(f"{page.id()}: {why}: they were altered")
+    check_levels(sealed, clear)
     return clear
+
+
+def length_error(sealed: EncryptedPage) -> TruncationError:
+    """Return the error for a body whose length field and header disagree."""
+    declared, size = _length(sealed.body)[0], len(sealed.body) - 4
+    return TruncationError(
+        f"{sealed.page.id()}: its length field declares {declared} bytes, its header {size}"
+    )
+
+
+def check_levels(sealed: EncryptedPage, clear: int) -> None:
+    """Raise IntegrityError if a body's plaintext levels contradict the header."""
+    levels = sealed.page.cipher.levels
+    if levels is not None and (
+        why := find_contradiction(levels, sealed.plain, sealed.body[:clear])
+    ):
+        raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
 
 
 def measure_levels(sealed: EncryptedPage) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modcrypt.aad import ModuleId, ModuleType
-from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
+from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.ciphers import FileCipher
+from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
 from modcrypt.parquet.crypto.index_checks import (
     PageFacts,
     bloom_faults,
@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.index_checks import (
 )
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.modules import Part, Span
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import PageWalk, Scratch
@@ -70,10 +70,9 @@ class _Check:
 
     def run(self) -> None:
         """Open the indexes first: they locate the pages after one that cannot be read."""
-        offset_index = self._open_index(Part.OFFSET_INDEX, "OffsetIndex")
-        column_index = self._open_index(Part.COLUMN_INDEX, "ColumnIndex")
-        if Part.BLOOM_FILTER in self.spans:
-            self._check_bloom_filter(self.spans[Part.BLOOM_FILTER])
+        offset_index, _ = self._open_part(Part.OFFSET_INDEX)
+        column_index, _ = self._open_part(Part.COLUMN_INDEX)
+        self._check_bloom_filter()
         facts: PageFacts | None = PageFacts()  # of a chunk without pages
         if self.chunk.overlapping:
             facts = None
@@ -93,72 +92,64 @@ class _Check:
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 
-    def _open_index(self, part: Part, name: str) -> ThriftStruct | None:
-        """Open and decode an index; return None if it is absent or cannot be read."""
-        span = self.spans.get(part)
-        plain = (
-            None if span is None else self._open_module(ModuleType[part.name], span.start, span.end)
-        )
-        if span is None or plain is None:
-            return None
-        try:
-            return decode(name, plain)[0]
-        except FormatError as error:
-            module = self.chunk.id(ModuleType[part.name])
-            message = f"{module}: {error}"
-            self.report.add_fault(error.word, message, span.start, span.end, module)
-            return None
+    def _open_part(self, part: Part) -> tuple[ThriftStruct, bytes | None] | tuple[None, None]:
+        """Open and decode an index, or the header of a bloom filter, and return it with the bitset.
 
-    def _open_module(self, kind: ModuleType, start: int, end: int) -> bytes | None:
-        """Return the plaintext of the module in [start, end); None if it cannot be opened."""
+        What is absent or cannot be read is None.
+        """
+        span, report = self.spans.get(part), self.report
+        if span is None:
+            return None, None
+        data = self.checker.source.read_at(span.start, span.end - span.start)
+        is_filter = part is Part.BLOOM_FILTER
+        module = self.chunk.id(ModuleType["BLOOM_FILTER_HEADER" if is_filter else part.name])
+        plain: list[bytes | None] = [data]
+        try:
+            if not self.chunk.encrypted:
+                kind = "bloom filter" if is_filter else module.type
+                report.add_module_region(span.start, span.end, kind, "plaintext")
+            else:
+                modules = part_modules(span, data)
+                plain = [self._open_module(*placed, span, data) for placed in modules]
+            if plain[0] is None:
+                return None, None
+            struct, size = decode(STRUCTS[part], plain[0])
+        except TruncationError as error:
+            report.add_module_region(span.start, span.end, "bloom filter", "fault")
+            report.add_error(error, span.start, span.end, module)
+        except FormatError as error:
+            message = f"{module}: {error}"
+            report.add_fault(error.word, message, span.start, span.end, module)
+        else:
+            return struct, plain[-1] if self.chunk.encrypted else data[size:]
+        return None, None
+
+    def _open_module(
+        self, kind: ModuleType, start: int, end: int, span: Span, data: bytes
+    ) -> bytes | None:
+        """Return the plaintext of the module in [start, end) of a part; None if it stays closed."""
         report, cipher, module = self.report, self.report.cipher, self.chunk.id(kind)
-        data = self.checker.source.read_at(start, end - start)
-        if not self.chunk.encrypted:
-            report.add_module_region(start, end, kind, "plaintext")
-            return data
+        stored = memoryview(data)[start - span.start : end - span.start]
         if cipher is None:
             report.add_module_region(start, end, kind, "locked")
-            if len(data) < GCM_OVERHEAD or int.from_bytes(data[:4], "little") != len(data) - 4:
-                report.add_truncated(module, start, end)
+            try:
+                check_length(module, stored)
+            except TruncationError as error:
+                report.add_error(error, start, end, module)
             return None
         try:
-            plain = cipher.open(kind, data)
+            plain = cipher.open(kind, stored)
         except (TagMismatchError, TruncationError) as error:
-            report.add_unopened(error, module, start, end, memoryview(data))
+            report.add_unopened(error, module, start, end, stored)
             return None
         report.count_opened(module, start, end)
         return plain
 
-    def _check_bloom_filter(self, span: Span) -> None:
-        start, end, report = span.start, span.end, self.report
-        module = self.chunk.id(ModuleType.BLOOM_FILTER_HEADER)
-        if not self.chunk.encrypted:
-            report.add_module_region(start, end, "bloom filter", "plaintext")
-            data = self.checker.source.read_at(start, end - start)
-            self._compare_bloom_filter(span, data, None)
+    def _check_bloom_filter(self) -> None:
+        header, bitset = self._open_part(Part.BLOOM_FILTER)
+        if header is None:
             return
-        head = self.checker.source.read_at(start, min(4, end - start))
-        border = start + 4 + int.from_bytes(head, "little")
-        if not start + GCM_OVERHEAD <= border <= end - GCM_OVERHEAD:
-            report.add_module_region(start, end, "bloom filter", "fault")
-            report.add_truncated(module, start, end)
-            return
-        header = self._open_module(ModuleType.BLOOM_FILTER_HEADER, start, border)
-        bitset = self._open_module(ModuleType.BLOOM_FILTER_BITSET, border, end)
-        if header is not None:
-            self._compare_bloom_filter(span, header, bitset)
-
-    def _compare_bloom_filter(self, span: Span, data: bytes, bitset: bytes | None) -> None:
-        """Compare the header with the bitset, which follows it directly in plaintext."""
-        module = self.chunk.id(ModuleType.BLOOM_FILTER_HEADER)
-        try:
-            header, size = decode("BloomFilterHeader", data)
-        except FormatError as error:
-            message = f"{module}: {error}"
-            self.report.add_fault(error.word, message, span.start, span.end, module)
-            return
-        if not self.chunk.encrypted:
-            bitset = data[size:]
+        span, module = self.spans[Part.BLOOM_FILTER], self.chunk.id(ModuleType.BLOOM_FILTER_HEADER)
         faults = list(bloom_faults(header, None if bitset is None else len(bitset)))
         for word, what, severity in faults:
             message = f"{self.chunk.where}: {what}"

@@ -78,11 +78,6 @@ class ChunkReport(Report):
         self.count_verified(end - start)
         self.add_module_region(start, end, module.type, "authentic", module.page)
 
-    def add_truncated(self, module: ModuleId, start: int, end: int) -> None:
-        """Add a fault about a length field that does not fit."""
-        message = f"{module}: the length field does not match the module's {end - start} bytes"
-        self.add_fault("truncation", message, start, end, module)
-
     def add_unopened(
         self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview
     ) -> int | None:

@@ -35,7 +35,9 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
+    check_levels,
     has_clear_levels,
+    length_error,
     measure_levels,
     open_body,
     open_header,
@@ -46,7 +48,6 @@ from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.idl import decode, read_int
-from modcrypt.parquet.format.levels import find_contradiction
 from modcrypt.parquet.format.modules import Span, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
@@ -239,7 +240,7 @@ class PageWalk:
 
     def _check_ctr_body(self, sealed: EncryptedPage, start: int) -> None:
         """Check lengths, CRC and levels of a body without a tag."""
-        page, plain, header, body, aad, _ = sealed
+        page, _, header, body, aad, _ = sealed
         report, end, module = self._report, start + len(body), page.id()
         report.add_note(
             "pages",
@@ -251,16 +252,15 @@ class PageWalk:
         whole = _length(body)[0] == len(body) - 4
         clear = 0 if whole else measure_levels(sealed)
         if not whole and not clear:
-            report.add_truncated(module, start, end)
+            report.add_error(length_error(sealed), start, end, module)
         if header.crc is not None and zlib.crc32(body) != header.crc:
             self._report_wrong_crc(module, start, end, clear)
         if clear:
             self._note_levels()
-            assert page.cipher.levels is not None
-            if why := find_contradiction(page.cipher.levels, plain, body[:clear]):
-                report.add_fault(
-                    "integrity", f"{module}: {why}: they were altered", start, end, module
-                )
+            try:
+                check_levels(sealed, clear)
+            except IntegrityError as error:
+                report.add_error(error, start, end, module)
         if not page.ordinal and opens_as_gcm(page.cipher, body, aad):
             message = (
                 f"{module}: it has a tag, and the tag matches: the file was written with "
