@@ -30,6 +30,8 @@ IMPORTERS = {
         "modcrypt.machine_checks",
     },  # the latter for its version alone
     "thriftpy2": {"modcrypt.parquet.format.idl"},
+    "jinja2": {"modcrypt.report.html"},
+    "markupsafe": {"modcrypt.report.html"},
     # Where Arrow schemas and buffers come in and go out.
     "pyarrow": {
         "modcrypt.cli",

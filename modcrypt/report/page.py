@@ -7,7 +7,6 @@ long text is cut. A Content-Security-Policy allows only the page's own style she
 from __future__ import annotations
 
 import base64
-import datetime
 import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -15,6 +14,7 @@ from importlib.resources import files
 from string import Template
 
 from modcrypt.errors import printable
+from modcrypt.report.html import MAX_NAME, format_day, format_name, format_readable
 
 __all__ = [
     "format_day",
@@ -28,15 +28,6 @@ __all__ = [
     "render_text",
 ]
 
-MAX_NAME = 240
-"""Maximum number of characters shown of a name."""
-
-
-def format_readable(text: str, limit: int = MAX_NAME) -> str:
-    """Return printable text and, if it is cut, its length."""
-    length = f" ({len(text):,} characters)" if len(text) > limit else ""
-    return printable(text, limit) + length
-
 
 def render_text(text: str, limit: int = MAX_NAME) -> str:
     """Return text as HTML; `<bdi>` keeps right-to-left names from reordering their neighbours."""
@@ -46,19 +37,6 @@ def render_text(text: str, limit: int = MAX_NAME) -> str:
 def render_attribute(text: str, limit: int = 400) -> str:
     """Return text escaped for an attribute value or an SVG text element."""
     return escape(printable(text, limit))
-
-
-def format_name(location: str) -> str:
-    """Return the last part of a location, with non-printable characters spelt out."""
-    return printable(location.rstrip("/").rpartition("/")[2] or location, MAX_NAME)
-
-
-def format_day(milliseconds: int) -> str:
-    """Return the UTC day of a time in milliseconds since 1970, for any number from a file."""
-    try:
-        return f"{datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC):%Y-%m-%d}"
-    except (ValueError, OverflowError, OSError):
-        return "at no time"
 
 
 def render_facts(pairs: Iterable[tuple[str, str]], limit: int = MAX_NAME) -> str:

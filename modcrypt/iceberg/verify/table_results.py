@@ -137,16 +137,11 @@ class TableVerification:
 
     def to_html(self) -> str:
         """Return the result as one self-contained HTML page without scripts."""
-        from modcrypt.iceberg.verify.verification_page import draw_verification
+        from modcrypt.report.html import format_name, group_notes, render
 
-        return draw_verification(
-            location=self.location,
-            facts=[("Table", self.location), ("UUID", self.uuid), *self.facts()],
-            complete=self.complete,
-            findings=self.findings,
-            gaps=self.gaps,
-            limits=self.limits,
-            keks=self.keks,
-            files=self.files,
-            orphans=self.orphans or (),
+        gaps, limits = (
+            group_notes((f"{note.what}: {note.path or 'the table'}", note.why) for note in notes)
+            for notes in (self.gaps, self.limits)
         )
+        title = f"Verification of {format_name(self.location)}"
+        return render("table_verification.html", title=title, result=self, gaps=gaps, limits=limits)

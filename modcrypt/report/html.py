@@ -1,0 +1,119 @@
+"""Render self-contained HTML pages about files and tables from the templates of this package.
+
+Text from a file may be hostile. The templates' environment escapes every expression, spells out
+non-printable characters and cuts long text, whatever a template does. A Content-Security-Policy
+allows only the pages' own style sheet and script.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from modcrypt.errors import printable
+from modcrypt.report.text import format_count, format_size
+
+if TYPE_CHECKING:  # an extra
+    from jinja2 import Environment
+
+__all__ = ["MAX_NAME", "format_day", "format_name", "format_readable", "group_notes", "render"]
+
+MAX_NAME = 240
+"""Maximum number of characters shown of a name."""
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a complete page, of which every character can be encoded as UTF-8.
+
+    Args:
+        template: Name of the page's template.
+        values: Plain values, as the template calls them.
+
+    Raises:
+        ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
+    """
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+        from markupsafe import Markup, escape
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'HTML pages need jinja2: pip install "modcrypt[html]"', name=error.name
+        ) from None
+
+    def make_readable(value: object) -> object:
+        """Spell out and cut each string of an expression that is not a part of a template."""
+        if isinstance(value, Markup) or not isinstance(value, str):
+            return value
+        return format_readable(value)
+
+    environment = Environment(
+        autoescape=True,
+        finalize=make_readable,
+        loader=FunctionLoader(_read),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "asset": lambda name: Markup(_read(name)),  # noqa: S704  # a file of this package
+        "asset_hash": lambda name: _hash_for_policy(_read(name)),
+        "commas": "{:,}".format,
+        "counted": format_count,
+        "cut": lambda text, limit: escape(format_readable(text, limit)),
+        "day": format_day,
+        "size": format_size,
+    }
+    # With `tojson`, no string can end the script element that contains it.
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    return environment
+
+
+def _read(name: str) -> str:
+    """Return a file of the templates' folder; the package may be in a zip."""
+    return (files("modcrypt.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash_for_policy(content: str) -> str:
+    """Return the source expression that allows inline content in a Content-Security-Policy."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+def group_notes(notes: Iterable[tuple[str, str]]) -> list[tuple[list[str], tuple[str, ...]]]:
+    """Return headings with their sentences; headings that have the same ones share an entry."""
+    sentences: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for heading, sentence in notes:
+        sentences[heading][sentence] = None
+    headings: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for heading, texts in sentences.items():
+        headings[tuple(texts)].append(heading)
+    return [(shared, texts) for texts, shared in headings.items()]
+
+
+def format_readable(text: str, limit: int = MAX_NAME) -> str:
+    """Return printable text and, if it is cut, its length."""
+    length = f" ({len(text):,} characters)" if len(text) > limit else ""
+    return printable(text, limit) + length
+
+
+def format_name(location: str) -> str:
+    """Return the last part of a location, with non-printable characters spelt out."""
+    return printable(location.rstrip("/").rpartition("/")[2] or location, MAX_NAME)
+
+
+def format_day(milliseconds: int) -> str:
+    """Return the UTC day of a time in milliseconds since 1970, for any number from a file."""
+    try:
+        return f"{datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC):%Y-%m-%d}"
+    except (ValueError, OverflowError, OSError):
+        return "at no time"

@@ -1,0 +1,72 @@
+"""The environment of the templates: text from a file is only ever text, whatever they do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from modcrypt.report import html
+from tests.support.browser import EVIL
+from tests.support.cases import each_case
+
+
+def render(template: str, **values: Any) -> str:
+    return html._environment().from_string(template).render(values)
+
+
+@pytest.mark.parametrize("evil", EVIL)
+@each_case(
+    "template",
+    [
+        "<p>{{ x }}",
+        '<p title="{{ x }}">',
+        "{% from 'macros.html' import text %}<p>{{ text(x, 400) }}",
+        "{% from 'macros.html' import badge %}{{ badge(x, x) }}",
+        "{% from 'macros.html' import facts %}{{ facts([(x, x)]) }}",
+        "{% from 'macros.html' import notes %}{{ notes([([x], (x,))]) }}",
+        "{% from 'macros.html' import table %}"
+        "{% call(y) table(x, [x], [x]) %}<td>{{ y }}{% endcall %}",
+        "{{ [x, x]|join(x) }}{{ x ~ x }}{{ '%s'|format(x) }}{{ x|string }}",
+    ],
+)
+def test_no_expression_of_a_template_can_forget_to_escape(evil: str, template: str) -> None:
+    page = render(template, x=evil)
+    page.encode()
+    assert not [c for c in set(page) if not c.isprintable() and c != "\n"]
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "<!--" not in page
+    assert "' onfocus" not in page
+    assert "n" * 500 not in page
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_json_cannot_end_its_script_element(evil: str) -> None:
+    page = render("{{ data|tojson }}", data={evil[:40]: [evil]})
+    assert not set("<>&'") & set(page)
+    assert json.loads(page) == {evil[:40]: [evil]}
+
+
+def test_a_template_that_lacks_a_value_fails() -> None:
+    with pytest.raises(Exception, match="'nothing' is undefined"):
+        render("{{ nothing }}")
+
+
+def test_a_text_that_is_cut_states_its_length() -> None:
+    assert render("{{ x }}", x="a" * 5_000).endswith("a (5,000 characters)")
+    assert render("{{ x }}", x="a" * 240) == "a" * 240
+
+
+def test_headings_with_the_same_sentences_share_an_entry() -> None:
+    notes = [("a", "1"), ("a", "2"), ("b", "1"), ("c", "1"), ("c", "2"), ("c", "1")]
+    assert html.group_notes(notes) == [(["a", "c"], ("1", "2")), (["b"], ("1",))]
+
+
+def test_without_jinja_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    html._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "modcrypt\[html\]"'):
+        html.render("base.html", title="a")
