@@ -25,7 +25,7 @@ def render(template: str, **values: Any) -> str:
         '<p title="{{ x }}">',
         "{% from 'macros.html' import text %}<p>{{ text(x, 400) }}",
         "{% from 'macros.html' import badge %}{{ badge(x, x) }}",
-        "{% from 'macros.html' import facts %}{{ facts([(x, x)]) }}",
+        "{% from 'macros.html' import fact_list %}{{ fact_list([(x, x)]) }}",
         "{% from 'macros.html' import notes %}{{ notes([([x], (x,))]) }}",
         "{% from 'macros.html' import table %}"
         "{% call(y) table(x, [x], [x]) %}<td>{{ y }}{% endcall %}",
