@@ -72,6 +72,7 @@ def _environment() -> Environment:
         "counted": format_count,
         "cut": lambda text, limit: escape(format_readable(text, limit)),
         "day": format_day,
+        "share": format_share,
         "size": format_size,
     }
     # With `tojson`, no string can end the script element that contains it.
@@ -117,3 +118,11 @@ def format_day(milliseconds: int) -> str:
         return f"{datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC):%Y-%m-%d}"
     except (ValueError, OverflowError, OSError):
         return "at no time"
+
+
+def format_share(size: int, of: int) -> str:
+    """Return a percentage that is 0 or 100 only if that is exact."""
+    if size <= 0 or size >= of:
+        return "0 %" if size <= 0 else "100 %"
+    tenths = size * 1000 // of
+    return f"{tenths // 10}.{tenths % 10} %" if tenths else "<0.1 %"

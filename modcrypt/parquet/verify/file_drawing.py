@@ -1,9 +1,5 @@
 """Draw a file as an HTML page: which key encrypts what, what was verified, where faults are.
 
-The page is one self-contained document: the frame of all pages (`report.page`) around
-`file_drawing.html`, with `.css` and `.js` beside this module. Text from the file may be hostile: it
-is escaped before it enters HTML, and the script inserts it only as text.
-
 The page has a bounded size for any file: similar neighbours are merged, then parts that are too
 small to see; cells stand for several row groups or columns; long tables and names are cut. The page
 states which of these it did.
@@ -11,25 +7,15 @@ states which of these it did.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from itertools import groupby
-from string import Template
 from typing import Any
 
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.findings import Finding
-from modcrypt.report.page import (
-    format_readable,
-    read_asset,
-    render_facts,
-    render_page,
-    render_text,
-)
-from modcrypt.report.text import format_size
+from modcrypt.report.html import format_readable, group_notes, render
 
 __all__ = ["draw"]
 
@@ -57,25 +43,15 @@ MIN_CELL_PARTS = 4
 MAX_FILE_PARTS = 2_000
 """Maximum number of parts in the strip of the whole file: about the width of a screen in pixels."""
 
-MAX_TABLE_ROWS = 2_048
 MAX_FINDINGS = 1_100
-MAX_NOTES = 200
-MAX_HEADINGS = 6
-"""Maximum numbers of rows in a table, findings, notes, and headings that share a note."""
-
-MAX_NAMED_KEYS = 2
-MAX_LETTERS = 8
-"""Maximum number of keys that a table row names, or lists by letter; further ones are counted."""
+"""Maximum number of findings listed."""
 
 MAX_NUMBER = 2**53 - 1
 """Largest integer up to which JavaScript's numbers are exact."""
 
-MAX_SENTENCE = 400
 MAX_NAMES = 120_000
 MIN_NAME, MAX_NAME = 40, 240
-"""Maximum characters of a sentence, of all names of one kind, and of one name."""
-
-_THEME_BUTTON = '<button type="button" id="theme" hidden>Dark</button>'
+"""Maximum characters of all names of one kind, and of one name."""
 
 
 def draw(
@@ -109,30 +85,23 @@ def draw(
     drawing = _Drawing(_shorten_names(columns), _number_keys(ordered), size)
     for region in ordered:
         drawing.count(region)
-    listed = list(findings[:MAX_FINDINGS])
-    data, merged = _make_script_data(drawing, ordered, row_groups, listed)
-    html, style, script = (
-        read_asset("modcrypt.parquet.verify", f"file_drawing.{kind}")
-        for kind in ("html", "css", "js")
+    data, merged = _make_script_data(drawing, ordered, row_groups, findings[:MAX_FINDINGS])
+    return render(
+        "file.html",
+        title=title,
+        facts=facts,
+        drawing=drawing,
+        states=list(reversed(STATES.items())) if ordered else [],
+        findings=findings,
+        max_findings=MAX_FINDINGS,
+        notes=group_notes(notes),
+        merged=merged,
+        data=data,
     )
-    body = Template(html).substitute(
-        data=_encode_script_json(data),
-        facts=render_facts(facts, MAX_SENTENCE),
-        size=_format_size_cell(size),
-        states=_format_state_rows(drawing) if ordered else "",
-        keys=_format_rows(drawing.by_key, drawing, _format_key_cell, _format_column_count),
-        kinds=_format_rows(drawing.by_kind, drawing, _format_kind_cell, _format_key_letters),
-        columns=_format_rows(drawing.by_column, drawing, _format_column_cell, _format_key_cells),
-        findings=_format_finding_rows(listed, len(findings)),
-        merged="".join(f"<li>{escape(sentence)}" for sentence in merged),
-        notes=_format_notes(notes),
-    )
-    verdict = _format_verdict(findings, drawing.by_state["fault"].parts)
-    return render_page(title, verdict, body, style=style, script=script, controls=_THEME_BUTTON)
 
 
 def _make_script_data(
-    drawing: _Drawing, ordered: list[Region], row_groups: int, findings: list[Finding]
+    drawing: _Drawing, ordered: list[Region], row_groups: int, findings: Sequence[Finding]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what the script draws, and sentences about what was merged."""
     rows, steps, merged = _make_grid(drawing, ordered, row_groups)
@@ -153,6 +122,7 @@ def _make_script_data(
         "findings": _locate_findings(findings, ordered),
         "columns": drawing.columns,
         "keys": drawing.keys,
+        "letters": drawing.letters,
         # after the parts, which number their kinds
         "kinds": [format_readable(kind, MAX_NAME) for kind in drawing.kinds],
         "states": list(STATES),
@@ -167,22 +137,10 @@ def _shorten_names(names: Sequence[str]) -> list[str]:
     return [format_readable(name, limit) for name in names]
 
 
-def _format_size_cell(size: int) -> str:
-    return f'<data value="{size}" title="{size:,} bytes">{format_size(size)}</data>'
-
-
-def _format_share(size: int, of: int) -> str:
-    """Return a percentage that is 0 or 100 only if that is exact."""
-    if size <= 0 or size >= of:
-        return "0 %" if size <= 0 else "100 %"
-    tenths = size * 1000 // of
-    return f"{tenths // 10}.{tenths % 10} %" if tenths else "<0.1 %"
-
-
-def _encode_script_json(data: Any) -> str:
-    """Return JSON that cannot end the script element that contains it."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+def _format_letters(key: int) -> str:
+    """Return the letters of a key, numbered like spreadsheet columns: A to Z, AA, AB."""
+    before, last = divmod(key, 26)
+    return (_format_letters(before - 1) if before else "") + chr(ord("A") + last)
 
 
 # --- counts --------------------------------------------------------------------------------------
@@ -222,6 +180,7 @@ class _Drawing:
         self.columns = columns
         self.key_numbers = keys
         self.keys = _shorten_names(list(keys))
+        self.letters = [_format_letters(key) for key in range(len(keys))]
         self.kinds: dict[str, int] = {}
         self.size = size
         self.by_state: defaultdict[Any, _Tally] = defaultdict(_Tally)
@@ -363,7 +322,7 @@ def _make_grid(
 # --- findings ------------------------------------------------------------------------------------
 
 
-def _locate_findings(findings: list[Finding], regions: list[Region]) -> list[list[Any]]:
+def _locate_findings(findings: Sequence[Finding], regions: list[Region]) -> list[list[Any]]:
     """Return each finding's severity, bytes, row group and column, as far as they are known."""
     spans = {(r.kind, r.row_group, r.column, r.page): (r.start, r.end) for r in regions}
     places = []
@@ -379,159 +338,3 @@ def _locate_findings(findings: list[Finding], regions: list[Region]) -> list[lis
             start, end = _clamp_offsets(start, start if end is None else max(start, end))
         places.append([finding.severity == "fault", start, end, row_group, column])
     return places
-
-
-def _format_verdict(findings: Sequence[Finding], faulty: int) -> str:
-    """Return the numbers of findings as HTML; nothing if there are none, as after inspection."""
-    counts = Counter(_find_severity(finding) for finding in findings)
-    labels = {severity: f"{severity}{'s' if n > 1 else ''}" for severity, n in counts.items()}
-    if faulty and not counts["fault"]:
-        counts["fault"], labels["fault"] = faulty, "faulty parts"
-    return "".join(
-        f'<span class="verdict {severity}">{counts[severity]:,} {labels[severity]}</span>'
-        for severity in ("fault", "warning")
-        if counts[severity]
-    )
-
-
-def _find_severity(finding: Finding) -> str:
-    return "fault" if finding.severity == "fault" else "warning"
-
-
-def _format_finding_rows(findings: list[Finding], all_findings: int) -> str:
-    rows = []
-    for number, finding in enumerate(findings):
-        severity = _find_severity(finding)
-        address = "the file" if finding.module is None else render_text(str(finding.module))
-        span = "" if finding.start is None else f"{finding.start:,}"
-        if span and finding.end is not None:
-            span += f"\u2013{finding.end:,}"
-        rows.append(
-            f'<tr class="{severity}" data-finding="{number}">'
-            f'<td><button type="button"><span class="flag {severity}"></span>{severity}</button>'
-            f"<td><code>{render_text(finding.word, MIN_NAME)}</code><td>{address}"
-            f'<td class="n">{span}<td class="message">{render_text(finding.message, MAX_SENTENCE)}'
-        )
-    if all_findings > len(findings):
-        more = all_findings - len(findings)
-        rows.append(f'<tr class="more"><td colspan="5">and {more:,} more that are not listed')
-    return "\n".join(rows)
-
-
-# --- notes ---------------------------------------------------------------------------------------
-
-
-def _format_notes(notes: Sequence[tuple[str, str]]) -> str:
-    """Return notes as HTML; equal headings share an entry, and so do headings with equal notes."""
-    sentences: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for heading, sentence in notes:
-        sentences[heading][sentence] = None
-    headings: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for heading, texts in sentences.items():
-        headings[tuple(texts)[:MAX_NOTES]].append(heading)
-    entries = []
-    for shared, about in list(headings.items())[:MAX_NOTES]:
-        terms = "".join(f"<dt>{render_text(heading)}</dt>" for heading in about[:MAX_HEADINGS])
-        if len(about) > MAX_HEADINGS:
-            terms += f"<dt>and {len(about) - MAX_HEADINGS:,} more</dt>"
-        descriptions = "".join(f"<dd>{render_text(text, MAX_SENTENCE)}</dd>" for text in shared)
-        entries.append(f"<div>{terms}{descriptions}</div>")
-    if len(headings) > MAX_NOTES:
-        entries.append(f"<div><dt>and {len(headings) - MAX_NOTES:,} more notes</dt></div>")
-    return "".join(entries)
-
-
-# --- tables --------------------------------------------------------------------------------------
-
-
-def _format_letter(key: int) -> str:
-    """Return the letters of a key, numbered like spreadsheet columns: A to Z, AA, AB."""
-    letters = ""
-    key += 1
-    while key:
-        key, rest = divmod(key - 1, 26)
-        letters = chr(ord("A") + rest) + letters
-    return letters
-
-
-def _format_chip(key: int) -> str:
-    return f'<span class="key k{key % 24}">{_format_letter(key)}</span>'
-
-
-def _format_key_cell(drawing: _Drawing, key: int) -> str:
-    return f"{_format_chip(key)} <bdi>{escape(drawing.keys[key])}</bdi>"
-
-
-def _format_column_cell(drawing: _Drawing, column: int) -> str:
-    name = escape(drawing.columns[column])
-    return f'<button type="button" data-column="{column}"><bdi>{name}</bdi></button>'
-
-
-def _format_kind_cell(drawing: _Drawing, kind: str) -> str:
-    return render_text(kind)
-
-
-def _format_column_count(drawing: _Drawing, tally: _Tally) -> str:
-    return f'<td class="n" data-value="{len(tally.columns)}">{len(tally.columns):,}'
-
-
-def _format_key_cells(drawing: _Drawing, tally: _Tally) -> str:
-    named = "<br>".join(_format_key_cell(drawing, key) for key in list(tally.keys)[:MAX_NAMED_KEYS])
-    return (
-        f"<td>{named or ('none' if tally.parts else '')}{_format_more_keys(tally, MAX_NAMED_KEYS)}"
-    )
-
-
-def _format_key_letters(drawing: _Drawing, tally: _Tally) -> str:
-    return (
-        f"<td>{' '.join(map(_format_chip, list(tally.keys)[:MAX_LETTERS]))}"
-        f"{_format_more_keys(tally, MAX_LETTERS)}"
-    )
-
-
-def _format_more_keys(tally: _Tally, named: int) -> str:
-    return f" and {len(tally.keys) - named:,} more" if len(tally.keys) > named else ""
-
-
-def _format_state_counts(tally: _Tally) -> str:
-    return "".join(
-        f'<span class="count"><i class="swatch s-{state}"></i>{parts:,} {state}</span>'
-        for state in STATES
-        if (parts := tally.states[state])
-    )
-
-
-def _format_numbers(tally: _Tally, of: int) -> str:
-    return (
-        f'<td class="n" data-value="{tally.parts}">{tally.parts:,}'
-        f'<td class="n" data-value="{tally.bytes}">{_format_size_cell(tally.bytes)}'
-        f'<td class="n">{_format_share(tally.bytes, of)}'
-    )
-
-
-def _format_state_rows(drawing: _Drawing) -> str:
-    return "\n".join(
-        f'<tr{"" if tally.parts else " class=none"}><th scope="row">'
-        f'<span class="swatch s-{state}"></span>{state}<td>{meaning}'
-        f"{_format_numbers(tally, drawing.size)}"
-        for state, meaning in reversed(STATES.items())
-        for tally in (drawing.by_state[state],)
-    )
-
-
-def _format_rows(
-    tallies: dict[Any, _Tally],
-    drawing: _Drawing,
-    name: Callable[[_Drawing, Any], str],
-    second: Callable[[_Drawing, _Tally], str],
-) -> str:
-    """Return a table's rows as HTML: name, second cell, states, parts, bytes and share."""
-    rows = [
-        f'<tr><th scope="row">{name(drawing, item)}{second(drawing, tally)}'
-        f"<td>{_format_state_counts(tally)}{_format_numbers(tally, drawing.size)}"
-        for item, tally in list(tallies.items())[:MAX_TABLE_ROWS]
-    ]
-    if len(tallies) > MAX_TABLE_ROWS:
-        more = len(tallies) - MAX_TABLE_ROWS
-        rows.append(f'<tr class="more"><td colspan="6">and {more:,} more that are not listed')
-    return "\n".join(rows)

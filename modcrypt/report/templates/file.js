@@ -36,13 +36,7 @@ function human(size) {
 
 const both = (size) => size < 1024 ? plural(size, "byte") : `${human(size)} (${plural(size, "byte")})`;
 
-function letter(key) {
-  let letters = "";
-  for (key += 1; key; key = Math.floor((key - 1) / 26)) {
-    letters = String.fromCharCode(65 + (key - 1) % 26) + letters;
-  }
-  return letters;
-}
+const letter = (key) => data.letters[key];
 
 const keyName = (key) =>
   key === -1 ? "none" : key === -2 ? "several" : `${letter(key)} · ${data.keys[key]}`;
