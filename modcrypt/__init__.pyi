@@ -29,6 +29,7 @@ from modcrypt.errors import PlaintextError as PlaintextError
 from modcrypt.errors import TagMismatchError as TagMismatchError
 from modcrypt.errors import TruncationError as TruncationError
 from modcrypt.errors import UnsupportedFormatError as UnsupportedFormatError
+from modcrypt.html_report import render_html as render_html
 from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
 from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
 from modcrypt.jobs.key_scan import ScannedKey as ScannedKey

@@ -61,7 +61,7 @@ READ = {
     "limit": "sum(batch.num_rows for batch in mc.iter_batches(path, keys, limit=1))",
     "other column": "mc.read_table(path, keys, columns=['other']).num_rows",
     "folder column": "mc.read_table(path, keys, columns=['p']).num_rows",
-    "inspect": "len(mc.inspect_parquet(path).to_html()) and 'ok'",
+    "inspect": "len(mc.render_html(mc.inspect_parquet(path))) and 'ok'",
     "verify": "'ok' if mc.verify_parquet(path).ok else 'fault'",
 }
 

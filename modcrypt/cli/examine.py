@@ -1,8 +1,8 @@
-"""Options, files and the HTML page that `modcrypt inspect` and `verify` share."""
+"""Options, files and the HTML page that commands which examine files or tables share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +12,12 @@ from modcrypt.cli.shared import combine_options
 from modcrypt.cli.spark import is_any_typed
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.iceberg.verify.key_trees import KeyTree
+    from modcrypt.iceberg.verify.table_results import TableVerification
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+    from modcrypt.parquet.verify.inspection import Inspection
+    from modcrypt.parquet.verify.verification_results import Verification
 
 __all__ = ["HtmlPage", "find_files", "html_options", "properties_of_options"]
 
@@ -21,7 +25,7 @@ html_options = combine_options(
     click.option(
         "--html",
         metavar="OUT",
-        help="Write a drawing of a single file as a self-contained HTML page to OUT.",
+        help="Write the result as a self-contained HTML page to OUT; not for several files.",
     ),
     click.option("--force", is_flag=True, help="Replace OUT if it exists."),
 )
@@ -67,33 +71,38 @@ class HtmlPage:
     Args:
         out: Path of the page; None for no page.
         force: Whether to replace the path if it exists.
-        files: Files that the command examines.
+        files: Files that the command examines; None for a table.
 
     Raises:
-        click.UsageError: There is not a single file to draw, or `out` is that file.
+        click.UsageError: There is not a single file to draw, or `out` is that file; or `force` is
+            given without a page.
         FileExistsError: `out` exists, and `force` is False.
     """
 
-    def __init__(self, out: str | None, force: bool, files: Sequence[File]) -> None:
+    def __init__(self, out: str | None, force: bool, files: Sequence[File] | None = None) -> None:
         from modcrypt.io.places import place_of
         from modcrypt.jobs.listing import place_at
 
         self.out, self._force = out, force
         if out is None:
+            if force:
+                raise click.UsageError("--force needs --html")
             return
-        if len(files) != 1:
+        if files is not None and len(files) != 1:
             raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
         place = place_of(out)
         assert place is not None  # it is a path
-        if place.resolve() == place_at(files[0].name).resolve():
+        if files is not None and place.resolve() == place_at(files[0].name).resolve():
             raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
         if not force:
             place.check_absent()
 
-    def write(self, html: Callable[[], str]) -> None:
-        """Write the page that `html` draws, if one is requested."""
+    def write(self, result: Inspection | Verification | TableVerification | KeyTree) -> None:
+        """Write the page about a result, if one is requested."""
+        if self.out is None:
+            return
+        from modcrypt.html_report import render_html
         from modcrypt.io.destinations import open_sink
 
-        if self.out is not None:
-            with open_sink(self.out, overwrite=self._force) as sink:
-                sink.append(html().encode("utf-8", "replace"))
+        with open_sink(self.out, overwrite=self._force) as sink:
+            sink.append(render_html(result).encode())

@@ -88,7 +88,7 @@ def inspect(
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
         single = look(files[0].name)
-        page.write(single.to_html)
+        page.write(single)
         _print_inspection(single, pages, as_json)
         return 4 * single.kms_unavailable
     codes = set[int]()

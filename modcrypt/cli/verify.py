@@ -197,7 +197,7 @@ def _verify_one(
             expected_rows=expected_rows,
             regions=page.out is not None,
         )
-    page.write(verification.to_html)
+    page.write(verification)
     code = _exit_code(verification, [verification], strict)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)

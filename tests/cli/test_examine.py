@@ -342,6 +342,9 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
     assert "PATH names 3" in check_refusal(
         invoke(lake, command, *KEYS, "--html", "out.html", "lake")
     )
+    assert "--force needs --html" in check_refusal(
+        invoke(lake, command, *KEYS, "--force", "sealed.parquet")
+    )
     assert not (lake / "out.html").exists()
 
 

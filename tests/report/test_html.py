@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import modcrypt as mc
 from modcrypt.report import html
 from tests.support.browser import EVIL
 from tests.support.cases import each_case
@@ -70,3 +71,9 @@ def test_without_jinja_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "modcrypt\[html\]"'):
         html.render("base.html", title="a")
+
+
+def test_a_result_without_a_page_is_refused() -> None:
+    nothing: Any = mc.DatasetVerification(files=(), findings=())
+    with pytest.raises(TypeError, match="no page exists for DatasetVerification; pass an Insp"):
+        mc.render_html(nothing)

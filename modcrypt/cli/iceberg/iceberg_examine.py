@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from modcrypt.cli.examine import HtmlPage, html_options
 from modcrypt.cli.options.iceberg_options import (
     open_selected_table,
     parse_snapshot,
@@ -17,7 +18,7 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.shared import combine_options, format_table, lines_option, print_facts, print_line
+from modcrypt.cli.shared import format_table, lines_option, print_facts, print_line
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.text import format_count
 
@@ -49,31 +50,6 @@ _jobs_option = click.option(
     type=click.IntRange(min=1),
     help="Number of files processed concurrently. Default: by processors.",
 )
-_html_options = combine_options(
-    click.option(
-        "--html", metavar="OUT", help="Write the result as a self-contained HTML page to OUT."
-    ),
-    click.option("--force", is_flag=True, help="Replace OUT if it exists."),
-)
-
-
-def _check_page(out: str | None, force: bool) -> None:
-    """Raise if the page exists already, before the work starts."""
-    from modcrypt.io.places import place_of
-
-    if out is None and force:
-        raise click.UsageError("--force needs --html")
-    place = None if out is None else place_of(out)
-    if place is not None and not force:
-        place.check_absent()
-
-
-def _write_page(out: str | None, force: bool, html: Callable[[], str]) -> None:
-    from modcrypt.io.destinations import open_sink
-
-    if out is not None:
-        with open_sink(out, overwrite=force) as sink:
-            sink.append(html().encode("utf-8", "replace"))
 
 
 # --- verify --------------------------------------------------------------------------------------
@@ -91,7 +67,7 @@ def _write_page(out: str | None, force: bool, html: Callable[[], str]) -> None:
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
 @_jobs_option
-@_html_options
+@html_options
 @table_options
 @lines_option
 def verify(
@@ -114,13 +90,13 @@ def verify(
     """
     from modcrypt.iceberg import verify_table
 
-    _check_page(html, force)
+    page = HtmlPage(html, force)
     wanted = [snapshot for snapshot in map(parse_snapshot, snapshots) if snapshot is not None]
     target = open_selected_table(where, options)
     started = time.perf_counter()
     with progress_bar("Verifying", None) as progress:
         verification = verify_table(target, snapshots=wanted or None, jobs=jobs, progress=progress)
-    _write_page(html, force, verification.to_html)
+    page.write(verification)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({**verification.fields(), "seconds": seconds}))
@@ -181,7 +157,7 @@ def _print_list(heading: str, lines: list[str]) -> None:
     help="With --protected-by: only what this version of the master key protects.",
 )
 @_jobs_option
-@_html_options
+@html_options
 @table_options
 @lines_option
 def tree(
@@ -206,11 +182,11 @@ def tree(
         raise click.UsageError("--version needs --protected-by with a master key")
     if html is not None and protected_by is not None:
         raise click.UsageError("--html and --protected-by exclude each other")
-    _check_page(html, force)
+    page = HtmlPage(html, force)
     target = open_selected_table(where, options)
     with progress_bar("Reading manifests", None) as progress:
         keys = key_tree(target, jobs=jobs, progress=progress)
-    _write_page(html, force, keys.to_html)
+    page.write(keys)
     if protected_by is not None:
         _print_protected(keys.protected_by(protected_by, version), as_json)
     elif as_json:

@@ -268,7 +268,7 @@ def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
 
 
 def draw_page(tree: KeyTreeNodes) -> str:
-    """Draw a tree as a page; see `KeyTree.to_html`."""
+    """Draw a tree as a page; see `render_html`."""
     layout = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
     return render(
         "key_tree.html",

@@ -114,12 +114,6 @@ class KeyTree(KeyTreeNodes):
 
         return draw_text(self, limit)
 
-    def to_html(self) -> str:
-        """Draw the tree as one self-contained HTML page without scripts."""
-        from modcrypt.iceberg.verify.key_tree_drawing import draw_page
-
-        return draw_page(self)
-
 
 def key_tree(
     table: IcebergTable,

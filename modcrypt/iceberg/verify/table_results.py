@@ -134,14 +134,3 @@ class TableVerification:
             ("Unused keys", f"{len(self.unused_keys):,}"),
             ("Orphans", "not checked" if self.orphans is None else f"{len(self.orphans):,}"),
         ]
-
-    def to_html(self) -> str:
-        """Return the result as one self-contained HTML page without scripts."""
-        from modcrypt.report.html import format_name, group_notes, render
-
-        gaps, limits = (
-            group_notes((f"{note.what}: {note.path or 'the table'}", note.why) for note in notes)
-            for notes in (self.gaps, self.limits)
-        )
-        title = f"Verification of {format_name(self.location)}"
-        return render("table_verification.html", title=title, result=self, gaps=gaps, limits=limits)

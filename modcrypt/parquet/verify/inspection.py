@@ -137,24 +137,6 @@ class Inspection:
         values["regions"] = [region.fields() for region in self.regions]
         return values
 
-    def to_html(self) -> str:
-        """Return a self-contained HTML page that draws the file."""
-        from modcrypt.parquet.verify.file_drawing import draw
-
-        return draw(
-            title=self.name.rpartition("/")[2] or self.name,
-            facts=self.facts(),
-            columns=[column.path for column in self.columns or ()],
-            row_groups=self.row_groups or 0,
-            size=self.size,
-            regions=self.regions,
-            notes=[
-                *(("Visible without keys", sentence) for sentence in self.leaks),
-                *(("Hidden here", sentence) for sentence in self.hidden),
-                *(("Peculiar", sentence) for sentence in self.quirks),
-            ],
-        )
-
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the most important properties of the file."""
         if not self.encrypted:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modcrypt.parquet.format.byte_map import Region
-from modcrypt.parquet.format.findings import Finding, Unauthenticated, fold, raise_first
+from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
 from modcrypt.report.text import format_count
 
 __all__ = ["DatasetVerification", "Verification"]
@@ -83,24 +83,6 @@ class Verification:
             OSError: The file could not be read.
         """
         raise_first(self.findings)
-
-    def to_html(self) -> str:
-        """Return a self-contained HTML page that draws the file, if `regions` were requested."""
-        from modcrypt.parquet.verify.file_drawing import draw
-
-        return draw(
-            title=self.name.rpartition("/")[2],  # the page is sent to others, who need no path
-            facts=self.facts(),
-            columns=self.columns,
-            row_groups=self.row_groups,
-            size=self.size,
-            regions=self.regions,
-            findings=self.findings,
-            notes=[
-                (f"Not authenticated: {folded.what}", folded.why)
-                for folded in fold((None, note) for note in self.not_authenticated)
-            ],
-        )
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: properties of the file, and the result."""

@@ -19,6 +19,7 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from modcrypt import render_html
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg import IcebergTable, KeyTree, key_tree, open_table, verify_table
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
@@ -363,7 +364,7 @@ def hostile_tree(tree: KeyTree) -> KeyTree:
 def test_the_pages_are_readable_and_ask_for_nothing(
     chromium: Browser, forest: IcebergTable, dark: bool
 ) -> None:
-    for page in (key_tree(forest).to_html(), verify_table(forest).to_html()):
+    for page in (render_html(key_tree(forest)), render_html(verify_table(forest))):
         chromium.show(page, dark=dark)
         chromium.run("for (const one of document.querySelectorAll('details')) one.open = true")
         seen, poor = chromium.run(POOR_CONTRAST)
@@ -377,7 +378,7 @@ def test_the_pages_are_readable_and_ask_for_nothing(
 
 
 def test_a_line_for_each_that_opens_another(chromium: Browser, forest: IcebergTable) -> None:
-    chromium.show(key_tree(forest).to_html())
+    chromium.show(render_html(key_tree(forest)))
     boxes = [2, 4, 4, 4, 4]  # master keys, KEKs, manifest lists, manifests, files
     assert chromium.count(".picture .box") == sum(boxes)
     # 4 KEKs wrapped; 3 lists under KEKs and 1 under keyA; 5 from lists; 4 from manifests; f2, f4.
@@ -387,7 +388,7 @@ def test_a_line_for_each_that_opens_another(chromium: Browser, forest: IcebergTa
 
 
 def test_hostile_names_are_only_ever_text(chromium: Browser, forest: IcebergTable) -> None:
-    page = hostile_tree(key_tree(forest)).to_html()
+    page = render_html(hostile_tree(key_tree(forest)))
     page.encode()
     assert not [c for c in set(page) if not c.isprintable() and c != "\n"]
     chromium.show(page)
@@ -415,7 +416,7 @@ def test_a_large_tree_gives_bounded_text_and_page(forest: IcebergTable) -> None:
         lists=tuple(replace(found, manifests=tuple(range(n % 100))) for n in range(3_000)),
     )
     assert len(large.to_text().splitlines()) < 400
-    page = large.to_html()
+    page = render_html(large)
     assert len(page.encode()) < 4 << 20
     assert "more" in page
 
@@ -425,7 +426,7 @@ def test_a_large_tree_gives_bounded_text_and_page(forest: IcebergTable) -> None:
 
 def test_no_key_is_in_the_tree(table: IcebergTable) -> None:
     tree = key_tree(table)
-    out = json.dumps(tree.fields()) + tree.to_html() + tree.to_text() + repr(tree)
+    out = json.dumps(tree.fields()) + render_html(tree) + tree.to_text() + repr(tree)
     kept = pickle.dumps(tree)
     told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
     keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", told)]

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from modcrypt import render_html
 from modcrypt.errors import IntegrityError, PlaintextError
 from modcrypt.iceberg import (
     FileKeyStore,
@@ -1089,7 +1090,7 @@ def secrets_of(folder: Path) -> list[bytes]:
 def test_no_key_comes_out(t16: Path, table: IcebergTable) -> None:
     (t16 / "data" / "p1.parquet").write_bytes(b"PAR1")
     found = verify_table(table)
-    out = json.dumps(found.fields()) + found.to_html() + repr(found)
+    out = json.dumps(found.fields()) + render_html(found) + repr(found)
     kept = pickle.dumps(found)
     keys = secrets_of(t16)
     assert len(keys) > 12
@@ -1107,9 +1108,9 @@ def test_hostile_names_are_only_ever_text_on_the_page(t16: Path) -> None:
     )
     files = tuple(replace(file, location=evil[0], kind=evil[1]) for file in found.files)
     keks = tuple(replace(kek, id=evil[0], scope=evil[1]) for kek in found.keks)
-    page = replace(
-        found, location=evil[1], uuid=evil[0], findings=findings, files=files, keks=keks
-    ).to_html()
+    page = render_html(
+        replace(found, location=evil[1], uuid=evil[0], findings=findings, files=files, keks=keks)
+    )
     page.encode()
     assert not [c for c in set(page) if not c.isprintable() and c != "\n"]
     assert not re.search(r"<(script|img)", page)
@@ -1159,7 +1160,7 @@ def test_the_page_says_that_everything_is_authenticated_or_what_is_not(
     if damaged:
         (t16 / "data/p1.parquet").unlink()
     found = verify_folder(t16)
-    page = found.to_html()
+    page = render_html(found)
     assert found.complete is not damaged
     assert ("Everything authenticated</span>" in page) is not damaged
     assert ("<h2>Not authenticated</h2>" in page) is damaged

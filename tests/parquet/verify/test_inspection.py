@@ -1052,7 +1052,7 @@ def test_without_pages_no_page_is_read_but_for_the_first_ones_of_one_column() ->
 
 
 def check_shows_none_of(found: Inspection, *secrets: bytes) -> None:
-    shown = [repr(found), json.dumps(found.fields()), found.to_html(), str(found.footer_key)]
+    shown = [repr(found), json.dumps(found.fields()), mc.render_html(found), str(found.footer_key)]
     shown += [repr(found.columns), repr(found.regions[:50])]
     for secret in secrets:
         spelt = {secret.decode("latin-1"), secret.hex(), repr(secret)[2:-1]}
@@ -1100,12 +1100,12 @@ def test_a_password_in_a_key_services_address_is_not_shown() -> None:
 def test_the_drawing_names_columns_and_sentences(tmp_path: Path) -> None:
     for pages in (False, True):
         found = inspect_parquet(encrypt_sample(), READER, pages=pages)
-        html = found.to_html()
+        html = mc.render_html(found)
         assert html.lower().startswith("<!doctype html>")
         for column in found.columns or ():
             assert column.path in html
         assert "AES_GCM_V1" in html
-    assert "encrypted: schema" in inspect_parquet(encrypt_sample()).to_html()
+    assert "encrypted: schema" in mc.render_html(inspect_parquet(encrypt_sample()))
 
 
 # --- hostile bytes -------------------------------------------------------------------------------
@@ -1167,7 +1167,7 @@ def check_survives(data: bytes) -> None:
                 continue
             check_regions(found)
             json.dumps(found.fields())
-            found.to_html()
+            mc.render_html(found)
 
 
 def test_regions_are_of_the_kinds_that_the_map_names() -> None:

@@ -1062,7 +1062,7 @@ def test_regions_say_what_every_byte_is() -> None:
         # Column metadata lies in the footer's bytes, which are counted once.
         assert checked.authenticated_bytes == authentic
         assert verify_parquet(data, case.reader).regions == ()
-    page = verify_parquet(CASES[3].write(), KEYED_READER, regions=True).to_html()
+    page = mc.render_html(verify_parquet(CASES[3].write(), KEYED_READER, regions=True))
     assert page.startswith("<!DOCTYPE html>")
 
 
@@ -1110,7 +1110,7 @@ def test_facts_are_for_people(tmp_path: Path) -> None:
     path.write_bytes(flip_bits(CASES[0].write(), 100))
     checked = verify_parquet(path, READER, regions=True)
     assert ("Result", "1 fault, 0 warnings") in checked.facts()
-    page = checked.to_html()
+    page = mc.render_html(checked)
     assert "a.parquet" in page
     assert "secret-folder-name" not in page
     assert checked.findings[0].fields()["module"] == {
@@ -1126,7 +1126,7 @@ def test_nothing_of_the_data_is_told() -> None:
     data = encrypted(plain, writer)
     for span in list_modules(data, READER):
         checked = verify_parquet(flip_bits(data, span.end - 1), READER, regions=True)
-        text = json.dumps(checked.fields()) + checked.to_html() + repr(checked)
+        text = json.dumps(checked.fields()) + mc.render_html(checked) + repr(checked)
         assert secret not in text
         assert FOOTER_KEY.decode() not in text
         assert FOOTER_KEY.hex() not in text

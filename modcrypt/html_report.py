@@ -1,0 +1,87 @@
+"""Render results as HTML pages: the results know nothing of pages, and pages nothing of results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modcrypt.parquet.format.findings import fold
+from modcrypt.parquet.verify.file_drawing import draw
+from modcrypt.parquet.verify.inspection import Inspection
+from modcrypt.parquet.verify.verification_results import Verification
+from modcrypt.report.html import format_name, group_notes, render
+
+if TYPE_CHECKING:  # not to be loaded for files
+    from modcrypt.iceberg.verify.key_trees import KeyTree
+    from modcrypt.iceberg.verify.table_results import TableVerification
+
+__all__ = ["render_html"]
+
+
+def render_html(result: Inspection | Verification | TableVerification | KeyTree) -> str:
+    """Return a self-contained HTML page about a result; it loads nothing and contains no keys.
+
+    The page about a file draws every part of it, for which `verify_parquet` needs `regions=True`.
+    Only pages about files have a script.
+
+    Args:
+        result: What `inspect_parquet`, `verify_parquet`, `verify_table` or `key_tree` returned.
+
+    Raises:
+        ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
+        TypeError: No page exists for such a result.
+    """
+    if isinstance(result, Inspection):
+        return _render_inspection(result)
+    if isinstance(result, Verification):
+        return _render_verification(result)
+    from modcrypt.iceberg.verify.key_tree_drawing import draw_page
+    from modcrypt.iceberg.verify.key_trees import KeyTree
+    from modcrypt.iceberg.verify.table_results import TableVerification
+
+    if isinstance(result, KeyTree):
+        return draw_page(result)
+    if isinstance(result, TableVerification):
+        return _render_table_verification(result)
+    raise TypeError(
+        f"no page exists for {type(result).__name__}; pass an Inspection, a Verification, a "
+        "TableVerification or a KeyTree"
+    )
+
+
+def _render_inspection(result: Inspection) -> str:
+    return draw(
+        title=format_name(result.name),
+        facts=result.facts(),
+        columns=[column.path for column in result.columns or ()],
+        row_groups=result.row_groups or 0,
+        size=result.size,
+        regions=result.regions,
+        notes=[
+            *(("Visible without keys", sentence) for sentence in result.leaks),
+            *(("Hidden here", sentence) for sentence in result.hidden),
+            *(("Peculiar", sentence) for sentence in result.quirks),
+        ],
+    )
+
+
+def _render_verification(result: Verification) -> str:
+    folded = fold((None, note) for note in result.not_authenticated)
+    return draw(
+        title=format_name(result.name),
+        facts=result.facts(),
+        columns=result.columns,
+        row_groups=result.row_groups,
+        size=result.size,
+        regions=result.regions,
+        findings=result.findings,
+        notes=[(f"Not authenticated: {note.what}", note.why) for note in folded],
+    )
+
+
+def _render_table_verification(result: TableVerification) -> str:
+    gaps, limits = (
+        group_notes((f"{note.what}: {note.path or 'the table'}", note.why) for note in notes)
+        for notes in (result.gaps, result.limits)
+    )
+    title = f"Verification of {format_name(result.location)}"
+    return render("table_verification.html", title=title, result=result, gaps=gaps, limits=limits)
