@@ -6,12 +6,12 @@ finding, but is always reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from modcrypt import errors
-from modcrypt.aad import ModuleId
+from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
 from modcrypt.parquet.format.byte_map import Region, Severity, State
 from modcrypt.report.text import format_count
@@ -67,6 +67,15 @@ class Finding:
             "word": self.word, "message": self.message, "severity": self.severity,
             "start": self.start, "end": self.end, "module": module,
         }  # fmt: skip
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Finding:
+        """Return the finding that `fields` has returned."""
+        module = fields["module"]
+        if module is not None:
+            kind = ModuleType[module["type"].upper().replace(" ", "_")]
+            module = ModuleId(**{**module, "type": kind})
+        return cls(**{**fields, "module": module})
 
     def error(self) -> ModcryptError | OSError:
         """Return the finding as the error that reading the file would raise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,6 +75,18 @@ class Verification:
             "not_authenticated": [note.fields() for note in self.not_authenticated],
             "regions": [region.fields() for region in self.regions],
         }  # fmt: skip
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Verification:
+        """Return the result that `fields` has returned, without regions."""
+        values = {name: value for name, value in fields.items() if name not in ("ok", "complete")}
+        lists = {
+            "columns": tuple(fields["columns"]),
+            "findings": tuple(map(Finding.from_fields, fields["findings"])),
+            "not_authenticated": tuple(Unauthenticated(**n) for n in fields["not_authenticated"]),
+            "regions": (),
+        }
+        return cls(**{**values, **lists})
 
     def raise_for_faults(self) -> None:
         """Raise the first fault as the error that reading the file would raise.
