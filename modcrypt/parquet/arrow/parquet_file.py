@@ -25,7 +25,7 @@ from modcrypt.parquet.arrow.file_scan import (
 )
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
+from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.file_identity import FileIdentity
 
@@ -128,7 +128,7 @@ class ParquetFile:
             KeyNotFoundError: A key is missing, and `on_missing_key` is "error".
         """
         plan = self._session.select(None, None)
-        metadata, _ = plain_metadata(plan, copy_row_groups(plan), plan.footer.body_end)
+        metadata, _ = plain_metadata(plan, None, plan.footer.body_end)
         return self._session.decoder.open(make_footer_file(metadata)).metadata
 
     # --- reading ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
+from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import encode
@@ -90,7 +90,7 @@ class PlaintextView(SeekableFile):
         resources.callback(self._threads.close)
         self._shared = SharedResources(resources)
         body_end = plan.footer.body_end
-        metadata, nulls = plain_metadata(plan, copy_row_groups(plan), body_end + _GAP)
+        metadata, nulls = plain_metadata(plan, None, body_end + _GAP)
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
         self.size = body_end + len(tail)
         self._body_end, self._tail = body_end, tail

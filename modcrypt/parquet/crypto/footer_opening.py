@@ -58,7 +58,6 @@ from modcrypt.pkmt1.key_info import key_name
 
 __all__ = [
     "Footer",
-    "PlainFooter",
     "bind_and_report",
     "has_encrypted_chunks",
     "open_footer",
@@ -71,42 +70,9 @@ _OPEN_BY_DESIGN = (
 )
 
 
-# --- plaintext files -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PlainFooter:
-    """The footer of a plaintext file."""
-
-    metadata: ThriftStruct
-    body_end: int
-
-
-def read_plain(source: Source) -> PlainFooter:
-    """Read the footer of a plaintext file.
-
-    Raises:
-        UnsupportedFormatError: The file is already encrypted.
-        FormatError: The file is not Parquet, or is damaged.
-    """
-    tail = read_tail(source)
-    refusal = f"{source.name} is encrypted already; decrypt it first"
-    if tail.magic == MAGIC_ENCRYPTED:
-        raise UnsupportedFormatError(refusal)
-    metadata, end = decode("FileMetaData", tail.data)
-    if metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata):
-        raise UnsupportedFormatError(refusal)
-    if end != len(tail.data):
-        raise FormatError(f"{source.name}: {len(tail.data) - end} bytes follow the footer")
-    return PlainFooter(metadata, tail.start)
-
-
 def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
     """Return whether any chunk of a file has crypto metadata, so that it is encrypted."""
     return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
-
-
-# --- the footer of an encrypted file --------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -203,6 +169,25 @@ class Footer:
     def absent(self) -> frozenset[str]:
         """Names of the fields that modcrypt added when it encrypted the file, from its note."""
         return take_mark(copy(self.metadata))
+
+
+def read_plain(source: Source) -> Footer:
+    """Read the footer of a plaintext file.
+
+    Raises:
+        UnsupportedFormatError: The file is already encrypted.
+        FormatError: The file is not Parquet, or is damaged.
+    """
+    tail = read_tail(source)
+    refusal = UnsupportedFormatError(f"{source.name} is encrypted already; decrypt it first")
+    if tail.magic == MAGIC_ENCRYPTED:
+        raise refusal
+    metadata, end = decode("FileMetaData", tail.data)
+    if metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata):
+        raise refusal
+    if end != len(tail.data):
+        raise FormatError(f"{source.name}: {len(tail.data) - end} bytes follow the footer")
+    return Footer(tail, metadata=metadata, encrypted=False, start=tail.start)
 
 
 def bind_and_report(

@@ -32,7 +32,7 @@ def _copy_chunk(chunk: ThriftStruct, opened: ThriftStruct | None) -> ThriftStruc
 
 def plain_metadata(
     plan: Plan,
-    row_groups: list[ThriftStruct],
+    row_groups: list[ThriftStruct] | None,
     nulls_at: int,
     *,
     remove_added: bool = True,
@@ -42,7 +42,8 @@ def plain_metadata(
 
     Args:
         plan: Wanted columns and row groups of an open file.
-        row_groups: Row groups of the new footer, which are changed.
+        row_groups: Row groups of the new footer, which are changed; None for copies of the wanted
+            ones.
         nulls_at: Offset at which the pages of null columns will be written.
         remove_added: Whether to remove the fields that encryption added.
         keep_unknown_fields: Whether to keep the file's extension, and, even if keys are missing,
@@ -55,7 +56,7 @@ def plain_metadata(
         absent = frozenset()
     if not keep_unknown_fields:
         set_extension(metadata, None)
-    metadata.row_groups = row_groups
+    metadata.row_groups = row_groups = row_groups or copy_row_groups(plan)
     if len(row_groups) != len(plan.footer.metadata.row_groups):
         metadata.num_rows = sum(row_group.num_rows for row_group in row_groups)
     metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None

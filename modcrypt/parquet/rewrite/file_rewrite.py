@@ -18,7 +18,7 @@ from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
+from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
@@ -179,9 +179,8 @@ class Rewriting:
         overwrite: bool = True,
     ) -> None:
         self.old = choice.plan
-        row_groups = copy_row_groups(self.old)
         metadata, nulls = plain_metadata(
-            self.old, row_groups, file.source.size, remove_added=False, keep_unknown_fields=True
+            self.old, None, file.source.size, remove_added=False, keep_unknown_fields=True
         )
         if change.only is not None:
             drop_foreign_pairs(metadata)

@@ -20,7 +20,7 @@ from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionPropert
 from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE, read_tail
-from modcrypt.parquet.format.idl import ThriftStruct, decode
+from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 
 __all__ = ["FooterView", "view_chunks", "view_footer"]
@@ -52,12 +52,6 @@ class FooterView:
     unavailable: bool = False
 
     @property
-    def metadata(self) -> ThriftStruct | None:
-        """FileMetaData; None if it is encrypted and no key opens it."""
-        metadata: ThriftStruct | None = self.footer.metadata
-        return metadata
-
-    @property
     def state(self) -> State:
         """State of the footer's tag or signature; "plaintext" if there is none."""
         return next(region.state for region in reversed(self.regions) if region.kind in _JUDGED)
@@ -73,11 +67,6 @@ class FooterView:
     def authenticated(self) -> bool:
         """Whether the footer's tag or signature was verified."""
         return self.state == "authentic"
-
-    @property
-    def has_encrypted_footer(self) -> bool:
-        """Whether the footer is encrypted."""
-        return not self.footer.plaintext_footer
 
 
 _JUDGED = "footer", "footer signature"
@@ -185,7 +174,7 @@ def view_chunks(view: FooterView, source: Source) -> ChunkPlan:
     The reasons for missing column keys are added to the view.
     """
     plan = ChunkPlan(source, view.properties, view.footer, Report(MAX_FINDINGS))
-    if view.metadata is None:
+    if view.footer.metadata is None:
         return plan
     plan.find_chunks()
     for chunk in plan.listed:

@@ -215,7 +215,7 @@ def inspect_parquet(
 
 
 def _build_inspection(walk: RegionWalk) -> Inspection:
-    view, footer, metadata = walk.view, walk.view.footer, walk.view.metadata
+    view, footer, metadata = walk.view, walk.view.footer, walk.view.footer.metadata
     created = None
     if metadata is not None and metadata.created_by:
         created = decode_text(metadata.created_by)

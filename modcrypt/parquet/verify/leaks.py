@@ -73,7 +73,7 @@ def list_visible_parts(walk: RegionWalk, seen: Chunk) -> set[str]:
         visible |= {"offset index"} if has_offset_index else set()
         if seen.metadata is not None and seen.metadata.bloom_filter_offset is not None:
             visible.add("bloom filter")
-    if walk.view.has_encrypted_footer:
+    if not walk.view.footer.plaintext_footer:
         return visible
     visible |= {"name", "type"}
     if has_column_index or has_offset_index:
@@ -106,12 +106,12 @@ def describe_leaks(
         "values compress."
     )
     yield from _describe_crypto_metadata(view, keys)
-    if not view.has_encrypted_footer:
+    if view.footer.plaintext_footer:
         yield from _describe_visible_footer(view)
     plain = dict.fromkeys(seen.path for seen in walk.plan.listed if not seen.encrypted)
     if plain:
         yield f"Plaintext columns, which nothing authenticates: {list_names(plain)}."
-    if not view.has_encrypted_footer:
+    if view.footer.plaintext_footer:
         yield from _describe_visible_columns(visible, plain)
     yield from _describe_unknown_fields(walk)
     yield from _describe_unencrypted(walk)
@@ -138,7 +138,7 @@ def _describe_crypto_metadata(view: FooterView, keys: Sequence[KeyInfo]) -> Iter
 
 
 def _describe_visible_footer(view: FooterView) -> Iterator[str]:
-    metadata = view.metadata
+    metadata = view.footer.metadata
     assert metadata is not None
     yield (
         f"The schema: names and types of {format_count(len(metadata.schema) - 1, 'field')}; "
@@ -166,13 +166,13 @@ def _describe_unknown_fields(walk: RegionWalk) -> Iterator[str]:
     view = walk.view
     if walk.unknown_fields:
         yield f"{_UNKNOWN}, in plaintext columns: {_format_counts(walk.unknown_fields)}."
-    if view.has_encrypted_footer:
+    if not view.footer.plaintext_footer:
         crypto = decode("FileCryptoMetaData", view.footer.tail.data)[0]
         if counts := _count_unknown_fields(crypto):
             yield f"{_UNKNOWN}, before the encrypted footer: {_format_counts(counts)}."
-    if view.metadata is None or not (counts := _count_unknown_fields(view.metadata)):
+    if view.footer.metadata is None or not (counts := _count_unknown_fields(view.footer.metadata)):
         return
-    if not view.has_encrypted_footer:
+    if view.footer.plaintext_footer:
         yield f"{_UNKNOWN}, in the footer: {_format_counts(counts)}."
     elif any(seen.has_own_key for seen in walk.plan.listed):
         yield f"{_UNKNOWN}, in a footer that the footer key opens: {_format_counts(counts)}."
@@ -242,7 +242,7 @@ def _describe_unencrypted(walk: RegionWalk) -> Iterator[str]:
 def describe_hidden(walk: RegionWalk) -> Iterator[str]:
     """Yield sentences about what the keys at hand do not open, and why."""
     view = walk.view
-    if view.metadata is None:
+    if view.footer.metadata is None:
         yield ("The footer is encrypted: schema, number of rows, statistics, and column positions.")
     if walk.hidden_modules is not None:
         modules = format_count(walk.hidden_modules, "module")

@@ -22,10 +22,10 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, unknown_fields
 from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
+from modcrypt.parquet.verify.diagnosis import PageProbe, probe_pages
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_checks import PageWalk
 from modcrypt.parquet.verify.page_frames import Frames
-from modcrypt.parquet.verify.page_probe import PageProbe, probe_pages
 
 __all__ = ["RegionWalk"]
 
@@ -94,7 +94,9 @@ class RegionWalk:
                 report.add_module_region(span.start, span.end, "pages", report.unopened_state)
             self.regions += report.regions or ()
         # A plaintext footer hides the places of bloom filters, an encrypted one hides everything.
-        if self.view.metadata is None or any(c.encrypted and not c.key_works for c in plan.listed):
+        if self.view.footer.metadata is None or any(
+            c.encrypted and not c.key_works for c in plan.listed
+        ):
             self._add_hidden()
         self.regions = list(fill_gaps(self.regions, self.source.size))
 

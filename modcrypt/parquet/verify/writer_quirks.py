@@ -66,7 +66,7 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
 
 
 def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
-    if writer is not None and view.metadata is not None and view.metadata.created_by:
+    if writer is not None and view.footer.metadata is not None and view.footer.metadata.created_by:
         yield (
             f"Written by {writer} according to created_by"
             + (" (perhaps only the original plaintext file was)." if view.footer.encrypted else ".")
@@ -116,7 +116,7 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
         yield "AES_GCM_CTR_V1 does not authenticate the bodies of pages."
     rest = len(view.footer.tail.data) - view.fields.end
     if (
-        not view.has_encrypted_footer
+        view.footer.plaintext_footer
         and view.fields.algorithm is not None
         and rest != SIGNATURE_SIZE
     ):
@@ -128,16 +128,16 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
 
 def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
     """Yield sentences about row group ordinals, which plaintext files do not need."""
-    if view.metadata is None or not view.footer.encrypted:
+    if view.footer.metadata is None or not view.footer.encrypted:
         return
-    ordinals = [row_group.ordinal for row_group in view.metadata.row_groups]
+    ordinals = [row_group.ordinal for row_group in view.footer.metadata.row_groups]
     missing = [r for r, ordinal in enumerate(ordinals) if ordinal is None]
     if missing:
         yield (
             f"{len(missing)} of {format_count(len(ordinals), 'row group')} have no ordinal: "
             "parquet-java finds no modules there."
         )
-    added = take_mark(copy(view.metadata))
+    added = take_mark(copy(view.footer.metadata))
     if "encoding_stats" in added:
         yield (
             "Encryption added encoding statistics for parquet-java to chunks whose encodings "
@@ -156,7 +156,7 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterat
     bare = dict.fromkeys(
         seen.path
         for seen in own
-        if view.has_encrypted_footer and seen.stored.encrypted_column_metadata is None
+        if not view.footer.plaintext_footer and seen.stored.encrypted_column_metadata is None
     )
     if bare:
         yield (
