@@ -505,7 +505,7 @@ def footers(bench: Bench) -> Iterator[Row]:
     addition.write(hold_indexes=False)  # learns the new offsets that the footer is made from
 
     def write() -> None:
-        encryption.row_groups = addition.finish_row_groups()
+        encryption.row_groups = encryption.finish_row_groups(addition)
         encryption.close(plan.metadata)
 
     t = bench.time({

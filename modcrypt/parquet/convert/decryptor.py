@@ -1,40 +1,26 @@
 """Decrypt Parquet files to plaintext Parquet without decoding pages.
 
 This reverses the encryptor: every PME module (a separately encrypted part of the file) is decrypted
-and appended in the order of the source. Encrypted headers, length prefixes, chunk sizes and offsets
-must all agree; none is trusted alone. No page is passed on before its tag is verified.
+and appended in the order of the source.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.io.buffers import Output, Window, open_output
+from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
-from modcrypt.parquet.crypto.bloom_filters import open_part
-from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.encrypted_pages import (
-    EncryptedPage,
-    Page,
-    open_and_check_crc,
-    open_body,
-    walk_pages,
-)
+from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
+from modcrypt.parquet.convert.encryptor import Addition, NewFile, Parts
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
-from modcrypt.parquet.crypto.plaintext_pages import copy_known
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
-from modcrypt.parquet.format.modules import STRUCTS, Part, Span, sort_for_writing
-from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
+from modcrypt.parquet.format.idl import copy, encode
 
-__all__ = ["decrypt_parquet", "open_pages", "write_plaintext"]
+__all__ = ["decrypt_parquet"]
 
 
 def decrypt_parquet(
@@ -93,142 +79,26 @@ def decrypt_parquet(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:
             out.progress = progress
-            write_plaintext(opened, out, plan, keep_unknown_fields=keep_unknown_fields)
+            _write_plaintext(opened, out, plan, keep_unknown_fields)
     return plan.missing_names
 
 
-def write_plaintext(
-    source: Source, out: Output, plan: Plan, *, keep_unknown_fields: bool = False
-) -> bytes:
-    """Decrypt the modules of a plan, append the plaintext file, and return its encoded footer.
-
-    Raises:
-        ModcryptError: As `decrypt_parquet`.
-    """
-    known_only = bool(plan.missing) and not keep_unknown_fields
-    return _Decryption(source, out, plan, known_only=known_only).run()
-
-
-# --- one file ------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Decryption:
-    """One file that is being decrypted."""
-
-    source: Source
-    out: Output
-    plan: Plan
-    known_only: bool = False  # remove fields that the IDL does not know
-    moves: Relocation = field(default_factory=Relocation)
-
-    def run(self) -> bytes:
-        out = self.out
-        window = Window(self.source)
-        out.write(MAGIC_PLAINTEXT)
-        for span in sort_for_writing(self.plan.spans):
-            start = out.position
-            cipher = self.plan.ciphers.get((span.row_group, span.column))
-            if span.part is Part.PAGES:
-                self._write_pages(window, span, cipher)
-            else:
-                self._write_index_or_filter(span, cipher)
-            self.moves.add(span, start, out.position)
-        row_groups, _ = self.moves.row_groups(copy_row_groups(self.plan))
-        metadata, nulls = plain_metadata(
-            self.plan, row_groups, out.position, keep_unknown_fields=not self.known_only
-        )
-        if "num_rows" in self.plan.footer.absent:
-            metadata.num_rows = 0
-        out.write(nulls)
-        tail = close_tail(encode(metadata), MAGIC_PLAINTEXT)
-        out.write(tail)
-        return tail
-
-    def _write_pages(self, window: Window, span: Span, cipher: ChunkCipher | None) -> None:
-        move = ChunkMove(span.start, self.out.position)
-        chunk = self.plan.chunks[span.row_group, span.column]
-        move.keep_pages = chunk.offset_index_offset is not None
-        if cipher is not None:
-            open_pages(
-                window, span, cipher, self.out, move, chunk.meta_data, known_only=self.known_only
-            )
-        elif self.known_only:
-            copy_known(window, span, self.out, move)
-        else:
-            move.copied = True
-            self.out.copy_from(self.source, span.start, span.end)
-        move.new_end = self.out.position
-        self.moves.chunks[span.row_group, span.column] = move
-
-    def _write_index_or_filter(self, span: Span, cipher: ChunkCipher | None) -> None:
-        """Write an index or a bloom filter."""
-        data = self.source.read_at(span.start, span.end - span.start)
-        if cipher is not None:
-            data = b"".join(open_part(cipher, span, data))
-        if self.known_only:
-            data = known_bytes(STRUCTS[span.part], data)
-        if span.part is Part.OFFSET_INDEX:
-            index, _ = decode("OffsetIndex", data)
-            self.moves.relocate_index(span, index)
-            data = encode(index)
-        self.out.write(data)
-
-
-# --- the page loop -------------------------------------------------------------------------------
-
-
-def open_pages(
-    window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
-    md: ThriftStruct, *, known_only: bool,
-) -> None:  # fmt: skip
-    """Decrypt the pages of one chunk: for each, the header module and the page module.
-
-    `move` records the new positions of pages and how much the headers shrank. `known_only` removes
-    fields that the IDL does not know from the headers.
-    """
-    # The AAD of the first page depends on whether it is a dictionary, so this must be known first.
-    is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
-    uncompressed = md.codec == UNCOMPRESSED
-    grown, first = 0, Page(cipher, is_dictionary, 0)
-    for position, sealed in walk_pages(
-        window, span.start, span.end, first, uncompressed=uncompressed, known_only=known_only
-    ):
-        _, is_dictionary, ordinal = sealed[0]
-        before = out.position
-        if not is_dictionary and not ordinal:
-            move.first_data_page = position, before
-        border = sealed[5] - len(sealed[3])
-        grown += _write_page(out, sealed) - border
-        if move.keep_pages and not is_dictionary:
-            move.pages.append((position, before, out.position - before))
-    move.header_growth = grown
-
-
-def _write_page(out: Output, sealed: EncryptedPage) -> int:
-    """Decrypt a page's body, append the page, and return the size of its new header."""
-    page, plain, header, body, _, _ = sealed
-    cipher = page.cipher.page
-    plain_size = len(body) - cipher.overhead
-    if header[6] is not None:
-        return _write_page_with_crc(out, sealed, plain_size)
-    new_header = splice(plain, 0, header, plain_size)
-    header_size = len(new_header)
-    space = plain_size + cipher.slack
-    if out.at + header_size + space > len(out.view):
-        out.reserve(header_size + space)
-    at, view = out.at, out.view
-    view[at : at + header_size] = new_header
-    at += header_size
-    open_body(sealed, view[at : at + space])
-    out.at = at + plain_size
-    return header_size
-
-
-def _write_page_with_crc(out: Output, sealed: EncryptedPage, plain_size: int) -> int:
-    """Decrypt and append a page with a CRC, and return the size of its new header."""
-    opened = open_and_check_crc(sealed)
-    new_header = splice(sealed.plain, 0, sealed.header, plain_size, zlib.crc32(opened))
-    out.write(new_header)
-    out.write(opened)
-    return len(new_header)
+def _write_plaintext(source: Source, out: Output, plan: Plan, keep_unknown_fields: bool) -> None:
+    """Decrypt the modules of a plan, and write the plaintext file."""
+    keep_unknown_fields = keep_unknown_fields or not plan.missing
+    old = copy(plan.footer.metadata)
+    old.row_groups = copy_row_groups(plan)
+    parts = Parts(
+        metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
+    )
+    file = NewFile(out, MAGIC_PLAINTEXT, keep_unknown_fields=keep_unknown_fields)
+    addition = Addition(file, EncryptedFeed(source, old, plan.ciphers), parts)
+    addition.write()
+    row_groups, _ = addition.moves.row_groups(old.row_groups)
+    metadata, nulls = plain_metadata(
+        plan, row_groups, out.position, keep_unknown_fields=keep_unknown_fields
+    )
+    if "num_rows" in plan.footer.absent:
+        metadata.num_rows = 0
+    out.write(nulls)
+    out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))

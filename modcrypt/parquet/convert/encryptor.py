@@ -144,16 +144,22 @@ def encrypt_parquet(
                 record_seals()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A plan for encrypting a plaintext source, checked before a byte is written."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a source that are written to a new file, and the keys of its columns there."""
 
     metadata: ThriftStruct
     leaves: list[tuple[str, ...]]
     columns: list[ColumnKey | None]
     spans: list[Span]
-    properties: FileEncryptionProperties
     partial: bool = False  # whether columns of the source are omitted or masked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Parts):
+    """A plan for encrypting a source, checked before a byte is written."""
+
+    properties: FileEncryptionProperties
 
 
 def plan_encryption(
@@ -185,7 +191,9 @@ def plan_encryption(
     )
     leaves = [leaf.path for leaf in elements]
     spans = file_spans(metadata, footer.body_end, source)
-    return Plan(metadata, leaves, columns, spans, properties)
+    return Plan(
+        metadata=metadata, leaves=leaves, columns=columns, spans=spans, properties=properties
+    )
 
 
 def assign_file_keys(
@@ -266,7 +274,29 @@ class PlainFeed:
         return self._source.read_at(span.start, span.end - span.start)
 
 
-class Encryption:
+class NewFile:
+    """A file that receives the row groups of its sources.
+
+    Args:
+        out: Output that receives the file.
+        magic: First bytes of the file.
+        cipher: Cipher of its modules; None for a plaintext file.
+        keep_unknown_fields: Whether to keep Thrift fields that modcrypt does not know where readers
+            without the key of every column can see them.
+        levels_plain: Whether the levels of data pages V2 stay in plaintext.
+    """
+
+    def __init__(
+        self, out: Output, magic: bytes, cipher: FileCipher | None = None, *,
+        keep_unknown_fields: bool, levels_plain: bool = False,
+    ) -> None:  # fmt: skip
+        self.out, self.cipher = out, cipher
+        self.keep_unknown_fields, self.levels_plain = keep_unknown_fields, levels_plain
+        self.row_groups: list[ThriftStruct] = []  # row groups of the new footer
+        out.write(magic)
+
+
+class Encryption(NewFile):
     """An encrypted file that receives the row groups of its sources and ends with a footer.
 
     Args:
@@ -285,17 +315,21 @@ class Encryption:
         *,
         keep_unknown_fields: bool = False,
     ) -> None:
-        self.out, self.properties = out, properties
-        self.keep_unknown_fields = keep_unknown_fields
+        self.properties = properties
         self.unique = urandom(FILE_UNIQUE_SIZE) if unique is None else unique
         file_aad = (properties.aad_prefix or b"") + self.unique
-        self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
-        self.row_groups: list[ThriftStruct] = []  # row groups of the new footer
+        self._cipher = FileCipher(file_aad, properties.encryption_algorithm)
+        super().__init__(
+            out,
+            MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED,
+            self._cipher,
+            keep_unknown_fields=keep_unknown_fields,
+            levels_plain=properties.data_page_v2_levels == "plaintext",
+        )
         self.absent: set[str] = set()  # fields that the sources lack
         self.held: dict[Part, list[tuple[ThriftStruct, bytes]]] = {
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
-        out.write(MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED)
 
     def add(self, feed: Feed, plan: Plan, *, hold_indexes: bool = False) -> None:
         """Encrypt a source's row groups and append them, with their bloom filters and indexes.
@@ -306,7 +340,23 @@ class Encryption:
         """
         addition = Addition(self, feed, plan)
         addition.write(hold_indexes=hold_indexes)
-        self.row_groups += addition.finish_row_groups()
+        self.row_groups += self.finish_row_groups(addition)
+
+    def finish_row_groups(self, addition: Addition) -> list[ThriftStruct]:
+        """Return row groups for the footer: new offsets and ordinals, encrypted column metadata."""
+        plan = addition.plan
+        row_groups, absent = addition.moves.row_groups(plan.metadata.row_groups)
+        for r, row_group in enumerate(row_groups):
+            if row_group.ordinal is None:
+                absent.add("ordinal")
+            row_group.ordinal = addition.first + r
+            for c, chunk in enumerate(row_group.columns):
+                cipher = addition.chunk_cipher(r, c)
+                protect_chunk(chunk, plan.columns[c], cipher, self.properties.plaintext_footer)
+        self.absent |= absent
+        for span, index in addition.held:
+            self.held[span.part].append((row_groups[span.row_group].columns[span.column], index))
+        return row_groups
 
     def close(self, metadata: ThriftStruct) -> None:
         """Write the held indexes and the footer: `metadata` with all row groups."""
@@ -326,7 +376,7 @@ class Encryption:
         if not (self.keep_unknown_fields or self._has_one_key):
             footer = without_unknown(footer)
         mark_absent(footer, frozenset(self.absent))
-        out.write(build_tail(footer, self.cipher, self.properties, self.unique))
+        out.write(build_tail(footer, self._cipher, self.properties, self.unique))
 
     @property
     def _has_one_key(self) -> bool:
@@ -338,9 +388,9 @@ class Encryption:
 
 
 class Addition:
-    """The row groups of one source that are being added to an encrypted file."""
+    """The row groups of one source that are being added to a file."""
 
-    def __init__(self, file: Encryption, feed: Feed, plan: Plan) -> None:
+    def __init__(self, file: NewFile, feed: Feed, plan: Parts) -> None:
         self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
@@ -348,12 +398,12 @@ class Addition:
         self.moves = Relocation()
         self.held: list[tuple[Span, bytes]] = []
 
-    def write(self, *, hold_indexes: bool) -> None:
-        """Encrypt and append the parts in the plan's spans."""
+    def write(self, *, hold_indexes: bool = False) -> None:
+        """Encrypt or decrypt, and append, the parts in the plan's spans."""
         out, spans = self.out, sort_for_writing(self.plan.spans)
         for span in sorted(spans, key=attrgetter("row_group")) if hold_indexes else spans:
             start = out.position
-            cipher = self._chunk_cipher(span.row_group, span.column)
+            cipher = self.chunk_cipher(span.row_group, span.column)
             if span.part is Part.PAGES:
                 self._write_pages(span, cipher)
             elif span.part is Part.BLOOM_FILTER:
@@ -367,27 +417,10 @@ class Addition:
                 out.write(index)
             self.moves.add(span, start, out.position)
 
-    def finish_row_groups(self) -> list[ThriftStruct]:
-        """Return row groups for the footer: new offsets and ordinals, encrypted column metadata."""
-        row_groups, absent = self.moves.row_groups(self.plan.metadata.row_groups)
-        plaintext_footer = self.file.properties.plaintext_footer
-        for r, row_group in enumerate(row_groups):
-            if row_group.ordinal is None:
-                absent.add("ordinal")
-            row_group.ordinal = self.first + r
-            for c, chunk in enumerate(row_group.columns):
-                cipher = self._chunk_cipher(r, c)
-                protect_chunk(chunk, self.plan.columns[c], cipher, plaintext_footer)
-        self.file.absent |= absent
-        for span, index in self.held:
-            chunk = row_groups[span.row_group].columns[span.column]
-            self.file.held[span.part].append((chunk, index))
-        return row_groups
-
-    def _chunk_cipher(self, row_group: int, column: int) -> ChunkCipher | None:
+    def chunk_cipher(self, row_group: int, column: int) -> ChunkCipher | None:
         """Return the cipher of a chunk, given the number of its row group in the source."""
         rule = self.plan.columns[column]
-        if rule is None:
+        if rule is None or self.file.cipher is None:
             return None
         cipher = self.ciphers.get((row_group, column))
         if cipher is None:
@@ -402,7 +435,7 @@ class Addition:
         move.keep_pages = chunk.offset_index_offset is not None
         rules = PageRules(
             uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
-            levels_plain=self.file.properties.data_page_v2_levels == "plaintext",
+            levels_plain=self.file.levels_plain,
             known_only=self._drops_unknown_fields(cipher),
             names_dictionary=names_dictionary(chunk.meta_data),
         )
@@ -425,15 +458,14 @@ class Addition:
         data = self._read_part(span, cipher)
         if span.part is Part.OFFSET_INDEX:
             index, end = decode("OffsetIndex", data)
-            _check_no_extra_bytes(span, end, data)
+            self._check_no_extra_bytes(span, end, data)
             self.moves.relocate_index(span, index)
             data = encode(index)
-        else:
-            _check_no_extra_bytes(span, decode("ColumnIndex", data)[1], data)
+        elif self.file.cipher is not None:
+            self._check_no_extra_bytes(span, decode("ColumnIndex", data)[1], data)
         return data if cipher is None else cipher.seal(ModuleType[span.part.name], data)
 
-
-def _check_no_extra_bytes(span: Span, size: int, data: bytes) -> None:
-    """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
-    if size != len(data):
-        raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")
+    def _check_no_extra_bytes(self, span: Span, size: int, data: bytes) -> None:
+        """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
+        if size != len(data) and self.file.cipher is not None:
+            raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")

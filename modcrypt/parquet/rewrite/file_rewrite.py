@@ -13,6 +13,7 @@ from modcrypt.io.buffers import Output
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
+from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, ExtendedSource, MaskChunk
 from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
@@ -26,7 +27,6 @@ from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note
 from modcrypt.parquet.format.modules import Part, Span, chunk_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.parquet.rewrite.reencryption import EncryptedFeed, ExtendedSource, MaskChunk
 from modcrypt.pkmt1.material import KeyReference, decode_metadata
 
 if TYPE_CHECKING:  # PyArrow is loaded for masks alone
@@ -203,7 +203,12 @@ class Rewriting:
         )
         leaves = leaf_elements(metadata.schema)
         self.plan = EncryptionPlan(
-            metadata, [leaf.path for leaf in leaves], columns, spans, properties, partial
+            metadata=metadata,
+            leaves=[leaf.path for leaf in leaves],
+            columns=columns,
+            spans=spans,
+            properties=properties,
+            partial=partial,
         )
         _check_hash_key(change.hash_key, properties.footer_key, *properties.column_keys.values())
         self._file, self._nulls = file, nulls

@@ -22,13 +22,14 @@ from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Key
 from modcrypt.parquet.arrow.chunk_loading import load_chunks
 from modcrypt.parquet.arrow.decoding import Decoder
+from modcrypt.parquet.convert.encrypted_feed import MaskedChunk
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.footer_opening import read_plain
-from modcrypt.parquet.format.idl import ThriftStruct, copy, new
-from modcrypt.parquet.format.modules import Part, Span, file_spans
+from modcrypt.parquet.format.idl import copy, new
+from modcrypt.parquet.format.modules import Part, file_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
-__all__ = ["NULLS", "Mask", "MaskedChunk", "make_hash_mask", "mask_chunk"]
+__all__ = ["NULLS", "Mask", "make_hash_mask", "mask_chunk"]
 
 
 class Mask(NamedTuple):
@@ -47,14 +48,6 @@ class Mask(NamedTuple):
 
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
 """PyArrow's name of each CompressionCodec of the IDL; the others are obsolete."""
-
-
-class MaskedChunk(NamedTuple):
-    """A chunk's new pages, in plaintext, and their metadata."""
-
-    source: MemorySource
-    span: Span
-    metadata: ThriftStruct  # ColumnMetaData with offsets in `source`
 
 
 def mask_chunk(

@@ -1,24 +1,28 @@
-"""Supply the modules of an encrypted file for re-encryption, without decoding pages.
+"""Supply the modules of an encrypted file, without decoding pages, for a file that is written.
 
-One buffer holds the plaintext of a page between decryption and encryption.
+Encrypted headers, length prefixes and chunk sizes must all agree; none is trusted alone. No page is
+passed on before its tag is verified. One buffer holds the plaintext of a page between decryption
+and encryption.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from modcrypt.io.buffers import Output, Window
 from modcrypt.io.sources import MemorySource, Source
-from modcrypt.parquet.convert.decryptor import open_pages
 from modcrypt.parquet.convert.encryptor import PlainFeed
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
 from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
     Page,
     check_crc,
+    open_and_check_crc,
     open_body,
     walk_pages,
 )
@@ -26,12 +30,18 @@ from modcrypt.parquet.crypto.plaintext_pages import PlainPage
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Span
-from modcrypt.parquet.format.page_header import UNCOMPRESSED
+from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
-if TYPE_CHECKING:  # PyArrow is loaded for masks alone
-    from modcrypt.parquet.rewrite.masking import MaskedChunk
+__all__ = ["EncryptedFeed", "ExtendedSource", "MaskChunk", "MaskedChunk"]
 
-__all__ = ["EncryptedFeed", "ExtendedSource", "MaskChunk"]
+
+class MaskedChunk(NamedTuple):
+    """A chunk's new pages, in plaintext, and their metadata."""
+
+    source: MemorySource
+    span: Span
+    metadata: ThriftStruct  # ColumnMetaData with offsets in `source`
+
 
 MaskChunk: TypeAlias = "Callable[[int], MaskedChunk | None]"
 """A function that returns a column's masked chunk of a row group."""
@@ -56,7 +66,7 @@ class ExtendedSource(Source):
 
 @dataclass
 class EncryptedFeed:
-    """A supplier of the parts of an encrypted file for re-encryption.
+    """A supplier of the parts of an encrypted file, as plaintext or for another encryption.
 
     Ordinals are those of the new file.
     """
@@ -64,10 +74,10 @@ class EncryptedFeed:
     source: Source
     metadata: ThriftStruct
     ciphers: Mapping[tuple[int, int], ChunkCipher]  # ciphers of the old file
-    masks: Mapping[int, MaskChunk]
-    kept: set[int]
-    nulls: bytes  # pages after the end of the source
-    keep_levels: bool
+    masks: Mapping[int, MaskChunk] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    nulls: bytes = b""  # pages after the end of the source
+    keep_levels: bool = False
     plain: PlainFeed = field(init=False)
     window: Window = field(init=False)
 
@@ -92,9 +102,9 @@ class EncryptedFeed:
         elif old is None:
             self.plain.write_pages(span, cipher, out, move, rules)
         elif cipher is None:
-            open_pages(self.window, span, old, out, move, md, known_only=rules.known_only)
+            _open_pages(self.window, span, old, out, move, md, known_only=rules.known_only)
         else:
-            pages = self._open_pages(span, old, md, rules)
+            pages = self._decrypt_pages(span, old, md, rules)
             seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
 
     def read(self, span: Span) -> bytes:
@@ -120,7 +130,7 @@ class EncryptedFeed:
         rules = rules._replace(uncompressed=new.codec == UNCOMPRESSED)
         PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)
 
-    def _open_pages(
+    def _decrypt_pages(
         self, span: Span, cipher: ChunkCipher, md: ThriftStruct, rules: PageRules
     ) -> Iterator[PlainPage]:
         """Yield the decrypted pages of one chunk; the next page overwrites the body of the last."""
@@ -141,3 +151,62 @@ class EncryptedFeed:
             kept = clear if keep_levels else 0
             stored = total - len(body)
             yield position, plain, 0, header, scratch[:size], stored, kept
+
+
+# --- plaintext pages -----------------------------------------------------------------------------
+
+
+def _open_pages(
+    window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
+    md: ThriftStruct, *, known_only: bool,
+) -> None:  # fmt: skip
+    """Decrypt the pages of one chunk: for each, the header module and the page module.
+
+    `move` records the new positions of pages and how much the headers shrank. `known_only` removes
+    fields that the IDL does not know from the headers.
+    """
+    # The AAD of the first page depends on whether it is a dictionary, so this must be known first.
+    is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
+    uncompressed = md.codec == UNCOMPRESSED
+    grown, first = 0, Page(cipher, is_dictionary, 0)
+    for position, sealed in walk_pages(
+        window, span.start, span.end, first, uncompressed=uncompressed, known_only=known_only
+    ):
+        _, is_dictionary, ordinal = sealed[0]
+        before = out.position
+        if not is_dictionary and not ordinal:
+            move.first_data_page = position, before
+        border = sealed[5] - len(sealed[3])
+        grown += _write_page(out, sealed) - border
+        if move.keep_pages and not is_dictionary:
+            move.pages.append((position, before, out.position - before))
+    move.header_growth = grown
+
+
+def _write_page(out: Output, sealed: EncryptedPage) -> int:
+    """Decrypt a page's body, append the page, and return the size of its new header."""
+    page, plain, header, body, _, _ = sealed
+    cipher = page.cipher.page
+    plain_size = len(body) - cipher.overhead
+    if header[6] is not None:
+        return _write_page_with_crc(out, sealed, plain_size)
+    new_header = splice(plain, 0, header, plain_size)
+    header_size = len(new_header)
+    space = plain_size + cipher.slack
+    if out.at + header_size + space > len(out.view):
+        out.reserve(header_size + space)
+    at, view = out.at, out.view
+    view[at : at + header_size] = new_header
+    at += header_size
+    open_body(sealed, view[at : at + space])
+    out.at = at + plain_size
+    return header_size
+
+
+def _write_page_with_crc(out: Output, sealed: EncryptedPage, plain_size: int) -> int:
+    """Decrypt and append a page with a CRC, and return the size of its new header."""
+    opened = open_and_check_crc(sealed)
+    new_header = splice(sealed.plain, 0, sealed.header, plain_size, zlib.crc32(opened))
+    out.write(new_header)
+    out.write(opened)
+    return len(new_header)
