@@ -68,12 +68,15 @@ def _environment() -> Environment:
     environment.filters |= {
         "asset": lambda name: Markup(_read(name)),  # noqa: S704  # a file of this package
         "asset_hash": lambda name: _hash_for_policy(_read(name)),
+        "brief": lambda text, limit: escape(printable(text, limit)),
         "commas": "{:,}".format,
         "counted": format_count,
         "cut": lambda text, limit: escape(format_readable(text, limit)),
         "day": format_day,
+        "filename": format_name,
         "share": format_share,
         "size": format_size,
+        "zip": zip,
     }
     # With `tojson`, no string can end the script element that contains it.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}

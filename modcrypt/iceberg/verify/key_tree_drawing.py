@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from modcrypt.errors import printable
 from modcrypt.iceberg.verify.key_tree_nodes import (
@@ -274,28 +274,11 @@ def draw_page(tree: KeyTreeNodes) -> str:
         "key_tree.html",
         title=f"Keys of {format_name(tree.location)}",
         tree=tree,
-        facts=_facts(tree),
+        hues=layout.hues,
         picture=_Picture(tree, layout.hues),
         roots=layout.roots(),
         keks=[(kek, layout.hues[kek.id], layout.size_beneath(kek)) for kek in tree.keks],
     )
-
-
-def _facts(tree: KeyTreeNodes) -> list[tuple[str, str]]:
-    ages = [kek.age_days for kek in tree.keks]
-    encrypted = sum(file.encrypted for file in tree.files)
-    return [
-        ("Table", tree.location),
-        ("UUID", tree.uuid),
-        ("Master key", tree.master_key_id or "none"),
-        ("KEKs", f"{len(tree.keks):,}"),
-        ("Oldest KEK", format_count(max(0, *ages), "day") if ages else "none"),
-        ("Snapshots", f"{sum(len(manifest_list.snapshots) for manifest_list in tree.lists):,}"),
-        ("Manifests", f"{len(tree.manifests):,}"),
-        ("Data and delete files", f"{len(tree.files):,}, {format_size(_total_size(tree.files))}"),
-        ("Encrypted", f"{encrypted:,} of {len(tree.files):,}"),
-        ("Unused keys", f"{len(tree.unused):,}"),
-    ]
 
 
 # --- the picture ---------------------------------------------------------------------------------
@@ -303,18 +286,15 @@ def _facts(tree: KeyTreeNodes) -> list[tuple[str, str]]:
 MOST = 14
 """Maximum number of boxes in a column; the last one represents all others."""
 
-LABEL = 20
-"""Number of characters that fit into a box."""
-
 
 @dataclass(slots=True)
 class _Box:
-    label: str
-    sub: str
-    title: str
-    classes: str = ""
-    x: int = 0
-    y: int = 0
+    """A box for an item, or for several that have none of their own."""
+
+    item: Any
+    x: int
+    y: int
+    more: str = ""
 
 
 class _Picture:
@@ -335,70 +315,31 @@ class _Picture:
         self.columns: list[list[_Box]] = []
         self.edges: dict[tuple[int, int, int, int, str], None] = {}
         keks = _used_first(tree.keks)
-        self._add_column("master keys", tree.master_key_ids, tree.master_key_ids, self._master_box)
-        self._add_column("KEKs", [kek.id for kek in keks], keks, self._kek_box)
-        self._add_column("manifest lists", range(len(tree.lists)), tree.lists, self._list_box)
-        self._add_column(
-            "manifests", range(len(tree.manifests)), tree.manifests, self._manifest_box
-        )
-        self._add_column("files", range(len(tree.files)), tree.files, self._file_box)
+        columns: dict[str, tuple[Sequence[object], Sequence[object]]] = {
+            "master keys": (tree.master_key_ids, tree.master_key_ids),
+            "KEKs": ([kek.id for kek in keks], keks),
+            "manifest lists": (range(len(tree.lists)), tree.lists),
+            "manifests": (range(len(tree.manifests)), tree.manifests),
+            "files": (range(len(tree.files)), tree.files),
+        }
+        self._tallest = max(1, *(min(MOST, len(ids)) for ids, _ in columns.values()))
+        for what, (ids, items) in columns.items():
+            self._add_column(what, ids, items)
         self.width = 4 * self.column + self.box_width
-        tallest = max(1, *map(len, self.columns))
-        self.height = 34 + tallest * self.row
-        for place, boxes in enumerate(self.columns):
-            top = 28 + (tallest - len(boxes)) * self.row // 2  # short columns are centred
-            for number, box in enumerate(boxes):
-                box.x, box.y = place * self.column, top + number * self.row
+        self.height = 34 + self._tallest * self.row
         self._add_edges(tree)
 
-    @staticmethod
-    def _master_box(key_id: str) -> _Box:
-        return _Box(key_id, "master key", key_id)
-
-    def _kek_box(self, kek: TreeKek) -> _Box:
-        scope = f", {kek.scope}" if kek.scope else ""
-        classes = f"{self._hues[kek.id]} {_state(kek.error, encrypted=True)}"
-        title = f"KEK {kek.id} {kek.scope}"
-        return _Box(kek.id, f"{kek.age_days:,} days old{scope}", title, classes)
-
-    def _list_box(self, manifest_list: TreeList) -> _Box:
-        encrypted = manifest_list.sealed_by is not None
-        hue = self._hues.get(manifest_list.sealed_by or "", "")
-        return _Box(
-            f"snapshot {', '.join(map(str, manifest_list.snapshots))}",
-            "not read" if manifest_list.error else format_name(manifest_list.location),
-            manifest_list.location,
-            f"{hue} {_state(manifest_list.error, encrypted=encrypted)}",
-        )
-
-    @staticmethod
-    def _manifest_box(manifest: TreeManifest) -> _Box:
-        return _Box(
-            format_name(manifest.location),
-            "not read" if manifest.error else f"{manifest.kind}, {format_size(manifest.size)}",
-            manifest.location,
-            _state(manifest.error, encrypted=manifest.encrypted),
-        )
-
-    def _file_box(self, file: TreeFile) -> _Box:
-        sub = f"{file.kind}, {format_size(file.size)}"
-        classes = (
-            f"{self._hues.get(file.sealed_by or '', '')} {_state(None, encrypted=file.encrypted)}"
-        )
-        return _Box(format_name(file.location), sub, file.location, classes)
-
-    def _add_column(
-        self, what: str, ids: Sequence[object], items: Sequence[T], make: Callable[[T], _Box]
-    ) -> None:
+    def _add_column(self, what: str, ids: Sequence[object], items: Sequence[object]) -> None:
         """Add a column of boxes; the last one represents all items without their own box."""
-        own = len(ids) if len(ids) <= MOST else MOST - 1
-        boxes = [make(item) for item in items[:own]]
-        if more := len(ids) - own:
-            boxes.append(_Box(f"{more:,} more", what, f"{more:,} more {what}"))
-        for box in boxes:
-            box.label, box.sub = printable(box.label, LABEL), printable(box.sub, LABEL + 8)
+        count = min(len(items), MOST)
+        x = len(self.columns) * self.column
+        top = 28 + (self._tallest - count) * self.row // 2  # short columns are centred
+        boxes = [_Box(items[n], x, top + n * self.row) for n in range(count)]
+        if len(items) > MOST:
+            boxes[-1].more = f"{len(items) - MOST + 1:,} more"
+            boxes[-1].item = what
         self.columns.append(boxes)
-        self._at.append({id_: boxes[min(number, own)] for number, id_ in enumerate(ids)})
+        self._at.append({id_: boxes[min(n, count - 1)] for n, id_ in enumerate(ids)})
 
     def _add_edges(self, tree: KeyTreeNodes) -> None:
         for kek in tree.keks:
@@ -424,7 +365,3 @@ class _Picture:
             middle = self.box_height // 2
             edge = (start.x + self.box_width, start.y + middle, end.x, end.y + middle, classes)
             self.edges[edge] = None
-
-
-def _state(error: str | None, *, encrypted: bool) -> str:
-    return "failed" if error else "" if encrypted else "open"

@@ -151,12 +151,7 @@ class KeyTreeNodes:
         )
         return tuple(ids)
 
-    def beneath(self, lists: Iterable[TreeList]) -> tuple[list[int], list[int]]:
-        """Return the numbers of the manifests and files that manifest lists lead to, each once."""
-        manifests = dict.fromkeys(
-            number for manifest_list in lists for number in manifest_list.manifests
-        )
-        files = dict.fromkeys(
-            number for manifest in manifests for number in self.manifests[manifest].files
-        )
-        return list(manifests), list(files)
+    def beneath(self, lists: Iterable[TreeList]) -> tuple[set[int], set[int]]:
+        """Return the numbers of the manifests and files that manifest lists lead to."""
+        manifests = {number for manifest_list in lists for number in manifest_list.manifests}
+        return manifests, {file for number in manifests for file in self.manifests[number].files}

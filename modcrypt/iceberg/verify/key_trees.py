@@ -10,7 +10,7 @@ files that are not available have an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -95,18 +95,7 @@ class KeyTree(KeyTreeNodes):
 
     def fields(self) -> dict[str, Any]:
         """Return the values for JSON."""
-        return {
-            "location": self.location,
-            "uuid": self.uuid,
-            "master_key_id": self.master_key_id,
-            "keks": [asdict(kek) for kek in self.keks],
-            "lists": [asdict(manifest_list) for manifest_list in self.lists],
-            "manifests": [asdict(manifest) for manifest in self.manifests],
-            "files": [asdict(file) for file in self.files],
-            "unused": list(self.unused),
-            "whole": self.whole,
-            "kms_unavailable": self.kms_unavailable,
-        }
+        return asdict(self)
 
     def to_text(self, *, limit: int = 6) -> str:
         """Draw the tree for a terminal, with at most `limit` branches of one kind per node."""
@@ -277,15 +266,9 @@ class _Protection:
         """Return the files that the key protects, from manifest lists down."""
         tree = self._tree
         needs = [(manifest_list, self._needs(manifest_list)) for manifest_list in tree.lists]
-        manifests, files = _numbers_beneath(
-            tree, (manifest_list for manifest_list, need in needs if need is not None)
-        )
-        other_manifests, other_files = _numbers_beneath(
-            tree, (manifest_list for manifest_list, need in needs if need is None)
-        )
-        sure_manifests, sure_files = _numbers_beneath(
-            tree, (manifest_list for manifest_list, need in needs if need)
-        )
+        manifests, files = tree.beneath(each for each, need in needs if need is not None)
+        other_manifests, other_files = tree.beneath(each for each, need in needs if need is None)
+        sure_manifests, sure_files = tree.beneath(each for each, need in needs if need)
         protected = [
             self._protected_file("manifest list", manifest_list, only=True, certain=need)
             for manifest_list, need in needs
@@ -336,9 +319,3 @@ class _Protection:
         if version is None:
             return False
         return True if version == self._version else None
-
-
-def _numbers_beneath(tree: KeyTree, lists: Iterable[TreeList]) -> tuple[set[int], set[int]]:
-    """Return the numbers of the manifests and files that manifest lists lead to."""
-    manifests, files = tree.beneath(lists)
-    return set(manifests), set(files)
