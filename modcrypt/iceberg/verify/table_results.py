@@ -12,14 +12,14 @@ from modcrypt.iceberg.verify.table_findings import (
     StrayFile,
     TableFinding,
 )
-from modcrypt.parquet.format.findings import Unauthenticated, raise_first
-from modcrypt.report.text import format_count
+from modcrypt.parquet.format.findings import Unauthenticated
+from modcrypt.parquet.verify.verification_results import VerificationResult
 
 __all__ = ["TableVerification"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableVerification:
+class TableVerification(VerificationResult):
     """The result of `verify_table`.
 
     Attributes:
@@ -48,11 +48,6 @@ class TableVerification:
     orphans: tuple[StrayFile, ...] | None = field(repr=False)
     findings: tuple[TableFinding, ...]
     not_authenticated: tuple[Unauthenticated, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no fault; warnings and unauthenticated parts are allowed."""
-        return not any(finding.severity == "fault" for finding in self.findings)
 
     @property
     def complete(self) -> bool:
@@ -105,25 +100,12 @@ class TableVerification:
             else [orphan.fields() for orphan in self.orphans],
         }
 
-    def raise_for_faults(self) -> None:
-        """Raise the first fault as the error that reading the table would raise.
-
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: A file could not be read.
-        """
-        raise_first(self.findings)
-
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for display."""
-        faults = sum(finding.severity == "fault" for finding in self.findings)
-        warnings = len(self.findings) - faults
         kinds = [file.kind for file in self.files]
         manifests = sum("manifest" in kind for kind in kinds) - kinds.count("manifest list")
-        result = [format_count(faults, "fault"), format_count(warnings, "warning")]
         return [
-            ("Result", ", ".join(result) if self.findings else "no findings"),
-            ("Everything authenticated", "yes" if self.complete else "no"),
+            *self._result_facts(complete=self.complete),
             ("Snapshots", f"{len(self.snapshots):,}" + ("" if self.all_snapshots else ", not all")),
             ("Manifest lists", f"{kinds.count('manifest list'):,}"),
             ("Manifests", f"{manifests:,}"),

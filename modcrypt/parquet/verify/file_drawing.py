@@ -65,7 +65,7 @@ def draw(
     findings: Sequence[Finding] = (),
     notes: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return a self-contained HTML page that draws a file.
+    """Return a page that draws a file.
 
     Args:
         title: Title of the page: the file's name.
@@ -76,15 +76,10 @@ def draw(
         regions: Regions of the file; gaps between them are added.
         findings: Findings with the severity "fault" or "warning".
         notes: Headings and sentences for the foot of the page.
-
-    Returns:
-        The document. Every character of it can be encoded as UTF-8, which its head declares.
     """
     given = list(regions)
     ordered = list(fill_gaps(given, size)) if given else []
-    drawing = _Drawing(_shorten_names(columns), _number_keys(ordered), size)
-    for region in ordered:
-        drawing.count(region)
+    drawing = _Drawing(columns, ordered, size)
     data, merged = _make_script_data(drawing, ordered, row_groups, findings[:MAX_FINDINGS])
     return render(
         "file.html",
@@ -166,44 +161,34 @@ class _Tally:
             self.columns.add(region.column)
 
 
-def _number_keys(regions: list[Region]) -> dict[str, int]:
-    """Number the keys: the footer key first, the others in file order."""
-    names = dict.fromkeys(region.key for region in regions if region.key is not None)
-    ordered = sorted(names, key=lambda key: key != "footer key")
-    return {key: number for number, key in enumerate(ordered)}
-
-
 class _Drawing:
     """Data that the tables and strips of one file share: numbers for names, and counts."""
 
-    def __init__(self, columns: list[str], keys: dict[str, int], size: int) -> None:
-        self.columns = columns
-        self.key_numbers = keys
-        self.keys = _shorten_names(list(keys))
+    def __init__(self, columns: Sequence[str], regions: list[Region], size: int) -> None:
+        names = dict.fromkeys(region.key for region in regions if region.key is not None)
+        keys = sorted(names, key=lambda key: key != "footer key")  # others in the file's order
+        self._key_numbers: dict[str | None, int] = {key: n for n, key in enumerate(keys)}
+        self._key_numbers[None] = -1
+        self.columns, self.keys = _shorten_names(columns), _shorten_names(keys)
         self.letters = [_format_letters(key) for key in range(len(keys))]
         self.kinds: dict[str, int] = {}
         self.size = size
-        self.by_state: defaultdict[Any, _Tally] = defaultdict(_Tally)
-        self.by_key: defaultdict[Any, _Tally] = defaultdict(_Tally)
-        self.by_kind: defaultdict[Any, _Tally] = defaultdict(_Tally)
-        self.by_column: defaultdict[Any, _Tally] = defaultdict(_Tally)
-        for key in range(len(keys)):
-            self.by_key[key]  # fixes the order of keys, which differs from the file's
-        for column in range(len(columns)):
-            self.by_column[column]  # includes columns without bytes
+        self.by_state = {state: _Tally() for state in STATES}
+        self.by_key = {key: _Tally() for key in range(len(keys))}
+        self.by_kind: defaultdict[str, _Tally] = defaultdict(_Tally)
+        self.by_column = {column: _Tally() for column in range(len(columns))}
+        for region in regions:
+            self._count(region)
 
-    def count(self, region: Region) -> None:
-        key = self.find_key_number(region)
+    def _count(self, region: Region) -> None:
+        key = self._key_numbers[region.key]
         tallies = [self.by_state[region.state], self.by_kind[region.kind]]
         if key >= 0:
             tallies.append(self.by_key[key])
-        if region.column is not None and region.column < len(self.columns):
+        if region.column in self.by_column:
             tallies.append(self.by_column[region.column])
         for tally in tallies:
             tally.add(region, key)
-
-    def find_key_number(self, region: Region) -> int:
-        return -1 if region.key is None else self.key_numbers[region.key]
 
     def make_part(self, group: list[Region]) -> list[Any]:
         """Return a part as the list that the script draws, in the order that the script expects."""
@@ -213,7 +198,7 @@ class _Drawing:
         for region in group:
             states[region.state] += region.size
         worst = min(_RANKS[state] for state in states)
-        keys = {self.find_key_number(region) for region in group}
+        keys = {self._key_numbers[region.key] for region in group}
         part = [
             *_clamp_offsets(min(r.start for r in group), max(r.end for r in group)),
             min(sum(region.size for region in group), MAX_NUMBER),

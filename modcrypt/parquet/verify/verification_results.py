@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,11 +10,40 @@ from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
 from modcrypt.report.text import format_count
 
-__all__ = ["DatasetVerification", "Verification"]
+__all__ = ["DatasetVerification", "Verification", "VerificationResult"]
+
+
+class VerificationResult:
+    """What the results of verifying files and tables have in common."""
+
+    findings: Sequence[Finding]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no fault; warnings and unauthenticated parts do not count."""
+        return not any(finding.severity == "fault" for finding in self.findings)
+
+    def raise_for_faults(self) -> None:
+        """Raise the first fault as the error that reading would raise.
+
+        Raises:
+            ModcryptError: There is a fault.
+            OSError: A file could not be read.
+        """
+        raise_first(self.findings)
+
+    def _result_facts(self, *, complete: bool) -> list[tuple[str, str]]:
+        faults = sum(finding.severity == "fault" for finding in self.findings)
+        warnings = len(self.findings) - faults
+        counts = f"{format_count(faults, 'fault')}, {format_count(warnings, 'warning')}"
+        return [
+            ("Result", counts if self.findings else "no findings"),
+            ("Everything authenticated", "yes" if complete else "no"),
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification:
+class Verification(VerificationResult):
     """The result of `verify_parquet` for a file.
 
     Attributes:
@@ -47,11 +76,6 @@ class Verification:
     findings: tuple[Finding, ...]
     not_authenticated: tuple[Unauthenticated, ...]
     regions: tuple[Region, ...] = field(default=(), repr=False)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no fault; warnings and unauthenticated parts do not count."""
-        return not any(finding.severity == "fault" for finding in self.findings)
 
     @property
     def complete(self) -> bool:
@@ -88,24 +112,11 @@ class Verification:
         }
         return cls(**{**values, **lists})
 
-    def raise_for_faults(self) -> None:
-        """Raise the first fault as the error that reading the file would raise.
-
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: The file could not be read.
-        """
-        raise_first(self.findings)
-
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: properties of the file, and the result."""
-        faults = sum(finding.severity == "fault" for finding in self.findings)
-        warnings = len(self.findings) - faults
-        counts = [format_count(faults, "fault"), format_count(warnings, "warning")]
         rows = "unknown" if self.num_rows is None else f"{self.num_rows:,}"
         return [
-            ("Result", ", ".join(counts) if self.findings else "no findings"),
-            ("Everything authenticated", "yes" if self.complete else "no"),
+            *self._result_facts(complete=self.complete),
             ("Encrypted", "yes" if self.encrypted else "no"),
             ("Footer", self.footer_mode),
             ("Algorithm", self.algorithm or "none"),
@@ -118,7 +129,7 @@ class Verification:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetVerification:
+class DatasetVerification(VerificationResult):
     """The result of `verify_dataset` for a set of files.
 
     Attributes:
@@ -134,8 +145,7 @@ class DatasetVerification:
     @property
     def ok(self) -> bool:
         """Whether there is no fault in the set or in any file."""
-        in_set = any(finding.severity == "fault" for finding in self.findings)
-        return not in_set and all(file.ok for file in self.files)
+        return super().ok and all(file.ok for file in self.files)
 
     @property
     def complete(self) -> bool:
@@ -167,6 +177,6 @@ class DatasetVerification:
             ModcryptError: There is a fault.
             OSError: A file could not be read.
         """
-        raise_first(self.findings)
+        super().raise_for_faults()
         for file in self.files:
             file.raise_for_faults()
