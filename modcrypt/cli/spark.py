@@ -25,8 +25,8 @@ from click.core import ParameterSource
 from modcrypt.cli.options.kms_options import Service, refuse
 from modcrypt.cli.options.passphrases import VARIABLE
 from modcrypt.cli.output.failures import common_code, exit_code, show, use_option_names
+from modcrypt.cli.output.verification_totals import Totals
 from modcrypt.cli.shared import format_table, print_line, read_aad_prefix
-from modcrypt.cli.verification_totals import Totals
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession

@@ -15,6 +15,7 @@ from modcrypt.cli.options.kms_options import audit_option, reading_service_optio
 from modcrypt.cli.options.parquet_options import accept_option, parquet_key_options
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.output.verification_totals import Totals, finding_fields
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
@@ -25,7 +26,6 @@ from modcrypt.cli.shared import (
     threads_option,
 )
 from modcrypt.cli.spark import spark_option, verify_on_spark
-from modcrypt.cli.verification_totals import Totals, finding_fields
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.text import format_count, format_size
 
