@@ -6,8 +6,10 @@ Inspection and verification produce the same map; drawings and tables are built 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+
+from modcrypt.report.json_fields import json_fields
 
 __all__ = ["Region", "Severity", "State", "fill_gaps"]
 
@@ -63,7 +65,7 @@ class Region:
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as a dictionary of JSON values."""
-        return asdict(self)
+        return json_fields(self)
 
 
 def fill_gaps(regions: Iterable[Region], size: int) -> Iterator[Region]:

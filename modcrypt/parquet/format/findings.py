@@ -7,13 +7,14 @@ finding, but is always reported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modcrypt import errors
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
 from modcrypt.parquet.format.byte_map import Region, Severity, State
+from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count
 
 __all__ = [
@@ -59,14 +60,7 @@ class Finding:
 
     def fields(self) -> dict[str, Any]:
         """Return the finding as values that JSON can represent."""
-        module = None
-        if self.module is not None:
-            kind = self.module.type.name.lower().replace("_", " ")
-            module = asdict(self.module) | {"type": kind}
-        return {
-            "word": self.word, "message": self.message, "severity": self.severity,
-            "start": self.start, "end": self.end, "module": module,
-        }  # fmt: skip
+        return json_fields(self)
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Finding:
@@ -121,7 +115,7 @@ class Unauthenticated:
 
     def fields(self) -> dict[str, Any]:
         """Return the part as values that JSON can represent."""
-        return asdict(self)
+        return json_fields(self)
 
 
 class Folded(NamedTuple):

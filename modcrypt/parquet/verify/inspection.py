@@ -8,7 +8,7 @@ Keys, wrapped keys, and key metadata that may hold keys are never shown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError
@@ -29,6 +29,7 @@ from modcrypt.parquet.verify.leaks import (
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writer
 from modcrypt.pkmt1.key_info import KeyInfo, key_info
+from modcrypt.report.json_fields import json_fields
 
 __all__ = ["ColumnInspection", "Inspection", "KeyInfo", "inspect_parquet"]
 
@@ -71,7 +72,7 @@ class ColumnInspection:
 
     def fields(self) -> dict[str, Any]:
         """Return the column as values that JSON can represent."""
-        return asdict(self)
+        return json_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +130,7 @@ class Inspection:
 
     def fields(self) -> dict[str, Any]:
         """Return values that JSON can represent; the AAD prefix is text, with escapes if needed."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        prefix, columns = self.aad_prefix, self.columns
-        values["aad_prefix"] = None if prefix is None else decode_text(prefix)
-        values["footer_key"] = self.footer_key.fields()
-        values["columns"] = None if columns is None else [column.fields() for column in columns]
-        values["regions"] = [region.fields() for region in self.regions]
-        return values
+        return json_fields(self)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the most important properties of the file."""

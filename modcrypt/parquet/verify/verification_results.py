@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
+from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count
 
 __all__ = ["DatasetVerification", "Verification", "VerificationResult"]
@@ -89,16 +90,7 @@ class Verification(VerificationResult):
 
     def fields(self) -> dict[str, Any]:
         """Return the result as values that JSON can represent."""
-        return {
-            "name": self.name, "size": self.size, "ok": self.ok, "complete": self.complete,
-            "encrypted": self.encrypted, "footer_mode": self.footer_mode,
-            "algorithm": self.algorithm, "num_rows": self.num_rows, "row_groups": self.row_groups,
-            "columns": list(self.columns), "modules": self.modules,
-            "authenticated_bytes": self.authenticated_bytes,
-            "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [note.fields() for note in self.not_authenticated],
-            "regions": [region.fields() for region in self.regions],
-        }  # fmt: skip
+        return json_fields(self, "ok", "complete")
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Verification:
@@ -161,14 +153,7 @@ class DatasetVerification(VerificationResult):
 
     def fields(self) -> dict[str, Any]:
         """Return the result as values that JSON can represent."""
-        return {
-            "ok": self.ok,
-            "complete": self.complete,
-            "num_rows": self.num_rows,
-            "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [note.fields() for note in self.not_authenticated],
-            "files": [file.fields() for file in self.files],
-        }
+        return json_fields(self, "ok", "complete", "num_rows")
 
     def raise_for_faults(self) -> None:
         """Raise the first fault: those of the set come before those of its files.

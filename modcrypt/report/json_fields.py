@@ -1,0 +1,33 @@
+"""Represent results as values for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = ["json_fields"]
+
+
+def json_fields(result: Any, *properties: str) -> dict[str, Any]:
+    """Return the attributes of a dataclass as values that JSON can represent.
+
+    Args:
+        result: Instance of the dataclass.
+        *properties: Names of properties that are included, before the attributes.
+    """
+    names = (*properties, *(field.name for field in fields(result)))
+    return {name: _to_json(getattr(result, name)) for name in names}
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value for JSON; bytes become text, with escapes for those that are not UTF-8."""
+    if hasattr(value, "fields"):
+        return value.fields()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, Enum):
+        return value.name.lower().replace("_", " ")
+    if isinstance(value, tuple | list):
+        return [_to_json(item) for item in value]
+    return json_fields(value) if is_dataclass(value) else value
