@@ -182,7 +182,7 @@ def _check_parquet(
     for note in verified.not_authenticated:
         if note.what != ALWAYS_OPEN:
             where = f"{entry.location}: {note.path}" if note.path else entry.location
-            check.report.note(note.what, where, note.why)
+            check.report.add_note(note.what, where, note.why)
 
 
 def _check_ags1(keys: Keys, check: FileCheck, keys_of_file: StandardKeyMetadata) -> None:
@@ -217,7 +217,7 @@ def _check_blocks(reader: Ags1Reader, check: FileCheck) -> bool:
             location,
         )
     if bad:
-        check.report.note("file", location, f"{bad:,} of its blocks cannot be decrypted")
+        check.report.add_note("file", location, f"{bad:,} of its blocks cannot be decrypted")
     return not bad
 
 

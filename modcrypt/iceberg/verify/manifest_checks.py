@@ -17,7 +17,7 @@ def check_list(reached: ReachedList, report: TableReport) -> None:
     for snapshot in reached.snapshots:
         for name in ("snapshot-id", "sequence-number"):
             if name not in reached.header:
-                report.note("snapshot", reached.location, f"its header has no {name}")
+                report.add_note("snapshot", reached.location, f"its header has no {name}")
         for what in find_misplacements(reached.header, snapshot):
             report.tell("integrity", what, reached.location)
         newer = [

@@ -76,7 +76,7 @@ def check_orphans(
     _check_statistics(table.metadata, report)
     folder = _folder(table)
     if folder is None:
-        report.note(ORPHANS, None, "the table's location is mapped to no folder")
+        report.add_note(ORPHANS, None, "the table's location is mapped to no folder")
         return None
     try:
         stored = list(_list_files(folder))
@@ -92,13 +92,13 @@ def check_orphans(
     _check_log(table, report)
     if not inventory.is_whole:
         why = "a manifest list or manifest could not be read, and it may name any file"
-        report.note(ORPHANS, None, why)
+        report.add_note(ORPHANS, None, why)
         return None
     reached = _reached_paths(table, inventory)
     base = os.path.realpath(folder.path) if folder.filesystem is None else folder.path
     if any(not path.startswith(base.rstrip("/") + "/") for path in reached):
         why = "some files are in other folders, which were not searched"
-        report.note(ORPHANS, None, why)
+        report.add_note(ORPHANS, None, why)
     strays = [stored_file for stored_file in stored if not _belongs(stored_file.path, reached)]
     now = time.time()
     states = in_threads(lambda file: _state(Place(folder.filesystem, file.path)), strays, jobs)
@@ -223,7 +223,7 @@ def _report_orphans(strays: tuple[StrayFile, ...], report: TableReport) -> None:
 
 def _check_statistics(metadata: TableMetadata, report: TableReport) -> None:
     for location in metadata.statistics():
-        report.note(STATISTICS, location, "Iceberg does not encrypt statistics files")
+        report.add_note(STATISTICS, location, "Iceberg does not encrypt statistics files")
 
 
 def _check_log(table: IcebergTable, report: TableReport) -> None:

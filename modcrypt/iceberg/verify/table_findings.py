@@ -20,9 +20,8 @@ from modcrypt.parquet.format.findings import (
     ALWAYS_OPEN,
     FILE,
     Finding,
-    Unauthenticated,
+    Report,
 )
-from modcrypt.report.text import format_count
 
 __all__ = [
     "CheckedKek",
@@ -143,15 +142,20 @@ class StrayFile:
         return asdict(self)
 
 
-class TableReport:
+class TableReport(Report):
     """A collector of findings about a file or a table, bounded in size."""
 
     def __init__(self) -> None:
-        self.findings: list[TableFinding] = []
-        self.notes: dict[tuple[str, str | None], str] = {}
-        self._more = 0
-        self._more_faults = 0
+        super().__init__(MAX_TABLE_FINDINGS)
         self._refusals: set[str] = set()
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, but only the first of equal refusals of the key service."""
+        if finding.severity == "warning" and finding.word in _REFUSALS:
+            if finding.message in self._refusals:
+                return
+            self._refusals.add(finding.message)
+        super().add(finding)
 
     def tell(
         self, word: str, message: str, location: str | None = None, *, warning: bool = False
@@ -159,15 +163,6 @@ class TableReport:
         """Add a finding."""
         severity: Any = "warning" if warning else "fault"
         self.add(TableFinding(word=word, message=message, severity=severity, location=location))
-
-    def add(self, finding: TableFinding) -> None:
-        """Add a finding, or only count it beyond the limit."""
-        if len(self.findings) < MAX_TABLE_FINDINGS:
-            self.findings.append(finding)
-        elif finding.severity == "fault":
-            self._more_faults += 1
-        else:
-            self._more += 1
 
     def add_failure(
         self, error: ModcryptError | OSError, location: str, *, lost: bool = False
@@ -189,14 +184,14 @@ class TableReport:
             self.tell(error.word, str(error), location, warning=True)
         else:
             self.tell(error.word, str(error), location)
-        self.note("file", location, "it could not be read")
+        self.add_note("file", location, "it could not be read")
 
     def add_plaintext(self, location: str, *, expected: bool) -> None:
         """Add a plaintext file that the caller accepts; a warning in an encrypted table."""
         if not expected:
             message = "the file of an encrypted table is in plaintext"
             self.tell(PlaintextError.word, message, location, warning=True)
-        self.note("file", location, "it is in plaintext")
+        self.add_note("file", location, "it is in plaintext")
 
     def check_block_length(self, length: int | None, location: str) -> None:
         """Check the block length of an AGS1 file, which the tag of one block does not cover."""
@@ -208,46 +203,14 @@ class TableReport:
                 location,
             )
 
-    def note(self, what: str, path: str | None, why: str) -> None:
-        """Add a part that was not authenticated."""
-        self.notes.setdefault((what, path), why)
-
-    def merge(self, other: TableReport) -> None:
-        """Add the findings of another report; only the first of equal refusals."""
-        for finding in other.findings:
-            if finding.severity == "warning" and finding.word in _REFUSALS:
-                if finding.message in self._refusals:
-                    continue
-                self._refusals.add(finding.message)
-            self.add(finding)
-        for (what, path), why in other.notes.items():
-            self.note(what, path, why)
-
     def all_findings(self) -> tuple[TableFinding, ...]:
         """Return the findings, with the number of those beyond the limit."""
-        for count, warning in ((self._more_faults, False), (self._more, True)):
-            if count:
-                kind = "warning" if warning else "fault"
-                self.findings.append(
-                    TableFinding(
-                        word="integrity",
-                        message=f"{format_count(count, 'more ' + kind)}, not listed",
-                        severity="warning" if warning else "fault",
-                    )
-                )
-        return tuple(self.findings)
-
-    def unauthenticated_parts(self) -> tuple[Unauthenticated, ...]:
-        """Return the parts that were not authenticated."""
         return tuple(
-            Unauthenticated(what=what, path=path, why=why)
-            for (what, path), why in self.notes.items()
+            finding
+            if isinstance(finding, TableFinding)
+            else TableFinding(**{name: getattr(finding, name) for name in Finding.__slots__})
+            for finding in self.finish("the table")
         )
-
-    @property
-    def faults(self) -> int:
-        """Number of faults."""
-        return self._more_faults + sum(finding.severity == "fault" for finding in self.findings)
 
 
 _REFUSALS = ("key", "no-key", "denied", "disabled", "unavailable")

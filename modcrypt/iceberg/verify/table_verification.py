@@ -132,7 +132,7 @@ class _Run:
         if self._all:
             orphans = check_orphans(self._table, inventory, self._report, self._jobs)
         else:
-            self._report.note("snapshots", None, "not all snapshots were checked")
+            self._report.add_note("snapshots", None, "not all snapshots were checked")
         return TableVerification(
             name=self._metadata.name,
             location=self._metadata.location,
@@ -145,7 +145,7 @@ class _Run:
             unused_keys=uses.unused,
             orphans=orphans,
             findings=self._report.all_findings(),
-            not_authenticated=self._report.unauthenticated_parts(),
+            not_authenticated=tuple(self._report.notes.values()),
         )
 
     def _add_progress(self, size: int) -> None:
@@ -161,11 +161,15 @@ class _Run:
             if (
                 reached.key is not None and reached.key.encrypted_by in checks.failed
             ):  # already reported
-                report.note("file", reached.location, f"its key is not available: {reached.error}")
+                report.add_note(
+                    "file", reached.location, f"its key is not available: {reached.error}"
+                )
             else:
                 report.add_failure(reached.error, reached.location, lost=_is_lost(reached, keys))
             ids = ", ".join(str(snapshot.id) for snapshot in reached.snapshots)
-            report.note("snapshot", reached.location, f"the files of snapshot {ids} are unknown")
+            report.add_note(
+                "snapshot", reached.location, f"the files of snapshot {ids} are unknown"
+            )
         else:
             report.check_block_length(reached.block_length, reached.location)
             check_list(reached, report)
@@ -186,7 +190,7 @@ class _Run:
         report, manifest = TableReport(), reached.manifest
         if reached.error is not None:
             report.add_failure(reached.error, manifest.location)
-            report.note("manifest", manifest.location, "the files that it names are unknown")
+            report.add_note("manifest", manifest.location, "the files that it names are unknown")
         else:
             report.check_block_length(reached.block_length, manifest.location)
             check_manifest(reached, self._metadata, report)
@@ -219,7 +223,7 @@ class _Run:
             self._marks.append((location, mark))
         elif not failed:
             report.add_plaintext(location, expected=not self._metadata.is_encrypted)
-        self._report.merge(report)
+        self._report.merge(report, "the file")
 
     # --- data and delete files ------------------------------------------------------------------
 
@@ -230,7 +234,7 @@ class _Run:
             lambda file: check_file(keys, file, threads), inventory.files, jobs
         )
         for check in checks:
-            self._report.merge(check.report)
+            self._report.merge(check.report, "the file")
             self._files.append(check.result())
             if check.mark is not None:
                 self._marks.append((check.reached.entry.location, check.mark))
@@ -283,4 +287,4 @@ def _note_unsigned(table: IcebergTable, report: TableReport) -> None:
     )
     if table.expected.at_least is None:
         why += ", or restore an older state; open_table(at_least=...) rejects that"
-    report.note(UNSIGNED, table.metadata.name, why)
+    report.add_note(UNSIGNED, table.metadata.name, why)
