@@ -38,7 +38,6 @@ __all__ = [
     "count_key_uses",
     "describe_keks",
     "master_key_version",
-    "newest_version",
     "report_unused_keys",
 ]
 
@@ -173,7 +172,7 @@ def master_key_version(wrapped: bytes) -> str | None:
     return parse_wrapped_version(format_wrapped_key(wrapped))
 
 
-def newest_version(resolver: KeyResolver, keys: Iterable[IcebergKey]) -> dict[str, bool | None]:
+def _newest_versions(resolver: KeyResolver, keys: Iterable[IcebergKey]) -> dict[str, bool | None]:
     """Return, by KEK id, whether the newest version of the master key wraps the KEK.
 
     None means unknown. The key service is called once for each version of a master key.
@@ -237,7 +236,7 @@ def describe_keks(
     checks: KeyChecks, uses: KeyUses, metadata: TableMetadata, resolver: KeyResolver
 ) -> tuple[CheckedKek, ...]:
     """Return the KEKs for `TableVerification.keks`."""
-    current = newest_version(resolver, checks.keks.values())
+    current = _newest_versions(resolver, checks.keks.values())
     return tuple(
         CheckedKek(
             id=key.id,

@@ -9,7 +9,6 @@ files that are not available have an error.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,10 +26,11 @@ from modcrypt.iceberg.read.inventory import (
 )
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.key_checks import (
+    KeyChecks,
     check_keks,
     count_key_uses,
+    describe_keks,
     master_key_version,
-    newest_version,
 )
 from modcrypt.iceberg.verify.key_tree_nodes import (
     KeyTreeNodes,
@@ -39,7 +39,7 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeList,
     TreeManifest,
 )
-from modcrypt.iceberg.verify.table_findings import TableReport
+from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport
 from modcrypt.io.threads import check_threads, usable_cores
 
 __all__ = [
@@ -141,25 +141,8 @@ def key_tree(
         Keys(table.walk, checks.failed), metadata.snapshots, jobs, add_progress
     )
     uses = count_key_uses(metadata, inventory, whole=inventory.is_whole)
-    newest = newest_version(resolver, checks.keks.values())
-    now = int(time.time() * 1000)
-    keks = [
-        TreeKek(
-            id=key.id,
-            master_key_id=key.master_key_id,
-            version=None if key.wrapped is None else master_key_version(key.wrapped),
-            current=newest[key.id],
-            created_ms=key.timestamp_ms,
-            age_days=(now - key.timestamp_ms) // (24 * 60 * 60 * 1000),
-            scope=key.scope,
-            store="table" if key.id in metadata.keys else "key store",
-            lists=uses.lists[key.id],
-            files=uses.files[key.id],
-            error=str(checks.failed[key.id]) if key.id in checks.failed else None,
-        )
-        for key in checks.keks.values()
-    ]
-    return _build_tree(table, inventory, tuple(keks), uses.unused)
+    keks = tuple(_tree_kek(kek, checks) for kek in describe_keks(checks, uses, metadata, resolver))
+    return _build_tree(table, inventory, keks, uses.unused)
 
 
 def _build_tree(
@@ -194,6 +177,17 @@ def _build_tree(
         unused=unused,
         whole=inventory.is_whole,
         kms_unavailable=inventory.kms_unavailable,
+    )
+
+
+def _tree_kek(kek: CheckedKek, checks: KeyChecks) -> TreeKek:
+    values, wrapped = kek.fields(), checks.keks[kek.id].wrapped
+    lists, _ = values.pop("manifest_lists"), values.pop("opened")
+    return TreeKek(
+        **values,
+        lists=lists,
+        version=None if wrapped is None else master_key_version(wrapped),
+        error=str(checks.failed[kek.id]) if kek.id in checks.failed else None,
     )
 
 
