@@ -417,7 +417,7 @@ def rotate(
             done.append(file)
             bar(len(done), total)
             if as_json:
-                print_line(json.dumps(_rotation_fields(asdict(file))))
+                print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
 
         modcrypt.rotate_keys(
             list(paths),

@@ -140,18 +140,14 @@ def _verify_with_record(
 ) -> int:  # fmt: skip
     """Verify the files that an interrupted run of this command has not found correct."""
     from modcrypt.jobs.listing import place_at
-    from modcrypt.jobs.run_record import RunRecord, stamps_of
+    from modcrypt.jobs.run_record import RunRecord
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
     places = {place.path: place for place in (place_at(file.name) for file in files)}
     if len(places) < len(files):
         raise click.UsageError("--record needs files of a single store; verify one store at a time")
     with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
-        verified = {
-            path
-            for path, place in places.items()
-            if record.find_done(place.full_name, stamps_of(place)) is not None
-        }
+        verified = {path for path, place in places.items() if record.find(place) is not None}
         if verified:
             click.echo(
                 f"modcrypt: {format_count(len(verified), 'file')} found correct before: only "
@@ -161,7 +157,7 @@ def _verify_with_record(
 
         def note(name: str, verification: Verification) -> None:
             if verification.modules and _exit_code(Totals.of([verification]), strict) == 0:
-                record.note(places[name].full_name, stamps_of(places[name]), result="ok")
+                record.add_file(places[name], result="ok")
 
         code = _verify_all(
             files, properties, strict, jobs, as_json, each=note, verified=verified, **of_set

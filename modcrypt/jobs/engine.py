@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import TypeAlias, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = ["AbandonedError", "Meter", "Progress", "map_files", "process_files"]
+__all__ = ["AbandonedError", "FileResult", "Meter", "Progress", "map_files", "process_files"]
 
 Progress: TypeAlias = Callable[[int], None]
 """Function to call with the number of bytes of one file that are done."""
@@ -23,6 +24,31 @@ THREADS = 4
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """The result of a job for one file.
+
+    Attributes:
+        path: Path of the file.
+        result: What was done, or an error code.
+        message: Message of the error.
+    """
+
+    path: str
+    result: str
+    message: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job could not do its work on the file."""
+        raise NotImplementedError
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes as JSON values."""
+        fields = asdict(self)
+        return {"file": fields.pop("path"), **fields}
 
 
 class AbandonedError(Exception):

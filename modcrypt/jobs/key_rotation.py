@@ -13,11 +13,9 @@ A copy of the old material stays usable for as long as the old version of the ma
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -29,13 +27,11 @@ from modcrypt.errors import (
     PlaintextError,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
-from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.engine import process_files
-from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.run_record import RotationRecord, list_files_except
+from modcrypt.jobs.engine import FileResult
+from modcrypt.jobs.file_changes import replace_file, update_store
+from modcrypt.jobs.run_record import RunRecord, list_files_except, rotation_fields, run_recorded
 from modcrypt.kms import client as kms
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, expect_also, file_event
 from modcrypt.kms.policy import Policy
@@ -65,7 +61,6 @@ from modcrypt.pkmt1.external import (
     read_store,
     settle_keys,
     store_of,
-    write_store,
 )
 from modcrypt.pkmt1.material import (
     SHREDDED,
@@ -81,11 +76,9 @@ __all__ = ["RotatedFile", "rotate_keys"]
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
-_ATTEMPTS = 3  # to replace key material that another process changes at the same time
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RotatedFile:
+class RotatedFile(FileResult):
     """The result of key rotation for one file.
 
     Attributes:
@@ -97,10 +90,7 @@ class RotatedFile:
         message: Message of the error.
     """
 
-    path: str
-    result: str
     keys: int = 0
-    message: str = ""
 
     @property
     def failed(self) -> bool:
@@ -171,23 +161,14 @@ def rotate_keys(
     places = list_files_except(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
     rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
-    with ExitStack() as stack:
-        ledger = None
-        if record is not None:
-            ledger = RotationRecord(
-                record, what, rotation.new_master_keys, rotation.is_done, write=not dry_run
-            )
-            stack.enter_context(ledger)
-        files = process_files(
-            places,
-            lambda place: rotation.run(place, ledger),
-            name="modcrypt-rotation",
-            threads=threads,
-            progress=progress,
-        )
-        if ledger is not None and not any(file.failed for file in files):
-            ledger.end()
-    return files
+    ledger = None
+    if record is not None:
+        run = rotation_fields(what, rotation.new_master_keys)
+        ledger = RunRecord(record, run, rotation.is_done, write=not dry_run)
+    return run_recorded(
+        places, rotation.run, RotatedFile, record=ledger, name="modcrypt-rotation",
+        threads=threads, progress=progress,
+    )  # fmt: skip
 
 
 class _Rotation:
@@ -218,22 +199,14 @@ class _Rotation:
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._guard = fork_safe(threading.Lock())
 
-    def run(self, place: Place, ledger: RotationRecord | None) -> RotatedFile:
-        """Rotate one file; return errors as results."""
-        if ledger is not None and ledger.has(place):
-            return RotatedFile(path=place.path, result="skipped")
+    def run(self, place: Place) -> tuple[RotatedFile, dict[str, Any] | None]:
+        """Rotate one file; return the result, and the fields to record."""
         under: set[tuple[str, str]] = set()  # pairs of master key id and wrapped key
-        try:
-            keys = self._rotate_file(place, under)
-            if keys is None:
-                return RotatedFile(path=place.path, result="plaintext")
-            file = RotatedFile(path=place.path, result="rotated" if keys else "current", keys=keys)
-        except Exception as error:
-            code, message = describe_failure(error)
-            return RotatedFile(path=place.path, result=code, message=message)
-        if ledger is not None:
-            ledger.add(place, file.result, file.keys, under)
-        return file
+        keys = self._rotate_file(place, under)
+        if keys is None:
+            return RotatedFile(path=place.path, result="plaintext"), None
+        file = RotatedFile(path=place.path, result="rotated" if keys else "current", keys=keys)
+        return file, {"keys": keys, "under": sorted(under)}
 
     def is_done(self, entry: dict[str, Any]) -> bool:
         """Return whether a file that the record lists needs no more work.
@@ -283,35 +256,28 @@ class _Rotation:
         self, place: Place, footer: KeyReference, under: set[tuple[str, str]]
     ) -> int:
         place = place_with_store(place)
-        for _ in range(_ATTEMPTS):
-            store = store_of(place)
-            stamp, old = store.stamp(), read_store(place)
+        new: dict[str, str] = {}
+
+        def change(old: dict[str, str]) -> dict[str, str] | None:
             find_material(old, footer)  # raises if the store belongs to another file
             if self._dry_run:
-                return sum(
-                    self._would_change(self._check_expected(decode_material(text), place))
-                    for text in {*old.values()}
-                )
-            new = {name: self._rotate_text(place, name, text, under) for name, text in old.items()}
-            settled_new = settle_keys(new, footer.write)
-            if settled_new == old:
-                return 0
-            with place.lock():
-                changed = store.filesystem is not None or store.stamp() != stamp
-                if changed and read_store(place) != old:
-                    continue  # another process changed it, perhaps another rotation
-                write_store(place, settled_new)
-            names = [name for name, text in old.items() if new[name] != text]
-            for name in names:
-                self._record_event(
-                    place, None if name == FOOTER_KEY else name, decode_material(new[name])
-                )
-            return len({old[name] for name in names})
-        raise OSError(
-            errno.ESTALE,
-            "another process keeps changing the key material; try again when it has finished",
-            store.path,
-        )
+                return None
+            new.clear()
+            new.update((name, self._rotate_text(place, name, old[name], under)) for name in old)
+            settled = settle_keys(new, footer.write)
+            return None if settled == old else settled
+
+        old = update_store(store_of(place), lambda: read_store(place), change)
+        if self._dry_run:
+            return sum(
+                self._would_change(self._check_expected(decode_material(text), place))
+                for text in {*old.values()}
+            )
+        names = [name for name, text in old.items() if new[name] != text]
+        for name in names:
+            column = None if name == FOOTER_KEY else name
+            self._record_event(place, column, decode_material(new[name]))
+        return len({old[name] for name in names})
 
     def _rotate_key_metadata(
         self, place: Place, source: Source, under: set[tuple[str, str]]
@@ -324,8 +290,7 @@ class _Rotation:
         rotated = self._rotate_material(material, under)
         if rotated == material:
             return 0
-        with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
-            sink.append(encode_wrapped_metadata(rotated))
+        replace_file(place, source, encode_wrapped_metadata(rotated))
         self._record_event(place, None, rotated)
         return 1
 
@@ -363,9 +328,7 @@ class _Rotation:
         if tail is None:
             return len(changed)
         start, data = tail
-        with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
-            copy_range(source, sink, 0, start)
-            sink.append(data)
+        replace_file(place, source, data, keep=start)
         for column, material in rewrapped:
             self._record_event(place, column, material)
         return len(changed)

@@ -27,7 +27,7 @@ from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
-from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, decode_metadata
+from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, try_decode_metadata
 
 __all__ = ["ScannedKey", "parse_wrapped_version", "scan_keys"]
 
@@ -151,7 +151,7 @@ def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Ite
     names: set[str] = set()
     store: dict[str, str] | None = None
     for key in keys:
-        material = _try_decode(key)
+        material = try_decode_metadata(key.metadata)
         if isinstance(material, KeyReference):
             store = read_store(place) if store is None else store
             names.add(material.name)
@@ -177,16 +177,6 @@ def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Ite
 
 def _name_kind(key: FooterKey) -> str:
     return "footer" if key.column is None else "column"
-
-
-def _try_decode(key: FooterKey) -> KeyMaterial | KeyReference | None:
-    """Return a key's material or the reference to it; None for key metadata of another kind."""
-    if not key.metadata:
-        return None
-    try:
-        return decode_metadata(key.metadata)
-    except KeyMaterialError:
-        return None
 
 
 def _describe_key(

@@ -10,23 +10,28 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Self, TypeAlias
+from contextlib import nullcontext, suppress
+from typing import Any, Self, TypeAlias, TypeVar
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
+from modcrypt.jobs.engine import FileResult, process_files
+from modcrypt.jobs.failures import describe_failure
 from modcrypt.pkmt1.external import store_of
 
 __all__ = [
     "ConversionRecord",
-    "RotationRecord",
     "RunRecord",
     "Stamps",
     "has_unfinished_rotation",
     "list_files_except",
     "read_record",
+    "rotation_fields",
+    "run_recorded",
     "stamps_of",
 ]
+
+F = TypeVar("F", bound=FileResult)
 
 Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
 """Stamps that identify versions of files; None for a file that does not exist."""
@@ -40,7 +45,7 @@ def has_unfinished_rotation(
     Raises:
         OSError: The record can't be read.
     """
-    done = read_record(record, _build_run_fields(what, new_master_keys))
+    done = read_record(record, rotation_fields(what, new_master_keys))
     return any("ended" not in entry for entry in done.values())
 
 
@@ -121,6 +126,15 @@ class RunRecord:
             return entry if self._is_done(entry) else None
         except (ModcryptError, KeyError, TypeError, ValueError):
             return None
+
+    def find(self, place: Place) -> dict[str, Any] | None:
+        """Return the line of a file that is finished and has not changed since; otherwise None."""
+        stamps = stamps_of(place)
+        return None if stamps[0] is None else self.find_done(place.full_name, stamps)
+
+    def add_file(self, place: Place, **fields: Any) -> None:
+        """Write that a file is finished, with further fields."""
+        self.note(place.full_name, stamps_of(place), **fields)
 
     def find_last_related(self, name: str) -> dict[str, Any] | None:
         """Return the last line of a file in this run or any related run."""
@@ -234,44 +248,54 @@ def _stamps_of_pair(source: Place, destination: Place) -> Stamps:
     return [None if stamp is None else list(stamp), *stamps_of(destination)]
 
 
-class RotationRecord(RunRecord):
-    """The record of a rotation.
+def rotation_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields that identify the runs of a rotation in a record."""
+    return {"what": what, "new_master_keys": dict(new_master_keys)}
+
+
+def run_recorded(
+    places: list[Place],
+    work: Callable[[Place], tuple[F, Mapping[str, Any] | None]],
+    kind: type[F],
+    *,
+    record: RunRecord | None,
+    restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {},
+    name: str,
+    threads: int | None,
+    progress: Callable[[F, int], object] | None,
+) -> list[F]:
+    """Return the result of each file; skip files that the record lists as finished.
 
     Args:
-        path: Path of the record, as in `RunRecord`.
-        what: Level that the run rotates; with `new_master_keys` it identifies the run.
-        new_master_keys: Master keys that the run replaces.
-        is_done: Function that returns whether the file of a line needs no more work.
-        write: Whether lines are added.
-
-    Raises:
-        OSError: The record can't be read or written.
+        places: Places of the files.
+        work: Function that processes one file, and returns its result and the fields to record;
+            None instead of fields if the file is not finished.
+        kind: Class of the results.
+        record: Record of the run; None for no record.
+        restore: Function that returns the attributes of a skipped file by its recorded fields.
+        name: Name prefix of the threads.
+        threads: Number of files processed concurrently.
+        progress: Function called with each result and the number of files.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        what: str,
-        new_master_keys: Mapping[str, str],
-        is_done: Callable[[dict[str, Any]], bool],
-        *,
-        write: bool,
-    ) -> None:
-        super().__init__(path, _build_run_fields(what, new_master_keys), is_done, write=write)
+    def run(place: Place) -> F:
+        entry = None if record is None else record.find(place)
+        if entry is not None:
+            return kind(path=place.path, result="skipped", **restore(entry))
+        try:
+            file, fields = work(place)
+        except Exception as error:  # the run continues with the other files
+            code, message = describe_failure(error)
+            return kind(path=place.path, result=code, message=message)
+        if record is not None and fields is not None:
+            record.add_file(place, result=file.result, **fields)
+        return file
 
-    def has(self, place: Place) -> bool:
-        """Return whether a file is finished, unchanged, and under the newest master keys."""
-        stamps = stamps_of(place)
-        return stamps[0] is not None and self.find_done(place.full_name, stamps) is not None
-
-    def add(self, place: Place, result: str, keys: int, under: set[tuple[str, str]]) -> None:
-        """Write that a file is finished, and which master keys protect its keys now."""
-        stamps = stamps_of(place)
-        self.note(place.full_name, stamps, result=result, keys=keys, under=sorted(under))
-
-
-def _build_run_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
-    return {"what": what, "new_master_keys": dict(new_master_keys)}
+    with record or nullcontext():
+        files = process_files(places, run, name=name, threads=threads, progress=progress)
+        if record is not None and not any(file.failed for file in files):
+            record.end()
+    return files
 
 
 def list_files_except(

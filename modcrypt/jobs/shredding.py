@@ -18,10 +18,9 @@ master keys in step.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,19 +32,16 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
-from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.engine import process_files
-from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.run_record import RunRecord, list_files_except, stamps_of
+from modcrypt.jobs.engine import FileResult
+from modcrypt.jobs.file_changes import replace_file, update_store
+from modcrypt.jobs.run_record import RunRecord, list_files_except, run_recorded
 from modcrypt.jobs.shredding_choice import (
     Chosen,
     Criteria,
     choose,
     criteria_of,
-    material_of,
     remove_chosen_entries,
 )
 from modcrypt.kms.audit import AuditEvent
@@ -57,21 +53,18 @@ from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     check_decryption,
 )
-from modcrypt.pkmt1.external import FOOTER_KEY, place_with_store, store_of
+from modcrypt.pkmt1.external import FOOTER_KEY, place_with_store, read_store_at, store_of
 from modcrypt.pkmt1.material import (
-    MAX_STORE,
     SHREDDED,
     KeyMaterial,
     KeyReference,
     decode_material,
-    decode_store,
-    encode_store,
+    try_decode_metadata,
 )
 
 __all__ = [
     "REMAINS",
     "ShreddedFile",
-    "entries_of",
     "is_ags1",
     "resolve_decryption",
     "shred_keys",
@@ -85,13 +78,12 @@ REMAINS = (
 )
 """What shredding can't reach, as a text for its results."""
 
-_ATTEMPTS = 3  # to replace key material that another process changes at the same time
 _TEMPORARY = "_TMP"
 """Prefix that the rotation of other implementations gives to new key material meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShreddedFile:
+class ShreddedFile(FileResult):
     """The result of shredding for one file; or for a master key, after all files.
 
     Attributes:
@@ -108,13 +100,10 @@ class ShreddedFile:
         message: Message of the error, and further notes.
     """
 
-    path: str
-    result: str
     keys: int = 0
     columns: tuple[str, ...] = ()
     whole: bool = False
     master_key_id: str | None = None
-    message: str = ""
 
     @property
     def failed(self) -> bool:
@@ -122,18 +111,6 @@ class ShreddedFile:
         if self.master_key_id is not None and self.result in ("destroyed", "disabled"):
             return False
         return self.result not in ("shredded", "current", "skipped")
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
-        return {
-            "file": self.path,
-            "result": self.result,
-            "keys": self.keys,
-            "columns": list(self.columns),
-            "whole": self.whole,
-            "master_key_id": self.master_key_id,
-            "message": self.message,
-        }
 
 
 def shred_keys(
@@ -194,21 +171,14 @@ def shred_keys(
         raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
     places = list_files_except(record, where, filesystem)
     shredding = _Shredding(tools, wanted, decryption, dry_run)
-    with ExitStack() as stack:
-        ledger = None
-        if record is not None:
-            run = {"what": "shred", **wanted.fields()}
-            ledger = RunRecord(record, run, lambda entry: True, write=not dry_run)
-            stack.enter_context(ledger)
-        results = process_files(
-            places,
-            lambda place: shredding.run(place, ledger),
-            name="modcrypt-shredding",
-            threads=threads,
-            progress=progress,
-        )
-        if ledger is not None and not any(file.failed for file in results):
-            ledger.end()
+    ledger = None
+    if record is not None:
+        run = {"what": "shred", **wanted.fields()}
+        ledger = RunRecord(record, run, lambda entry: True, write=not dry_run)
+    results = run_recorded(
+        places, shredding.run, ShreddedFile, record=ledger, restore=_restore_columns,
+        name="modcrypt-shredding", threads=threads, progress=progress,
+    )  # fmt: skip
     if destroy_master_keys and tools is not None:
         failed = sum(file.failed for file in results)
         results += [
@@ -249,29 +219,13 @@ def stores_of(place: Place) -> tuple[Place, Place]:
     return store, store.beside(_TEMPORARY + store.name)
 
 
-def entries_of(store: Place) -> dict[str, str] | None:
-    """Read external key material; return None if it does not exist.
-
-    Raises:
-        KeyMaterialError: The key material is damaged.
-        OSError: The key material can't be read.
-    """
-    try:
-        with open_source_at(store) as source:
-            if source.size > MAX_STORE:
-                raise KeyMaterialError(f"key material is larger than {MAX_STORE} bytes")
-            return decode_store(source.read_at(0, source.size))
-    except KeyMaterialError as error:
-        error.args = (f"{store.path}: {error}",)
-        raise
-    except OSError as error:
-        # If the name is too long for the file system, no such key material can exist.
-        if isinstance(error, FileNotFoundError) or error.errno == errno.ENAMETOOLONG:
-            return None
-        raise
-
-
 # --- one run -------------------------------------------------------------------------------------
+
+
+def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the selected columns of a file that the record lists."""
+    names = entry.get("columns")
+    return {"columns": tuple(map(str, names)) if isinstance(names, list) else ()}
 
 
 class _Shredding:
@@ -287,27 +241,10 @@ class _Shredding:
         self._wanted, self._decryption, self._dry_run = wanted, decryption, dry_run
         self._audit = None if tools is None else tools.wrapper.audit
 
-    def run(self, place: Place, ledger: RunRecord | None) -> ShreddedFile:
-        """Shred one file; return errors as results."""
-        if ledger is not None:
-            stamps = stamps_of(place)
-            entry = None if stamps[0] is None else ledger.find_done(place.full_name, stamps)
-            if entry is not None:
-                names = entry.get("columns")
-                columns = tuple(map(str, names)) if isinstance(names, list) else ()
-                return ShreddedFile(path=place.path, result="skipped", columns=columns)
-        try:
-            file = self._shred_file(place)
-        except Exception as error:
-            code, message = describe_failure(error)
-            return ShreddedFile(path=place.path, result=code, message=message)
-        if ledger is not None and not file.failed:
-            columns_there = list(file.columns)
-            ledger.note(
-                place.full_name, stamps_of(place),
-                result=file.result, keys=file.keys, columns=columns_there,
-            )  # fmt: skip
-        return file
+    def run(self, place: Place) -> tuple[ShreddedFile, dict[str, Any] | None]:
+        """Shred one file; return the result, and the fields to record."""
+        file = self._shred_file(place)
+        return file, None if file.failed else {"keys": file.keys, "columns": list(file.columns)}
 
     def _shred_file(self, place: Place) -> ShreddedFile:
         place.check_writable()
@@ -326,9 +263,7 @@ class _Shredding:
             removed = self._shred_external(place, source, chosen)
             if tail is not None and not self._dry_run:
                 start, data = tail
-                with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
-                    copy_range(source, sink, 0, start)
-                    sink.append(data)
+                replace_file(place, source, data, keep=start)
             elif not removed:  # the file may have been replaced by a version with other keys
                 place.check_unchanged(source.stamp)
         self._record_removals(place, chosen, removed)
@@ -374,7 +309,7 @@ class _Shredding:
 
     def _is_whole_file(self, seen: KeyUses, chosen: Chosen, removed: Mapping[str, str]) -> bool:
         """Return whether nothing in a file can be read any more."""
-        footer = material_of(seen.footer)
+        footer = try_decode_metadata(seen.footer)
         if isinstance(footer, KeyReference):
             names = {footer.name, f"{footer.name}-{footer.write}"}
             gone = not names.isdisjoint(removed) or (self._wanted.everything and bool(removed))
@@ -403,7 +338,7 @@ class _Shredding:
         seen = key_uses(source)
         if not seen.encrypted or self._decryption is None:
             return seen
-        footer = material_of(seen.footer)
+        footer = try_decode_metadata(seen.footer)
         is_enough = seen.columns is not None or isinstance(footer, KeyReference)
         if is_enough and self._wanted.master_keys:
             return seen  # external key material states its master keys itself
@@ -474,38 +409,29 @@ class _Shredding:
     def _shred_store(
         self, place: Place, store: Place, source: Source, chosen: Chosen
     ) -> dict[str, str]:
-        for _ in range(_ATTEMPTS):
-            old = self._read_entries(store)
-            if old is None:
-                return {}
+        removed: dict[str, str] = {}
+
+        def change(old: dict[str, str]) -> dict[str, str] | None:
             try:
                 new = remove_chosen_entries(old, self._wanted, chosen)
             except KeyMaterialError as error:
                 error.args = (f"{store.path}: {error}",)
                 raise
-            removed = {name: text for name, text in old.items() if text not in new.values()}
-            if not removed or self._dry_run:
-                return removed
-            with store.lock():
-                if self._read_entries(store) != old:
-                    continue  # another process changed it, perhaps a rotation
-                place.check_unchanged(source.stamp)
-                store.check_writable()  # removing a link would leave the keys that it leads to
-                if new:
-                    with open_sink_at(store) as sink:
-                        sink.append(encode_store(new))
-                else:
-                    store.remove()
-            return removed
-        raise OSError(
-            errno.ESTALE,
-            "another process keeps changing the key material; try again when it has finished",
-            store.path,
+            removed.clear()
+            removed.update((name, text) for name, text in old.items() if text not in new.values())
+            return new if removed and not self._dry_run else None
+
+        old = update_store(
+            store,
+            lambda: self._read_entries(store),
+            change,
+            check=lambda: place.check_unchanged(source.stamp),
         )
+        return removed if old else {}
 
     def _read_entries(self, store: Place) -> dict[str, str] | None:
         try:
-            return entries_of(store)
+            return read_store_at(store)
         except KeyMaterialError:
             if not self._wanted.everything:
                 raise
@@ -529,8 +455,7 @@ class _Shredding:
             return ShreddedFile(path=place.path, result="current")
         links = self._has_other_links(place)
         if not self._dry_run:
-            with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
-                sink.append(SHREDDED)
+            replace_file(place, source, SHREDDED)
             if material is not None:
                 self._record_event(place, material, ())
         note = "the file has other names (hard links), which keep its key" if links else ""

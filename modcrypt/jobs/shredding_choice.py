@@ -7,7 +7,6 @@ Shredding removes the selected keys, and its proof searches for them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +20,11 @@ from modcrypt.pkmt1.material import (
     KeyReference,
     check_id,
     decode_material,
-    decode_metadata,
+    try_decode_metadata,
     write_of,
 )
 
-__all__ = ["Chosen", "Criteria", "choose", "criteria_of", "material_of", "remove_chosen_entries"]
+__all__ = ["Chosen", "Criteria", "choose", "criteria_of", "remove_chosen_entries"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +94,6 @@ def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: 
     return criteria
 
 
-def material_of(metadata: bytes | None) -> KeyMaterial | KeyReference | None:
-    """Return a key's material or the reference to it; None for key metadata that is not PKMT1."""
-    if metadata:
-        with suppress(KeyMaterialError):
-            return decode_metadata(metadata)
-    return None
-
-
 # --- one file's keys -----------------------------------------------------------------------------
 
 
@@ -152,7 +143,7 @@ def choose(wanted: Criteria, seen: KeyUses) -> Chosen:
 
 
 def _choose_keys(wanted: Criteria, seen: KeyUses, chosen: Chosen) -> None:
-    footer = material_of(seen.footer)
+    footer = try_decode_metadata(seen.footer)
     if isinstance(footer, KeyMaterial) and not wanted.covers(footer) and seen.columns is None:
         raise KeyNotFoundError(
             "the encrypted footer may contain selected keys; name a key service that decrypts it"
@@ -172,7 +163,7 @@ def _choose_key(
 ) -> None:
     if not metadata:
         return
-    material = material_of(metadata)
+    material = try_decode_metadata(metadata)
     if material is None:
         chosen.elsewhere.append("footer key" if column is None else f"column {column}")
     elif isinstance(material, KeyMaterial) and wanted.covers(material):
@@ -194,7 +185,7 @@ def _choose_columns(wanted: Criteria, seen: KeyUses, chosen: Chosen) -> None:
     _check_keys_not_shared(meant, seen)
     for column in meant:
         for metadata in column.metadata:
-            material = material_of(metadata)
+            material = try_decode_metadata(metadata)
             if isinstance(material, KeyReference):
                 chosen.references.append(material)
             elif material is None:
@@ -240,7 +231,7 @@ def _check_keys_not_shared(meant: list[ColumnUse], seen: KeyUses) -> None:
 
 
 def _wrapped_dek_of(metadata: bytes) -> str | None:
-    material = material_of(metadata)
+    material = try_decode_metadata(metadata)
     return material.wrapped_dek if isinstance(material, KeyMaterial) else None
 
 

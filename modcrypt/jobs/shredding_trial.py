@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import (
-    KeyAccessDeniedError,
     KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
@@ -22,14 +21,14 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
-from modcrypt.jobs.shredding import entries_of, is_ags1, stores_of
-from modcrypt.jobs.shredding_choice import Criteria, material_of
+from modcrypt.jobs.shredding import is_ags1, stores_of
+from modcrypt.jobs.shredding_choice import Criteria
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.kms.wrapping import Refusals
 from modcrypt.parquet.crypto.footer_keys import ColumnUse, KeyUses, key_uses
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.pkmt1.external import FOOTER_KEY
+from modcrypt.pkmt1.external import FOOTER_KEY, STAGED, read_store_at
 from modcrypt.pkmt1.material import (
     MAX_STORE,
     SHREDDED,
@@ -37,6 +36,7 @@ from modcrypt.pkmt1.material import (
     KeyReference,
     decode_material,
     decode_store,
+    try_decode_metadata,
     write_of,
 )
 
@@ -73,19 +73,9 @@ class KeyProof:
         return {**asdict(self), "columns": list(self.columns)}
 
 
-@dataclass(frozen=True, slots=True)
-class _TrialResult:
-    """The result of trying a key."""
-
-    state: State
-    why: str
-    master_key_id: str | None = None
-
-    def make_proof(self, key: str, columns: tuple[str, ...] = ()) -> KeyProof:
-        return KeyProof(
-            key=key, columns=columns, state=self.state, why=self.why,
-            master_key_id=self.master_key_id,
-        )  # fmt: skip
+def _make_result(state: State, why: str, master_key_id: str | None = None) -> KeyProof:
+    """Return the findings about a key that is not described yet."""
+    return KeyProof(key="", state=state, why=why, master_key_id=master_key_id)
 
 
 _LOST: tuple[State, ...] = ("gone", "refused")
@@ -200,11 +190,13 @@ class Trial:
             return []
         data = source.read_at(0, source.size)
         if data == SHREDDED:
-            return [_TrialResult("gone", "the key metadata was shredded").make_proof("AGS1 stream")]
+            return [
+                replace(_make_result("gone", "the key metadata was shredded"), key="AGS1 stream")
+            ]
         material = parse_wrapped_metadata(data)
         if not self._wanted.covers(material):
             return []
-        return [self.try_key(material, kek_alone=True).make_proof("AGS1 stream")]
+        return [replace(self.try_key(material, kek_alone=True), key="AGS1 stream")]
 
     def _try_encrypted_file(self, place: Place, source: Source, seen: KeyUses) -> list[KeyProof]:
         failure = ""
@@ -218,7 +210,7 @@ class Trial:
             found = list(self._try_columns(seen, keys, failure))
         else:
             found = list(self._try_keys(seen, keys, failure))
-        if isinstance(material_of(seen.footer), KeyReference) or not self._wanted.columns:
+        if isinstance(try_decode_metadata(seen.footer), KeyReference) or not self._wanted.columns:
             with self._lock:
                 self._judged.add(keys.store)
         return found
@@ -228,8 +220,8 @@ class Trial:
         under = [c.name for c in seen.columns or () if "footer key" in c.under]
         footer = keys.try_if_selected(seen.footer)
         if footer is not None:
-            yield footer.make_proof("footer key", tuple(under))
-        external = isinstance(material_of(seen.footer), KeyReference)
+            yield replace(footer, key="footer key", columns=tuple(under))
+        external = isinstance(try_decode_metadata(seen.footer), KeyReference)
         lost = footer is not None and footer.state in _LOST
         if seen.columns is None and not external and not lost and footer is None:
             why = (
@@ -240,7 +232,7 @@ class Trial:
         for metadata, names in _group_columns_by_key(seen.columns or ()).items():
             result = keys.try_if_selected(metadata)
             if result is not None:
-                yield result.make_proof(f"column {', '.join(names)}", names)
+                yield replace(result, key=f"column {', '.join(names)}", columns=names)
         if self._wanted.everything:
             for column in seen.columns or ():
                 if "plaintext" in column.under:
@@ -261,12 +253,12 @@ class Trial:
             if "footer key" in column.under:
                 footer = keys.try_metadata(seen.footer)
                 results.append(
-                    _TrialResult(footer.state, f"footer key: {footer.why}", footer.master_key_id)
+                    _make_result(footer.state, f"footer key: {footer.why}", footer.master_key_id)
                 )
             if results:
                 worst = min(results, key=lambda result: _WORST.index(result.state))
-                yield worst.make_proof(f"column {column.name}", (column.name,))
-            materials = [material_of(metadata) for metadata in column.metadata]
+                yield replace(worst, key=f"column {column.name}", columns=(column.name,))
+            materials = [try_decode_metadata(metadata) for metadata in column.metadata]
             references = {material for material in materials if isinstance(material, KeyReference)}
             self._note_references(references)
             yield from keys.try_other_versions(references)
@@ -281,10 +273,10 @@ class Trial:
         footer = keys.try_metadata(seen.footer)
         result = footer
         if footer.state not in _LOST:
-            result = _TrialResult(
+            result = _make_result(
                 "unknown", f"the encrypted footer can't be decrypted: {failure or footer.why}"
             )
-        elif isinstance(material_of(seen.footer), KeyReference):
+        elif isinstance(try_decode_metadata(seen.footer), KeyReference):
             remaining = [
                 proof for proof in keys.try_rest(of_columns=True) if proof.state not in _LOST
             ]
@@ -293,15 +285,15 @@ class Trial:
                     "the encrypted footer can no longer be decrypted, but column keys remain in "
                     "the external key material"
                 )
-                result = _TrialResult("unknown", why)
+                result = _make_result("unknown", why)
         if result is footer:
-            result = _TrialResult(
+            result = _make_result(
                 footer.state, f"in the encrypted footer, whose key is lost: {footer.why}"
             )
             with self._lock:
                 self._existing_names |= set(self._wanted.columns)
         for name in self._wanted.columns:
-            yield result.make_proof(f"column {name}", (name,))
+            yield replace(result, key=f"column {name}", columns=(name,))
 
     def _try_separate_material(
         self, place: Place, store: dict[str, str], near: bool
@@ -316,7 +308,7 @@ class Trial:
             try:
                 material = decode_material(text)
             except KeyMaterialError:
-                proofs.append(_DAMAGED.make_proof(f"key material {name}"))
+                proofs.append(replace(_DAMAGED, key=f"key material {name}"))
                 continue
             write = write_of(material.others)
             if near and write not in self._writes and not self.is_about(place):
@@ -326,11 +318,11 @@ class Trial:
                     continue
             elif not self._wanted.covers(material):
                 continue
-            proofs.append(self.try_key(material, refusals).make_proof(f"key material {name}"))
+            proofs.append(replace(self.try_key(material, refusals), key=f"key material {name}"))
         return proofs
 
     def _may_be_of_columns(self, name: str, write: str | None) -> bool:
-        base = _WRITE_SUFFIX.sub("", name)
+        base = STAGED.sub("", name)
         return any(
             base == ref.name and (None in (write, ref.write) or write == ref.write)
             for ref in self._references
@@ -344,11 +336,11 @@ class Trial:
 
     def try_key(
         self, material: KeyMaterial, refusals: Refusals | None = None, *, kek_alone: bool = False
-    ) -> _TrialResult:
+    ) -> KeyProof:
         """Try to unwrap a key, or with `kek_alone` its KEK, and return the result."""
         master = material.master_key_id
         if self._tools is None:
-            return _TrialResult(
+            return _make_result(
                 "unknown", "a wrapped key exists, and no key service was asked", master
             )
         try:
@@ -356,12 +348,10 @@ class Trial:
             with (refusals or Refusals(prove=True)).count_refusals(master):
                 _ = wrapper.get_reading_kek(material) if kek_alone else wrapper.unwrap(material)
         except (KeyNotFoundError, KeyDisabledError) as error:
-            return _TrialResult("refused", f"{error.word}: {error}", master)
-        except KeyAccessDeniedError as error:  # refused to this caller only
-            return _TrialResult("unknown", f"{error.word}: {error}", master)
-        except KeyRetrievalError as error:
-            return _TrialResult("unknown", f"{error.word}: {error}", master)
-        return _TrialResult("readable", f"master key {master} unwraps it", master)
+            return _make_result("refused", f"{error.word}: {error}", master)
+        except KeyRetrievalError as error:  # also access denied, which refuses this caller only
+            return _make_result("unknown", f"{error.word}: {error}", master)
+        return _make_result("readable", f"master key {master} unwraps it", master)
 
 
 class _Keys:
@@ -374,7 +364,7 @@ class _Keys:
             *(metadata for column in seen.columns or () for metadata in column.metadata),
         )
         by_tools = seen.shredded or any(
-            material_of(metadata) is not None for metadata in all_metadata
+            try_decode_metadata(metadata) is not None for metadata in all_metadata
         )
         self.without = _GONE if by_tools else _ELSEWHERE  # the meaning of missing key metadata
         self._read: dict[str, str] | None = None
@@ -389,42 +379,42 @@ class _Keys:
 
     def _load_store(self) -> dict[str, str] | None:
         if not self._is_read:
-            self._read, self._is_read = entries_of(self._place), True
+            self._read, self._is_read = read_store_at(self._place), True
         return self._read
 
-    def try_if_selected(self, metadata: bytes | None) -> _TrialResult | None:
+    def try_if_selected(self, metadata: bytes | None) -> KeyProof | None:
         """Try a key; return None if the key is known not to be selected."""
         material = self._find_material(metadata)
-        if isinstance(material, _TrialResult):
+        if isinstance(material, KeyProof):
             return material
         return self._try(material) if self._trial.covers(material) else None
 
-    def try_metadata(self, metadata: bytes | None) -> _TrialResult:
+    def try_metadata(self, metadata: bytes | None) -> KeyProof:
         """Try a selected key."""
         material = self._find_material(metadata)
-        return material if isinstance(material, _TrialResult) else self._try(material)
+        return material if isinstance(material, KeyProof) else self._try(material)
 
-    def _try(self, material: KeyMaterial) -> _TrialResult:
+    def _try(self, material: KeyMaterial) -> KeyProof:
         return self._trial.try_key(material, self._refusals)
 
-    def _find_material(self, metadata: bytes | None) -> KeyMaterial | _TrialResult:
+    def _find_material(self, metadata: bytes | None) -> KeyMaterial | KeyProof:
         """Return a key's material, or a result that states why it has none."""
         if not metadata:
             return self.without
-        material = material_of(metadata)
+        material = try_decode_metadata(metadata)
         if material is None:
-            return _TrialResult(
+            return _make_result(
                 "unknown", "the key metadata is not of the key tools; the key is stored elsewhere"
             )
         return material if isinstance(material, KeyMaterial) else self._resolve_reference(material)
 
-    def _resolve_reference(self, reference: KeyReference) -> KeyMaterial | _TrialResult:
+    def _resolve_reference(self, reference: KeyReference) -> KeyMaterial | KeyProof:
         try:
             store = self._load_store()
         except KeyMaterialError as error:
-            return _TrialResult("unknown", f"{error.word}: {error}")
+            return _make_result("unknown", f"{error.word}: {error}")
         if store is None:
-            return _TrialResult("gone", f"key material {self._place.name} does not exist")
+            return _make_result("gone", f"key material {self._place.name} does not exist")
         for name in (f"{reference.name}-{reference.write}", reference.name):
             if name in store:
                 try:
@@ -434,7 +424,7 @@ class _Keys:
                 if write_of(material.others) in (None, reference.write):
                     self._used.add(name)
                     return material
-        return _TrialResult("gone", f"the key material has no key {reference.name} of this file")
+        return _make_result("gone", f"the key material has no key {reference.name} of this file")
 
     def try_rest(self, *, of_columns: bool = False) -> Iterator[KeyProof]:
         """Try the other keys in the external key material: of hidden columns or other versions.
@@ -448,16 +438,16 @@ class _Keys:
             try:
                 material = decode_material(text)
             except KeyMaterialError:
-                yield _DAMAGED.make_proof(f"key material {name}")
+                yield replace(_DAMAGED, key=f"key material {name}")
                 continue
             if self._trial.covers(material):
-                yield self._try(material).make_proof(f"key material {name}")
+                yield replace(self._try(material), key=f"key material {name}")
 
     def try_other_versions(self, references: set[KeyReference]) -> Iterator[KeyProof]:
         """Yield the findings about keys of the same columns that another run has written."""
         names = {ref.name for ref in references}
         for name, text in (self._load_store() or {}).items() if names else ():
-            if name in self._used or _WRITE_SUFFIX.sub("", name) not in names:
+            if name in self._used or STAGED.sub("", name) not in names:
                 continue
             try:
                 result = self._try(decode_material(text))
@@ -465,8 +455,8 @@ class _Keys:
                 result = _DAMAGED
             if result.state not in _LOST:
                 why = f"perhaps of another version of the file: {result.why}"
-                yield _TrialResult("unknown", why, result.master_key_id).make_proof(
-                    f"key material {name}"
+                yield replace(
+                    _make_result("unknown", why, result.master_key_id), key=f"key material {name}"
                 )
 
 
@@ -475,18 +465,15 @@ _PERHAPS_A_COPY = KeyProof(
     state="unknown",
     why="an unencrypted Parquet file: perhaps a copy, or with statistics of the shredded data",
 )
-_GONE = _TrialResult("gone", "the file has no key metadata")
-_ELSEWHERE = _TrialResult(
+_GONE = _make_result("gone", "the file has no key metadata")
+_ELSEWHERE = _make_result(
     "unknown", "the file has no key metadata; the key may always have been stored elsewhere"
 )
-_DAMAGED = _TrialResult("unknown", "damaged key material")
-_WRITE_SUFFIX = re.compile(r"-[0-9a-f]{16}\Z")
+_DAMAGED = _make_result("unknown", "damaged key material")
 _STORE_NAME = re.compile(r"(?:_TMP)?_KEY_MATERIAL_FOR_(.*)\.json", re.DOTALL)
 
 
-def _group_columns_by_key(
-    columns: tuple[ColumnUse, ...] | tuple[()],
-) -> dict[bytes | None, tuple[str, ...]]:
+def _group_columns_by_key(columns: tuple[ColumnUse, ...]) -> dict[bytes | None, tuple[str, ...]]:
     """Return the column names by key metadata; None stands for missing key metadata."""
     names: dict[bytes | None, tuple[str, ...]] = {}
     for column in columns:

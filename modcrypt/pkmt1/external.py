@@ -15,6 +15,7 @@ were killed before publication remain, unused.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import re
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ __all__ = [
     "place_with_store",
     "read_if_present",
     "read_store",
+    "read_store_at",
     "settle_keys",
     "staged_name",
     "store_of",
@@ -142,14 +144,26 @@ def read_if_present(place: Place) -> dict[str, str] | None:
         KeyMaterialError: The material is damaged.
         OSError: The material cannot be read.
     """
-    where = store_of(place)
+    return read_store_at(store_of(place))
+
+
+def read_store_at(store: Place) -> dict[str, str] | None:
+    """Return the key material at a place; None if it does not exist.
+
+    Raises:
+        KeyMaterialError: The material is damaged.
+        OSError: The material cannot be read.
+    """
     try:
-        with open_source_at(where) as source:
+        with open_source_at(store) as source:
             if source.size > MAX_STORE:
                 raise KeyMaterialError(f"key material is longer than {MAX_STORE} bytes")
             return decode_store(source.read_at(0, source.size))
-    except FileNotFoundError:
-        return None
     except KeyMaterialError as error:
-        error.args = (f"{where.path}: {error}",)
+        error.args = (f"{store.path}: {error}",)
+        raise
+    except OSError as error:
+        # If the name is too long for the file system, no such key material can exist.
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ENAMETOOLONG:
+            return None
         raise

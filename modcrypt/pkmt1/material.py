@@ -46,6 +46,7 @@ __all__ = [
     "decode_store",
     "encode_store",
     "external_name",
+    "try_decode_metadata",
     "write_of",
 ]
 
@@ -182,6 +183,14 @@ def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     if _require_boolean(members, "internalStorage"):
         return _parse_material(members, internal=True)
     return KeyReference(_require_name(members, "keyReference"), write_of(members))
+
+
+def try_decode_metadata(metadata: bytes | None) -> KeyMaterial | KeyReference | None:
+    """Return a key's material or the reference to it; None for key metadata that is not PKMT1."""
+    try:
+        return decode_metadata(metadata) if metadata else None
+    except KeyMaterialError:
+        return None
 
 
 def write_of(members: Mapping[str, Any]) -> str | None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.cli.output.failures import printable
-from modcrypt.errors import KeyMaterialError
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY, PLAINTEXT
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.parquet.format.type_names import logical_name, physical_name
-from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+from modcrypt.pkmt1.material import KeyMaterial, try_decode_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,10 +80,7 @@ def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
 
 
 def _master_key_of(own: ThriftStruct) -> str | None:
-    try:
-        material = decode_metadata(own.key_metadata or b"")
-    except KeyMaterialError:
-        return None  # key metadata of another kind
+    material = try_decode_metadata(own.key_metadata)
     return material.master_key_id if isinstance(material, KeyMaterial) else None
 
 

@@ -1,0 +1,77 @@
+"""Changes of files and of their external key material that rotation and shredding share."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sinks import copy_range
+from modcrypt.io.sources import Source
+from modcrypt.pkmt1.material import encode_store
+
+__all__ = ["replace_file", "update_store"]
+
+_ATTEMPTS = 3  # to replace key material that another process changes at the same time
+
+
+def replace_file(place: Place, source: Source, data: bytes, *, keep: int = 0) -> None:
+    """Replace a file by its first `keep` bytes and `data`, unless it has changed since it was read.
+
+    Args:
+        place: Place of the file.
+        source: The opened file.
+        data: New end of the file.
+        keep: Number of bytes that stay as they are.
+
+    Raises:
+        OSError: The file has changed, or can't be written.
+    """
+    with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
+        if keep:
+            copy_range(source, sink, 0, keep)
+        sink.append(data)
+
+
+def update_store(
+    store: Place,
+    read: Callable[[], dict[str, str] | None],
+    change: Callable[[dict[str, str]], Mapping[str, str] | None],
+    check: Callable[[], object] = lambda: None,
+) -> dict[str, str]:
+    """Replace external key material as a whole, or delete it with its last key.
+
+    Args:
+        store: Place of the key material.
+        read: Function that reads the key material; it returns None if there is none to change.
+        change: Function that returns the new key material, or None to leave the old.
+        check: Function called before the change, while other processes are kept out.
+
+    Returns:
+        The old key material; empty if there is none.
+
+    Raises:
+        OSError: Another process keeps changing the key material, or it can't be written.
+    """
+    for _ in range(_ATTEMPTS):
+        old = read()
+        new = None if old is None else change(old)
+        if old is None or new is None:
+            return old or {}
+        with store.lock():
+            if read() != old:
+                continue  # another process changed it, perhaps a rotation
+            check()
+            store.check_writable()  # deleting a link would leave the keys that it leads to
+            if new:
+                with open_sink_at(store) as sink:
+                    sink.append(encode_store(new))
+            else:
+                store.remove()
+        return old
+    raise OSError(
+        errno.ESTALE,
+        "another process keeps changing the key material; try again when it has finished",
+        store.path,
+    )
