@@ -10,12 +10,7 @@ from dataclasses import dataclass
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
-from modcrypt.errors import (
-    MAX_NAME,
-    TagMismatchError,
-    TruncationError,
-    printable,
-)
+from modcrypt.errors import TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
 from modcrypt.parquet.crypto.properties import (
     GCM_CTR_V1,
@@ -23,7 +18,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import too_many_pages_error
-from modcrypt.parquet.format.schema import covering_name
+from modcrypt.parquet.format.schema import ambiguous_names, covering_name, leaves_of
 
 __all__ = [
     "ChunkCipher",
@@ -215,18 +210,9 @@ def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
     Raises:
         ValueError: As for `assign_keys`.
     """
-    groups: dict[str, set[tuple[str, ...]]] = {}
-    for path in leaves:
-        for length in range(1, len(path) + 1):
-            groups.setdefault(".".join(path[:length]), set()).add(path[:length])
-    if ambiguous := sorted(name for name in names if len(groups.get(name, ())) > 1):
+    if ambiguous := ambiguous_names(leaves, names):
         raise ValueError(
             f"names match several columns because column names contain dots: "
             f"{', '.join(ambiguous)}; omit them, so that the footer key encrypts these columns"
         )
-    if unknown := sorted(set(names) - groups.keys()):
-        known = ", ".join(printable(".".join(path), MAX_NAME) for path in leaves[:20])
-        raise ValueError(
-            f"the file does not have these columns: {', '.join(unknown)}; it has "
-            f"{known}{', ...' * (len(leaves) > 20)}"
-        )
+    leaves_of(leaves, names)

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
-from modcrypt.errors import FormatError, LimitError
+from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 
-__all__ = ["Leaf", "covering_name", "keep_leaves", "leaf_elements", "leaf_paths", "leaves_of"]
+__all__ = [
+    "Leaf",
+    "ambiguous_names",
+    "covering_name",
+    "keep_leaves",
+    "leaf_elements",
+    "leaf_paths",
+    "leaves_of",
+]
 
 MAX_SCHEMA_DEPTH = 200
 """Deepest nesting of groups read from a file; the paths grow with it."""
@@ -133,8 +141,22 @@ def leaves_of(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[int]:
             out.append(index)
             matched |= fitting
     if unknown := sorted(wanted - matched):
-        raise ValueError(f"the file does not have these columns: {', '.join(unknown)}")
+        known = ", ".join(printable(".".join(path), MAX_NAME) for path in leaves[:MAX_NAMES])
+        raise ValueError(
+            f"the file does not have these columns: {', '.join(unknown)}; it has "
+            f"{known}{', ...' * (len(leaves) > MAX_NAMES)}"
+        )
     return out
+
+
+def ambiguous_names(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[str]:
+    """Return those names that match several columns or groups, as names may contain dots."""
+    meant: dict[str, set[tuple[str, ...]]] = {name: set() for name in names}
+    for path in leaves:
+        for length in range(1, len(path) + 1):
+            if (name := ".".join(path[:length])) in meant:
+                meant[name].add(path[:length])
+    return sorted(name for name, paths in meant.items() if len(paths) > 1)
 
 
 def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:

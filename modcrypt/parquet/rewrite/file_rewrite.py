@@ -25,7 +25,7 @@ from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note, read_note
 from modcrypt.parquet.format.modules import Part, Span, chunk_spans
-from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
+from modcrypt.parquet.format.schema import Leaf, ambiguous_names, leaf_elements, leaves_of
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import KeyReference, decode_metadata
 
@@ -80,9 +80,12 @@ class Choice:
     def __init__(self, file: OpenFile, change: Change) -> None:
         leaves = file.leaves
         everything = range(len(leaves))
-        _check_unambiguous(
-            leaves, {*(change.only or ()), *change.drop, *change.null, *change.hashed}
-        )
+        # An ambiguous name could share or drop more than intended.
+        names = {*(change.only or ()), *change.drop, *change.null, *change.hashed}
+        if unclear := ambiguous_names(leaves, names):
+            raise ValueError(
+                f"ambiguous names, because names of columns contain dots: {', '.join(unclear)}"
+            )
         shown = set(everything if change.only is None else leaves_of(leaves, change.only))
         drop, null = leaves_of(leaves, change.drop), leaves_of(leaves, change.null)
         hashed = leaves_of(leaves, change.hashed)
@@ -141,19 +144,6 @@ def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
         raise ValueError(
             "hash_key is also a key of the file; use one that serves hashes alone, for example "
             "Key.generate(32)"
-        )
-
-
-def _check_unambiguous(leaves: list[tuple[str, ...]], names: set[str]) -> None:
-    """Raise ValueError for ambiguous names, which could share or drop more than intended."""
-    meant: dict[str, set[tuple[str, ...]]] = {name: set() for name in names}
-    for path in leaves:
-        for length in range(1, len(path) + 1):
-            if (name := ".".join(path[:length])) in meant:
-                meant[name].add(path[:length])
-    if unclear := sorted(name for name, paths in meant.items() if len(paths) > 1):
-        raise ValueError(
-            f"ambiguous names, because names of columns contain dots: {', '.join(unclear)}"
         )
 
 

@@ -233,7 +233,7 @@ class ChunkPlan:
             leaves_of([leaf.path for leaf in self.leaves], names)
         except ValueError as error:
             self._add_footer_fault(
-                "plaintext", f"{error}: required columns must exist and be encrypted"
+                "plaintext", f"{error}; required columns must exist and be encrypted"
             )
 
     # --- places ----------------------------------------------------------------------------------
