@@ -27,6 +27,7 @@ __all__ = [
     "block_aad",
     "module_aad",
     "ordinal_bytes",
+    "page_aads",
 ]
 
 MAX_ORDINAL = 32_767
@@ -118,7 +119,7 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
     if given != (in_chunk, in_chunk, module.type.has_page):
         raise ValueError(f"the ordinals do not fit the module type: {module!r}")
     ordinals = (module.row_group, module.column, module.page)
-    return aad_of_type(file_aad, module.type, *(n for n in ordinals if n is not None))
+    return aad_of_type(file_aad, module.type, *[n for n in ordinals if n is not None])
 
 
 def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
@@ -130,6 +131,31 @@ def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
         LimitError: An ordinal is not in 0..32767.
     """
     return file_aad + bytes((type_number,)) + b"".join(map(ordinal_bytes, ordinals))
+
+
+def page_aads(file_aad: bytes, row_group: int, column: int) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return the AADs of a chunk's page modules (PME 4.4.2); data pages add their ordinal.
+
+    Args:
+        file_aad: AAD prefix followed by the file-unique bytes.
+        row_group: Ordinal of the row group.
+        column: Ordinal of the column.
+
+    Returns:
+        The AADs of the header and the body of the dictionary page, and those of data pages.
+
+    Raises:
+        LimitError: An ordinal is not in 0..32767.
+    """
+    chunk = ordinal_bytes(row_group) + ordinal_bytes(column)
+    header, body, data_header, data_body = (
+        file_aad + bytes((kind,)) + chunk
+        for kind in (
+            ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE,
+            ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE,
+        )
+    )  # fmt: skip
+    return header, body, data_header, data_body
 
 
 def block_aad(aad_prefix: bytes, index: int) -> bytes:

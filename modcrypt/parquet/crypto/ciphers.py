@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes
+from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes, page_aads
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
 from modcrypt.errors import TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
@@ -105,7 +105,7 @@ class FileCipher:
 class ChunkCipher:
     """The ciphers and AADs of one encrypted column chunk.
 
-    The AADs of the four page modules are computed once; data pages add their ordinal (PME 4.4.2).
+    The AADs of the four kinds of page modules are computed once; data pages add their ordinal.
     """
 
     __slots__ = (
@@ -130,13 +130,8 @@ class ChunkCipher:
         self.path, self.tag_hint = path, hint
         self.levels: Levels | None = None  # against which plaintext levels are checked
         self.header, self.page = file.gcm(key), file.page_cipher(key)
-        aad, first = file.file_aad, len(ordinal_bytes(0))
-        self._data = module_aad(aad, self.id(ModuleType.DATA_PAGE, 0))[:-first]
-        self._data_header = module_aad(aad, self.id(ModuleType.DATA_PAGE_HEADER, 0))[:-first]
-        self._dictionary = (
-            module_aad(aad, self.id(ModuleType.DICTIONARY_PAGE_HEADER)),
-            module_aad(aad, self.id(ModuleType.DICTIONARY_PAGE)),
-        )
+        *dictionary, self._data_header, self._data = page_aads(file.file_aad, row_group, column)
+        self._dictionary = dictionary[0], dictionary[1]
 
     def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread.
