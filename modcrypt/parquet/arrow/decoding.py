@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
 from modcrypt.parquet.arrow.page_sizes import Dictionary, Longest
+from modcrypt.parquet.crypto.null_chunks import encode_page_header
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.format.page_header import DATA_PAGE, scan
+from modcrypt.parquet.format.page_header import scan
 
 __all__ = ["Decoder", "Loaded", "count_fitting_rows", "is_fault_of_bytes", "merge_small"]
 
@@ -323,15 +324,8 @@ def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview,
     count = page.dictionary_page_header.num_values if page.dictionary_page_header else -1
     if count > page.uncompressed_page_size // _LENGTH_SIZE:
         count = -1
-    kind = new(
-        "DataPageHeader", num_values=count, encoding=_PLAIN, definition_level_encoding=_RLE,
-        repetition_level_encoding=_RLE,
-    )  # fmt: skip
-    header = new(
-        "PageHeader", type=DATA_PAGE, uncompressed_page_size=page.uncompressed_page_size,
-        compressed_page_size=page.compressed_page_size, data_page_header=kind,
-    )  # fmt: skip
-    return encode(header), view[scanned.end : scanned.end + scanned.compressed_size], count
+    header = encode_page_header(count, page.uncompressed_page_size, page.compressed_page_size)
+    return header, view[scanned.end : scanned.end + scanned.compressed_size], count
 
 
 def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count: int) -> pa.Buffer:
@@ -353,7 +347,7 @@ def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count
     return pa.py_buffer(b"".join((MAGIC_PLAINTEXT, *pages, tail)))
 
 
-_PLAIN, _RLE = 0, 3  # Encoding of the IDL
+_PLAIN = 0  # Encoding of the IDL
 _BYTE_ARRAY, _REQUIRED = 6, 0  # Type and FieldRepetitionType of the IDL
 
 _LENGTH_SIZE = 4

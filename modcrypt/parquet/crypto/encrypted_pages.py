@@ -229,9 +229,9 @@ def length_error(sealed: EncryptedPage) -> TruncationError:
 def check_levels(sealed: EncryptedPage, clear: int) -> None:
     """Raise IntegrityError if a body's plaintext levels contradict the header."""
     levels = sealed.page.cipher.levels
-    if levels is not None and (
-        why := find_contradiction(levels, sealed.plain, sealed.body[:clear])
-    ):
+    if not clear or levels is None:
+        return
+    if why := find_contradiction(levels, sealed.plain, sealed.body[:clear]):
         raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
 
 

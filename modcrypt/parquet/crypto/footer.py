@@ -22,7 +22,7 @@ from modcrypt.parquet.format.idl import (
     set_extension,
 )
 
-__all__ = ["FOOTER", "build_tail", "mark_absent", "protect_chunk", "take_mark"]
+__all__ = ["FOOTER", "build_tail", "mark_absent", "protect_chunk", "sign_footer", "take_mark"]
 
 FOOTER = ModuleId(ModuleType.FOOTER)
 
@@ -81,12 +81,16 @@ def build_tail(
         if properties.footer_key_metadata is not None:
             metadata.footer_signing_key_metadata = properties.footer_key_metadata
         footer = encode(metadata)
-        signature = cipher.gcm(key).sign(footer, module_aad(cipher.file_aad, FOOTER))
-        return close_tail(footer + signature, MAGIC_PLAINTEXT)
+        return close_tail(footer + sign_footer(cipher, key, footer), MAGIC_PLAINTEXT)
     crypto = new("FileCryptoMetaData", encryption_algorithm=algorithm)
     if properties.footer_key_metadata is not None:
         crypto.key_metadata = properties.footer_key_metadata
     return close_tail(encode(crypto) + cipher.seal(key, FOOTER, encode(metadata)), MAGIC_ENCRYPTED)
+
+
+def sign_footer(cipher: FileCipher, key: Key, footer: bytes) -> bytes:
+    """Return the signature that follows a plaintext footer (PME 5.5)."""
+    return cipher.gcm(key).sign(footer, module_aad(cipher.file_aad, FOOTER))
 
 
 def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> ThriftStruct:

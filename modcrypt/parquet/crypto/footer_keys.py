@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from modcrypt.aad import module_aad
 from modcrypt.errors import KeyNotFoundError, PlaintextError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.crypto_fields import read_crypto_fields
-from modcrypt.parquet.crypto.footer import FOOTER
+from modcrypt.parquet.crypto.footer import FOOTER, sign_footer
 from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.framing import (
@@ -238,15 +237,12 @@ def new_tail(
     if metadata.footer_signing_key_metadata == old and not differ:
         return None
     footer = encode(metadata)
-    signature = tail.data[end:] if opened is None else _sign(opened, footer)
+    signature = tail.data[end:]
+    if opened is not None:
+        if opened.footer_key is None:
+            raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
+        signature = sign_footer(opened.cipher, opened.footer_key, footer)
     return tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT)
-
-
-def _sign(opened: Footer, footer: bytes) -> bytes:
-    if opened.footer_key is None:
-        raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
-    aad = module_aad(opened.cipher.file_aad, FOOTER)
-    return opened.cipher.gcm(opened.footer_key).sign(footer, aad)
 
 
 def _cache_answers(change: Change) -> Change:

@@ -8,7 +8,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new, varint
 from modcrypt.parquet.format.page_header import DATA_PAGE, UNCOMPRESSED
 from modcrypt.parquet.format.schema import leaf_elements
 
-__all__ = ["put_nulls"]
+__all__ = ["encode_page_header", "put_nulls"]
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType
 _PLAIN, _RLE = 0, 3  # Encoding
@@ -77,20 +77,20 @@ def _make_fields_optional(schema: list[ThriftStruct], columns: list[int]) -> lis
 def _build_null_page(rows: int, max_definition: int, max_repetition: int) -> bytes:
     """Return a data page V1 whose rows are null at the outermost possible level."""
     body = _encode_zero_levels(rows, max_repetition) + _encode_zero_levels(rows, max_definition)
+    return encode_page_header(rows, len(body), len(body)) + body
+
+
+def encode_page_header(values: int, uncompressed_size: int, compressed_size: int) -> bytes:
+    """Return the header of a data page V1 with plain values."""
+    kind = new(
+        "DataPageHeader", num_values=values, encoding=_PLAIN, definition_level_encoding=_RLE,
+        repetition_level_encoding=_RLE,
+    )  # fmt: skip
     header = new(
-        "PageHeader",
-        type=DATA_PAGE,
-        uncompressed_page_size=len(body),
-        compressed_page_size=len(body),
-        data_page_header=new(
-            "DataPageHeader",
-            num_values=rows,
-            encoding=_PLAIN,
-            definition_level_encoding=_RLE,
-            repetition_level_encoding=_RLE,
-        ),
-    )
-    return encode(header) + body
+        "PageHeader", type=DATA_PAGE, uncompressed_page_size=uncompressed_size,
+        compressed_page_size=compressed_size, data_page_header=kind,
+    )  # fmt: skip
+    return encode(header)
 
 
 def _encode_zero_levels(count: int, highest: int) -> bytes:

@@ -129,7 +129,7 @@ class PageWalk:
 
     def _walk_encrypted(self, span: Span, cipher: ChunkCipher) -> None:
         window, report, facts = self._window, self._report, self._facts
-        md, noted, scratch = self._chunk.metadata, self._facts.pages, self._scratch
+        md, scratch = self._chunk.metadata, self._scratch
         is_dictionary, uncompressed = bool(md.dictionary_page_offset), md.codec == UNCOMPRESSED
         has_tags = cipher.file.algorithm != GCM_CTR_V1
         with_regions = report.regions is not None and scratch is not None
@@ -163,7 +163,7 @@ class PageWalk:
                     modules += 1
                     opened += size - clear
                     if clear or with_regions or header[6] is not None:
-                        self._check_opened_body(sealed, position + total - size, clear)
+                        self._check_body(sealed, position + total - size, clear, "authentic")
             else:
                 try:
                     self._check_ctr_body(sealed, position + total - size)
@@ -176,19 +176,26 @@ class PageWalk:
             if page.is_dictionary:
                 facts.dictionaries.append(plain)
             else:
-                try:
-                    noted.append((position, total, *_read_counts(plain, header)))
-                except FormatError as error:
-                    facts.complete = False
-                    module = page.header_id()
-                    message = f"{module}: {error}"
-                    report.add_fault(error.word, message, position, position + total - size, module)
-                if self._keep:
-                    facts.headers.append(bytes(plain))
+                border = position + total - size
+                self._add_data_page(position, border, position + total, page.ordinal, plain, header)
             page = Page(cipher, False, page.ordinal + (not page.is_dictionary))
             position += total
         report.modules += modules
         report.authenticated += opened
+
+    def _add_data_page(
+        self, start: int, border: int, end: int, ordinal: int, plain: bytes, header: PageHeader
+    ) -> None:
+        """Keep the facts in the header of a data page."""
+        facts = self._facts
+        try:
+            facts.pages.append((start, end - start, *_read_counts(plain, header)))
+        except FormatError as error:
+            facts.complete = False
+            module = self._chunk.id(ModuleType.DATA_PAGE_HEADER, ordinal)
+            self._report.add_fault(error.word, f"{module}: {error}", start, border, module)
+        if self._keep:
+            facts.headers.append(bytes(plain))
 
     def _note_unopened_body(self, sealed: EncryptedPage, start: int) -> None:
         """Report the regions of a page whose body stays closed, and whether it has plain levels."""
@@ -201,8 +208,8 @@ class PageWalk:
         border, number = end - len(sealed.body), None if is_dictionary else ordinal
         self._report.add_page_regions(start, border, end, number, "authentic", state)
 
-    def _check_opened_body(self, sealed: EncryptedPage, start: int, clear: int) -> None:
-        """Report regions, unencrypted levels and a wrong CRC of a body that opened."""
+    def _check_body(self, sealed: EncryptedPage, start: int, clear: int, state: State) -> None:
+        """Report regions, unencrypted levels and a wrong CRC of a body."""
         body, header, report = sealed[3], sealed[2], self._report
         module, end = sealed.page.id(), start + len(body)
         if clear:
@@ -211,7 +218,7 @@ class PageWalk:
             self._report_wrong_crc(module, start, end, clear)
         border = start + clear
         report.add_module_region(start, border, module.type, "unauthenticated", module.page)
-        report.add_module_region(border, end, module.type, "authentic", module.page)
+        report.add_module_region(border, end, module.type, state, module.page)
 
     def _note_levels(self) -> None:
         self._report.add_note(
@@ -240,7 +247,7 @@ class PageWalk:
 
     def _check_ctr_body(self, sealed: EncryptedPage, start: int) -> None:
         """Check lengths, CRC and levels of a body without a tag."""
-        page, _, header, body, aad, _ = sealed
+        page, _, _, body, aad, _ = sealed
         report, end, module = self._report, start + len(body), page.id()
         report.add_note(
             "pages",
@@ -248,19 +255,15 @@ class PageWalk:
             "AES_GCM_CTR_V1 leaves page bodies without a tag: altered bodies decrypt to other "
             "values undetected",
         )
-        report.add_module_region(start, end, module.type, "unauthenticated", module.page)
         whole = _length(body)[0] == len(body) - 4
         clear = 0 if whole else measure_levels(sealed)
         if not whole and not clear:
             report.add_error(length_error(sealed), start, end, module)
-        if header.crc is not None and zlib.crc32(body) != header.crc:
-            self._report_wrong_crc(module, start, end, clear)
-        if clear:
-            self._note_levels()
-            try:
-                check_levels(sealed, clear)
-            except IntegrityError as error:
-                report.add_error(error, start, end, module)
+        self._check_body(sealed, start, clear, "unauthenticated")
+        try:
+            check_levels(sealed, clear)
+        except IntegrityError as error:
+            report.add_error(error, start, end, module)
         if not page.ordinal and opens_as_gcm(page.cipher, body, aad):
             message = (
                 f"{module}: it has a tag, and the tag matches: the file was written with "
@@ -436,13 +439,7 @@ class PageWalk:
                 facts.complete = False
                 report.add_error(unexpected_page_error(str(module), kind), position, body, module)
                 return
-            try:
-                facts.pages.append((position, end - position, *_read_counts(plain, header)))
-            except FormatError as error:
-                facts.complete = False
-                report.add_fault(error.word, f"{module}: {error}", position, body, module)
-            if self._keep:
-                facts.headers.append(plain)
+            self._add_data_page(position, body, end, len(facts.pages), plain, header)
         has_crc = header.crc is not None and self._scratch is not None
         if has_crc and self._compute_crc(body, end) != header.crc:
             self._report_wrong_crc(module, body, end)
