@@ -19,7 +19,15 @@ from modcrypt.io.sinks import Sink
 from modcrypt.io.sources import FileSource, ObjectSource, Source
 from modcrypt.io.threads import check_threads, usable_cores
 
-__all__ = ["WORTH_A_THREAD", "Output", "Window", "check_apart", "fill_bytes", "open_output"]
+__all__ = [
+    "WORTH_A_THREAD",
+    "Output",
+    "Scratch",
+    "Window",
+    "check_apart",
+    "fill_bytes",
+    "open_output",
+]
 
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
@@ -104,6 +112,19 @@ class Window:
         else:
             self.view[: len(rest)] = bytes(rest)
         self.base, self.stop = start, len(rest)
+
+
+class Scratch:
+    """A buffer that grows and is used again, for one thread."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(1 << 16))
+
+    def reserve(self, size: int) -> memoryview:
+        """Return a view of `size` bytes of the buffer, which grows if needed."""
+        if size > len(self._view):
+            self._view = memoryview(bytearray(size + (size >> 3)))
+        return self._view[:size]
 
 
 class Output:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -117,6 +117,16 @@ class ThreadPool:
             if self._pid != os.getpid():  # the threads stayed with the parent process
                 self._create_pool()
             return self._pool.submit(call, *arguments)
+
+    def run_all(self, call: Callable[[T], object], items: Iterable[T]) -> None:
+        """Call a function with each item in the threads, and wait for all calls.
+
+        The first error is raised after the last call, which may use memory of the caller.
+        """
+        work = [self.submit(call, item) for item in items]
+        wait(work)
+        for future in work:
+            future.result()
 
     def close(self) -> None:
         """Wait for the calls that were submitted, and end the threads."""

@@ -8,7 +8,6 @@ decodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -187,10 +186,7 @@ def _fill_file(
     if pool is None or at < _WORTH_THREADS:
         _read_slots(slots)
         return buffer
-    work = [pool.submit(_read_slots, job) for job in _group_slots(slots)]
-    wait(work)  # Wait before raising an error: the jobs write into the same memory.
-    for future in work:
-        future.result()
+    pool.run_all(_read_slots, _group_slots(slots))
     return buffer
 
 

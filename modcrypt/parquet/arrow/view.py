@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
@@ -117,12 +116,8 @@ class PlaintextView(SeekableFile):
         if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
             for part in parts:
                 part.read(offset, out)
-            return
-        # Wait for all before raising an error: they write into the same memory.
-        work = [self._threads.submit(part.read, offset, out) for part in parts]
-        wait(work)
-        for future in work:
-            future.result()
+        else:
+            self._threads.run_all(lambda part: part.read(offset, out), parts)
 
     def read_buffer(self, size: int) -> Any:
         """Return a pyarrow Buffer of up to `size` bytes; pyarrow calls this method if it exists."""

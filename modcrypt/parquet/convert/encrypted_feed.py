@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from modcrypt.io.buffers import Output, Window
+from modcrypt.io.buffers import Output, Scratch, Window
 from modcrypt.io.sources import MemorySource, Source
 from modcrypt.parquet.convert.encryptor import PlainFeed
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
@@ -86,7 +86,7 @@ class EncryptedFeed:
             ExtendedSource(self.source, self.nulls) if self.nulls else self.source
         )
         self.window = Window(self.source)
-        self.scratch = memoryview(bytearray())
+        self.scratch = Scratch()
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
@@ -143,14 +143,13 @@ class EncryptedFeed:
         ):  # fmt: skip
             _, plain, header, body, _, total = sealed
             size = len(body) - overhead
-            if len(scratch) < size + slack:
-                scratch = self.scratch = memoryview(bytearray(size + (size >> 3) + slack))
+            opened = scratch.reserve(size + slack)
             if header[6] is not None:
                 check_crc(sealed)
-            clear = open_body(sealed, scratch[: size + slack])
+            clear = open_body(sealed, opened)
             kept = clear if keep_levels else 0
             stored = total - len(body)
-            yield position, plain, 0, header, scratch[:size], stored, kept
+            yield position, plain, 0, header, opened[:size], stored, kept
 
 
 # --- plaintext pages -----------------------------------------------------------------------------

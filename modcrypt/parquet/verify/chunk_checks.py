@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
-from modcrypt.io.buffers import Window
+from modcrypt.io.buffers import Scratch, Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
@@ -25,7 +25,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
-from modcrypt.parquet.verify.page_checks import PageWalk, Scratch
+from modcrypt.parquet.verify.page_checks import PageWalk
 from modcrypt.parquet.verify.page_frames import Frames
 
 __all__ = ["ChunkChecker"]

@@ -30,6 +30,7 @@ from modcrypt.errors import (
     TagMismatchError,
     TruncationError,
 )
+from modcrypt.io.buffers import Scratch
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
@@ -61,7 +62,7 @@ from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import looks_like_ctr, opens_as_gcm
 from modcrypt.parquet.verify.page_frames import Framed, Frames
 
-__all__ = ["PageWalk", "Scratch"]
+__all__ = ["PageWalk"]
 
 MAX_TRIES = 4096
 """Maximum number of positions tried in a search for the next page header that opens."""
@@ -70,19 +71,6 @@ MAX_SEARCHES = 8
 """Maximum number of searches in one chunk."""
 
 _length = Struct("<I").unpack_from
-
-
-class Scratch:
-    """A buffer for decrypted bodies, for one thread."""
-
-    def __init__(self) -> None:
-        self._view = memoryview(bytearray(1 << 16))
-
-    def reserve(self, size: int) -> memoryview:
-        """Return a view of `size` bytes of the buffer, which grows if needed."""
-        if size > len(self._view):
-            self._view = memoryview(bytearray(size + (size >> 3)))
-        return self._view[:size]
 
 
 class PageWalk:
