@@ -417,9 +417,7 @@ class _Opening:
         given = self.properties.footer_key
         assert given is None or isinstance(given, Key)
         footer.key_metadata = fields.key_metadata
-        footer.answer = look_for_key(
-            self.properties, given, fields.key_metadata, "footer key", None, self.report
-        )
+        footer.answer = look_for_key(self.properties, given, fields.key_metadata, None, self.report)
         if missing_prefix is not None and footer.footer_key is not None:
             self.report.add_error(missing_prefix, *place)
         return aads

@@ -25,7 +25,7 @@ from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import covering_name
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["ColumnKeys", "KeyAnswer", "find_key", "look_for_key"]
+__all__ = ["ColumnKeys", "KeyAnswer", "look_for_key"]
 
 
 class KeyAnswer(NamedTuple):
@@ -45,17 +45,25 @@ class KeyAnswer(NamedTuple):
 
 
 def look_for_key(
-    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None,
     column: str | None, report: Report,
 ) -> KeyAnswer:  # fmt: skip
     """Return a key, or why there is none; malformed key material is a fault of the file.
+
+    Args:
+        properties: Properties with the key retriever.
+        given: Key that the caller gave; None for none.
+        metadata: Key metadata from the file.
+        column: Dotted name of the column; None for the footer key.
+        report: Report about malformed key material.
 
     Raises:
         KeyRetrievalError: The report is strict, and the key retriever failed.
     """
     missing = "there is no footer key" if column is None else "there is no key for it"
+    what = "footer key" if column is None else f"column {column}"
     try:
-        key = find_key(properties, given, metadata, what, column)
+        key = _find_key(properties, given, metadata, what, column)
     except KeyMaterialError as error:
         report.add_error(error)
         why = "its key material is malformed, or differs from what is expected"
@@ -124,7 +132,7 @@ class ColumnKeys:
             if given is None and self._unavailable is not None:
                 return self._unavailable  # another request would wait for the key service as long
             self._answers[question] = answer = look_for_key(
-                self._properties, given, own.key_metadata, f"column {path}", path, self._report
+                self._properties, given, own.key_metadata, path, self._report
             )
             if answer.word == KmsUnavailableError.word:
                 self._unavailable = answer
@@ -165,22 +173,11 @@ def _question_of(
     return given, metadata, column if bound else None
 
 
-def find_key(
+def _find_key(
     properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
-    column: str | None = None,
+    column: str | None,
 ) -> Key | None:  # fmt: skip
-    """Return the key that the caller gave, or the retriever's key for the key metadata.
-
-    Args:
-        properties: Properties with the key retriever.
-        given: Key that the caller gave; None for none.
-        metadata: Key metadata from the file.
-        what: Name of the key for error messages.
-        column: Dotted name of the column; None for the footer key.
-
-    Raises:
-        KeyRetrievalError: The retriever failed; its own KeyRetrievalErrors pass through.
-    """
+    """Return the key that the caller gave, or the retriever's key for the key metadata."""
     # Arrow C++ writes empty key metadata if it has none, so there is nothing to look up.
     if given is not None or properties.key_retriever is None or not metadata:
         return given
