@@ -17,7 +17,6 @@ from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
     FOOTER_KEY,
     PLAINTEXT,
-    check_metadata_key,
     chunk_kind,
 )
 from modcrypt.parquet.crypto.footer_opening import Footer
@@ -158,10 +157,9 @@ class ChunkOpening:
         if stored.encrypted_column_metadata is None:
             if chunk.cipher is not None and chunk.kind == FOOTER_KEY and self._footer.is_verified:
                 chunk.key_works = True  # the key opened the footer, which contains the metadata
-            try:
-                check_metadata_key(stored, chunk.where)
-            except FormatError as error:
-                report.add_error(error, *inside)
+            if chunk.kind == COLUMN_KEY:  # anyone with the footer key could forge it (PME 5.3)
+                what = f"{chunk.where}: encrypted with its own key, but its column metadata is not"
+                report.add_error(FormatError(what), *inside)
         elif chunk.cipher is not None:
             try:
                 chunk.metadata = _open_metadata(stored, chunk.cipher)

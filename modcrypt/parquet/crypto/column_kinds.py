@@ -14,7 +14,6 @@ __all__ = [
     "COLUMN_KEY",
     "FOOTER_KEY",
     "PLAINTEXT",
-    "check_metadata_key",
     "chunk_kind",
     "declares_plaintext",
     "find_kinds",
@@ -111,48 +110,30 @@ def requirement_faults(
     """Yield an error for each column that is not encrypted as the caller or a policy requires."""
     for c, found in kinds.items():
         for kind in sorted(found):
-            try:
-                _check_kind(properties, leaves[c], kind)
-            except PlaintextError as error:
-                yield error
+            yield from _kind_faults(properties, leaves[c], kind)
 
 
-def check_metadata_key(chunk: ThriftStruct, where: str) -> None:
-    """Raise if a chunk has its own key, but its column metadata is not encrypted (PME 5.3).
-
-    Anyone who holds only the footer key could forge such metadata.
-
-    Raises:
-        FormatError: The metadata is not encrypted.
-    """
-    if chunk_kind(chunk) == COLUMN_KEY and chunk.encrypted_column_metadata is None:
-        raise FormatError(f"{where}: encrypted with its own key, but its column metadata is not")
-
-
-def _check_kind(properties: FileDecryptionProperties, leaf: tuple[str, ...], kind: str) -> None:
-    """Raise unless a column is encrypted as the caller's names or policy require.
-
-    Args:
-        properties: Requirements of the caller, bound to the file.
-        leaf: Path of the column.
-        kind: How the column is encrypted: `PLAINTEXT`, `FOOTER_KEY` or `COLUMN_KEY`.
-
-    Raises:
-        PlaintextError: The column is plaintext, or encrypted with the footer key instead of its
-            own key.
-    """
+def _kind_faults(
+    properties: FileDecryptionProperties, leaf: tuple[str, ...], kind: str
+) -> Iterator[PlaintextError]:
+    """Yield an error if a column is not encrypted as the caller's names or policy require."""
     names, path = properties.require_encrypted, ".".join(leaf)
     if not isinstance(names, bool) and covering_name(leaf, names) is not None:
         if kind == PLAINTEXT:
-            raise PlaintextError(f"column {path} is plaintext, but must be encrypted")
+            yield PlaintextError(f"column {path} is plaintext, but must be encrypted")
+            return
         # Anyone who holds only the footer key could replace it with a forged column.
         if kind == FOOTER_KEY and covering_name(leaf, properties.column_keys):
-            raise PlaintextError(
+            yield PlaintextError(
                 f"column {path} is encrypted with the footer key, but must have its own key"
             )
+            return
     accepted = kind == PLAINTEXT and names is False
     if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
-        properties.key_retriever.keys.check_kind(leaf, kind)
+        try:
+            properties.key_retriever.keys.check_kind(leaf, kind)
+        except PlaintextError as error:
+            yield error
 
 
 def declares_plaintext(properties: FileDecryptionProperties, leaf: tuple[str, ...]) -> bool:
