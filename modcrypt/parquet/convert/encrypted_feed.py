@@ -8,8 +8,8 @@ and encryption.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from modcrypt.io.buffers import Output, Scratch, Window
@@ -64,28 +64,30 @@ class ExtendedSource(Source):
             self._more.read_into(offset - border, view)
 
 
-@dataclass
-class EncryptedFeed:
+class EncryptedFeed(PlainFeed):
     """A supplier of the parts of an encrypted file, as plaintext or for another encryption.
 
     Ordinals are those of the new file.
+
+    Args:
+        source: Encrypted file.
+        metadata: Metadata of its chunks.
+        ciphers: Ciphers of its chunks, by row group and column.
+        masks: Masks by column.
+        kept: Columns whose pages are copied.
+        nulls: Pages after the end of the source.
+        keep_levels: Whether plaintext levels of data pages V2 stay in plaintext.
     """
 
-    source: Source
-    metadata: ThriftStruct
-    ciphers: Mapping[tuple[int, int], ChunkCipher]  # ciphers of the old file
-    masks: Mapping[int, MaskChunk] = field(default_factory=dict)
-    kept: set[int] = field(default_factory=set)
-    nulls: bytes = b""  # pages after the end of the source
-    keep_levels: bool = False
-    plain: PlainFeed = field(init=False)
-    window: Window = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.plain = PlainFeed(
-            ExtendedSource(self.source, self.nulls) if self.nulls else self.source
-        )
-        self.window = Window(self.source)
+    def __init__(
+        self, source: Source, metadata: ThriftStruct,
+        ciphers: Mapping[tuple[int, int], ChunkCipher],
+        masks: Mapping[int, MaskChunk] | None = None, kept: Collection[int] = (),
+        nulls: bytes = b"", *, keep_levels: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(ExtendedSource(source, nulls) if nulls else source)
+        self.source, self.metadata, self.ciphers = source, metadata, ciphers
+        self.masks, self.kept, self.keep_levels = masks or {}, kept, keep_levels
         self.scratch = Scratch()
 
     def write_pages(
@@ -100,7 +102,7 @@ class EncryptedFeed:
             move.copied = True
             out.copy_from(self.source, span.start, span.end)
         elif old is None:
-            self.plain.write_pages(span, cipher, out, move, rules)
+            super().write_pages(span, cipher, out, move, rules)
         elif cipher is None:
             _open_pages(self.window, span, old, out, move, md, known_only=rules.known_only)
         else:
@@ -110,7 +112,7 @@ class EncryptedFeed:
     def read(self, span: Span) -> bytes:
         """Return the plaintext of an index or a bloom filter."""
         cipher = self.ciphers.get((span.row_group, span.column))
-        data = self.plain.read(span)
+        data = super().read(span)
         return data if cipher is None else b"".join(open_part(cipher, span, data))
 
     def _write_masked_pages(

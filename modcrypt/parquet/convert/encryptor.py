@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
-from typing import Any, Protocol
+from typing import Any
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.errors import FormatError
@@ -69,7 +69,6 @@ from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 
 __all__ = [
     "Encryption",
-    "Feed",
     "PlainFeed",
     "Plan",
     "assign_file_keys",
@@ -232,45 +231,33 @@ def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
         )
 
 
-class Feed(Protocol):
-    """A supplier of the parts of a file that is rewritten, as plaintext."""
+class PlainFeed:
+    """A supplier of the parts of a file that is rewritten: those of a plaintext source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self.window = source, Window(source)
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
         """Append the pages of a chunk, encrypted by `cipher` or in plaintext, and update `move`."""
-
-    def read(self, span: Span) -> bytes:
-        """Return an index or a bloom filter."""
-
-
-class PlainFeed:
-    """The parts of a plaintext source."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self._window = source, Window(source)
-
-    def write_pages(
-        self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
-    ) -> None:
-        """Encrypt the pages, or copy them."""
         if cipher is not None:
             pages = walk_plaintext(
-                self._window, span, cipher.path,
+                self.window, span, cipher.path,
                 known_only=rules.known_only, uncompressed=rules.uncompressed,
                 overhead=cipher.page.overhead,
             )  # fmt: skip
             seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
             if rules.names_dictionary not in (None, move.has_dictionary):
-                move.encoding_stats = count_encodings(self._window, span)
+                move.encoding_stats = count_encodings(self.window, span)
         elif rules.known_only:
-            copy_known(self._window, span, out, move)
+            copy_known(self.window, span, out, move)
         else:
             move.copied = True
             out.copy_from(self._source, span.start, span.end)
 
     def read(self, span: Span) -> bytes:
-        """Return the bytes unchanged."""
+        """Return the plaintext of an index or a bloom filter."""
         return self._source.read_at(span.start, span.end - span.start)
 
 
@@ -331,7 +318,7 @@ class Encryption(NewFile):
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
 
-    def add(self, feed: Feed, plan: Plan, *, hold_indexes: bool = False) -> None:
+    def add(self, feed: PlainFeed, plan: Plan, *, hold_indexes: bool = False) -> None:
         """Encrypt a source's row groups and append them, with their bloom filters and indexes.
 
         `hold_indexes` keeps the encrypted indexes in memory until `close`, so that the indexes of
@@ -390,7 +377,7 @@ class Encryption(NewFile):
 class Addition:
     """The row groups of one source that are being added to a file."""
 
-    def __init__(self, file: NewFile, feed: Feed, plan: Parts) -> None:
+    def __init__(self, file: NewFile, feed: PlainFeed, plan: Parts) -> None:
         self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
