@@ -13,10 +13,10 @@ import json
 import os
 import re
 import sys
+import time
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,17 +24,15 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import Service, refuse
 from modcrypt.cli.options.passphrases import VARIABLE
-from modcrypt.cli.output.failures import common_code, exit_code, show, use_option_names
-from modcrypt.cli.output.verification_totals import Totals
+from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
 from modcrypt.cli.shared import format_table, print_line, read_aad_prefix
+from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
     from modcrypt.iceberg.rotate.table_rotation import TableRotation
     from modcrypt.iceberg.tables.table import IcebergTable
-    from modcrypt.parquet.format.findings import Finding
-    from modcrypt.parquet.verify.verification_results import Verification
     from modcrypt.spark.settings import Settings
 
 __all__ = [
@@ -52,6 +50,7 @@ __all__ = [
     "service_settings",
     "spark_option",
     "start_spark",
+    "verification_code",
     "verify_on_spark",
 ]
 
@@ -65,9 +64,6 @@ spark_option = click.option(
 
 SHOWN = 100
 """Maximal number of failures printed for people, followed by the number of others."""
-
-MAX_COMPARED = 1_000_000
-"""Maximal number of files with a shared AAD prefix, or of copies, whose names are compared."""
 
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
@@ -132,16 +128,17 @@ def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
     print_line(format_table(titles, cells, left=(0, 1, 3)))
 
 
-@contextmanager
 def verify_on_spark(
-    master: str, paths: Sequence[str], options: Options
-) -> Iterator[SparkVerification]:
-    """Run `verify` on files; return the results, which the executors hold.
+    master: str, paths: Sequence[str], options: Options, *, strict: bool, as_json: bool
+) -> int:
+    """Run `verify` on files, and report copies of a file among them; return the exit code.
 
     Args:
         master: Value of `spark_option`.
         paths: Files and folders.
         options: Options of keys, prefix, reading and service.
+        strict: Whether an unauthenticated part makes the exit code 1.
+        as_json: Whether to print JSON.
     """
     refuse_local_options()
     refuse(
@@ -149,72 +146,98 @@ def verify_on_spark(
         "not supported with --spark",
     )
     settings = decryption_settings(options) if is_any_typed(options) else None
+    started = time.perf_counter()
     with start_spark(master, "verify") as spark:
         from modcrypt.spark.jobs.table_jobs import verify_table
 
-        yield SparkVerification(verify_table(spark, list(paths), settings))
+        verified = verify_table(spark, list(paths), settings)
+        print_report(verified, _verified_fields, as_json)
+        copies = _find_copies(verified)
+        totals = _count_totals(verified, copies)
+        missing = _missing_key_codes(verified)
+    if as_json:
+        seconds = round(time.perf_counter() - started, 6)
+        print_line(json.dumps({**totals, "copies": copies, "seconds": seconds}))
+    else:
+        for first, last in copies:
+            print_line(printable(f"the same file twice: {first}, {last}"))
+        counts = ", ".join(f"{totals[name]} {name}" for name in _VERIFIED if totals[name])
+        print_line(f"{totals['files']} files: {counts}; {totals['modules']:,} modules")
+    return verification_code(
+        ok=totals["ok"],
+        missing=missing,
+        unchecked=bool(totals["encrypted"]) and not totals["modules"],
+        incomplete=strict and totals["authentic"] < totals["files"],
+    )
 
 
-@dataclass(frozen=True)
-class SparkVerification:
-    """The results of `verify_table` for all files of a run."""
+def verification_code(
+    *, ok: bool, missing: Collection[str | None], unchecked: bool, incomplete: bool
+) -> int:
+    """Return the exit code of a verification: a fault takes precedence over a missing key.
 
-    frame: DataFrame
+    Args:
+        ok: Whether there is no fault.
+        missing: Error codes of keys that could not be retrieved.
+        unchecked: Whether files are encrypted, and nothing could be checked.
+        incomplete: Whether something that must be authenticated is not.
+    """
+    if not ok:
+        return 1
+    if KmsUnavailableError.word in missing:
+        return 4
+    by_policy = click.get_current_context().params["policy_file"] is not None
+    return 3 if unchecked or (missing and by_policy) else int(incomplete)
 
-    def files(self, *, noteworthy: bool = False) -> Iterator[Verification]:
-        """Yield the result of each file; or of the first ones that have findings or notes."""
-        from modcrypt.parquet.verify.verification_results import Verification
 
-        frame = self.frame.select("json")
-        if noteworthy:
-            has_any = "size(findings) > 0 or size(not_authenticated) > 0"
-            frame = self.frame.where(has_any).select("json").limit(SHOWN)
-        for row in iterate_rows(frame):
-            yield Verification.from_fields(json.loads(row["json"]))
+_VERIFIED = ("authentic", "partial", "failed")
 
-    def totals(self) -> Totals:
-        """Return the totals, with what a comparison of the files finds."""
-        sums = (
-            "count(*) as files", "count(rows) as counted", "sum(rows) as num_rows",
-            "sum(modules) as modules", "sum(authenticated_bytes) as size",
-            "count_if(encrypted) as encrypted", "count_if(failed) = 0 as ok",
-            "count_if(not complete) = 0 as complete",
-            "sum(size(filter(findings, f -> f.severity = 'fault'))) as faults",
-        )  # fmt: skip
-        sums_row = self.frame.selectExpr(*sums).first()
-        assert sums_row is not None
-        values = sums_row.asDict()
-        num_rows = values["num_rows"] if values.pop("counted") == values["files"] else None
-        words = self.frame.selectExpr("explode(not_authenticated.word) as word").distinct()
-        missing = {row["word"] for row in words.collect()} - {None}
-        totals = Totals(**{**values, "num_rows": num_rows}, missing=missing)
-        return totals.with_findings(self._compare())
 
-    def _compare(self) -> list[Finding]:
-        from modcrypt.jobs.listing import place_at
-        from modcrypt.parquet.verify.dataset_verification import compare_files
-        from modcrypt.parquet.verify.file_verification import FileAad
+def _verified_fields(row: dict[str, Any]) -> dict[str, Any]:
+    findings_of_row, notes = row["findings"] or (), row["not_authenticated"] or ()
+    findings = [
+        {**finding.asDict(), "message": use_option_names(finding["message"])}
+        for finding in findings_of_row
+    ]
+    return {
+        "name": row["path"], "size": row["bytes_in"], "result": row["result"],
+        "ok": not row["failed"], "complete": row["complete"], "encrypted": row["encrypted"],
+        "num_rows": row["rows"], "modules": row["modules"],
+        "authenticated_bytes": row["authenticated_bytes"], "findings": findings,
+        "not_authenticated": [note.asDict() for note in notes],
+        "message": use_option_names(row["message"]),
+    }  # fmt: skip
 
-        files: dict[str, Any] = {}
-        for name in ("aad_prefix", "file_unique"):
-            counted = self.frame.where(f"{name} is not null").groupBy(name).count()
-            several = counted.where("count > 1").select(name).limit(SHOWN)
-            shared = self.frame.join(several, name).select("path", "aad_prefix", "file_unique")
-            files |= {row["path"]: row for row in shared.limit(MAX_COMPARED).collect()}
-        return compare_files(
-            [
-                (
-                    place_at(path),
-                    FileAad(
-                        *(
-                            None if text is None else bytes.fromhex(text)
-                            for text in (row["aad_prefix"], row["file_unique"])
-                        )
-                    ),
-                )
-                for path, row in sorted(files.items())
-            ]
-        )
+
+def _find_copies(verified: DataFrame) -> list[tuple[str, str]]:
+    """Return files that exist several times, as the first and the last path of each."""
+    counted = verified.where("file_unique is not null").groupBy("file_unique").count()
+    uniques = [row["file_unique"] for row in counted.where("count > 1").limit(SHOWN).collect()]
+    paths: dict[str, list[str]] = {unique: [] for unique in uniques}
+    for row in (
+        verified.select("file_unique", "path").where(verified.file_unique.isin(uniques)).collect()
+    ):
+        paths[row["file_unique"]].append(row["path"])
+    return [(min(names), max(names)) for names in paths.values()]
+
+
+def _missing_key_codes(verified: DataFrame) -> set[str]:
+    """Return the error codes of keys that could not be retrieved."""
+    words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
+    return {row["word"] for row in words} - {None}
+
+
+def _count_totals(verified: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
+    counts = dict.fromkeys(("files", *_VERIFIED, "encrypted", "modules"), 0)
+    grouped = verified.selectExpr(
+        "case when failed then 'failed' else result end as result", "encrypted", "modules"
+    ).groupBy("result", "encrypted")
+    for row in grouped.agg({"*": "count", "modules": "sum"}).collect():
+        counts["files"] += row["count(1)"]
+        counts[row["result"]] += row["count(1)"]
+        counts["encrypted"] += row["count(1)"] * bool(row["encrypted"])
+        counts["modules"] += row["sum(modules)"] or 0
+    return {**counts, "ok": not counts["failed"] and not copies}
 
 
 def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
@@ -235,17 +258,20 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
         inspected = inspect_table(spark, list(paths), settings)
         if not as_json:
             _print_kinds(inspected.where("not failed"))
-        code = print_report(inspected, _read_json, as_json)
+        code = print_report(inspected, _inspected_fields, as_json)
         unavailable = bool(inspected.where("kms_unavailable").head(1))
     return common_code({code, 4 * unavailable} - {0})
 
 
-def _read_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that `inspect` prints."""
-    fields: dict[str, Any] = json.loads(row["json"])
+def _inspected_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row under the names that `inspect` uses."""
+    message = use_option_names(row["message"])
     if row["failed"]:
-        fields["message"] = show(fields["error"], fields["message"], ())
-    return fields
+        return {"name": row["path"], "error": row["result"], "message": message}
+    fields = {"name": row.pop("path"), "size": row.pop("bytes_in"), "num_rows": row.pop("rows")}
+    for name in ("result", "failed", "message", "worker"):
+        del row[name]
+    return {**fields, **row}
 
 
 _KIND = ("encrypted", "footer_mode", "algorithm", "footer_key", "writer")

@@ -13,9 +13,8 @@ from modcrypt.cli.batch import digest_of, files_options, record_option
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.options.parquet_options import accept_option, parquet_key_options
-from modcrypt.cli.output.failures import printable, use_option_names
+from modcrypt.cli.output.failures import module_fields, printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.output.verification_totals import Totals, finding_fields
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
@@ -25,7 +24,7 @@ from modcrypt.cli.shared import (
     shared_prefix_option,
     threads_option,
 )
-from modcrypt.cli.spark import spark_option, verify_on_spark
+from modcrypt.cli.spark import spark_option, verification_code, verify_on_spark
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.text import format_count, format_size
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.format.findings import Finding, Unauthenticated
-    from modcrypt.parquet.verify.verification_results import Verification
+    from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
 __all__ = ["verify"]
 
@@ -111,7 +110,7 @@ def verify(
     """
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
-        return _verify_on_spark(spark_master, paths, options, strict, as_json)
+        return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     _check_set_options(aad_prefix_template, expected_parts)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
@@ -156,7 +155,7 @@ def _verify_with_record(
             )
 
         def note(name: str, verification: Verification) -> None:
-            if verification.modules and _exit_code(Totals.of([verification]), strict) == 0:
+            if verification.modules and _exit_code(verification, [verification], strict) == 0:
                 record.add_file(places[name], result="ok")
 
         code = _verify_all(
@@ -178,16 +177,6 @@ def _check_set_options(template: str | None, parts: int | None) -> None:
             raise click.UsageError("--aad-prefix-template needs {i} in place of the number")
 
 
-def _verify_on_spark(
-    master: str, paths: Sequence[str], options: dict[str, Any], strict: bool, as_json: bool
-) -> int:
-    started = time.perf_counter()
-    with verify_on_spark(master, paths, options) as verified:
-        totals = verified.totals()
-        files = verified.files(noteworthy=not as_json)
-        return _print_set(files, totals, strict, as_json, time.perf_counter() - started)
-
-
 def _verify_one(
     file: File, properties: FileDecryptionProperties | None, expected_rows: int | None,
     threads: int | None, strict: bool, page: HtmlPage, as_json: bool,
@@ -205,8 +194,7 @@ def _verify_one(
             regions=page.out is not None,
         )
     page.write(verification)
-    totals = Totals.of([verification])
-    code = _exit_code(totals, strict)
+    code = _exit_code(verification, [verification], strict)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({**_verification_fields(verification), "seconds": seconds}))
@@ -214,7 +202,10 @@ def _verify_one(
     if verification.findings:
         print_line(_format_findings([(None, finding) for finding in verification.findings]))
     _print_unauthenticated((None, note) for note in verification.not_authenticated)
-    print_line(f"{printable(verification.name)}: {_verdict(totals)}")
+    print_line(
+        f"{printable(verification.name)}: "
+        f"{_verdict([verification], verification.findings, verification.complete)}"
+    )
     return code
 
 
@@ -230,60 +221,70 @@ def _verify_all(
         verification = verify_dataset(
             [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
         )
-    totals = Totals.of(verification.files).with_findings(
-        verification.findings, verification.not_authenticated
-    )
-    return _print_set(verification.files, totals, strict, as_json, time.perf_counter() - started)
-
-
-def _print_set(
-    files: Iterable[Verification], totals: Totals, strict: bool, as_json: bool, seconds: float
-) -> int:
-    """Print what a run has found, here or on Spark; return the exit code.
-
-    Args:
-        files: Results of all files, or those to print for people.
-        totals: Totals of all files.
-        strict: Whether an unauthenticated part makes the exit code 1.
-        as_json: Whether to print JSON.
-        seconds: Duration of the run.
-    """
+    code = _exit_code(verification, verification.files, strict)
+    seconds = round(time.perf_counter() - started, 6)
     if as_json:
-        for file in files:
-            print_line(json.dumps(_verification_fields(file)))
-        print_line(json.dumps({**totals.fields(), "seconds": round(seconds, 6)}))
-        return _exit_code(totals, strict)
-    shown = list(files)
+        _print_set_as_json(verification, seconds)
+        return code
     findings: list[tuple[str | None, Finding]] = [
-        (file.name, finding) for file in shown for finding in file.findings
+        (file.name, finding) for file in verification.files for finding in file.findings
     ]
-    findings += [(None, finding) for finding in totals.findings]
+    findings += [(None, finding) for finding in verification.findings]
     if findings:
         print_line(_format_findings(findings))
-    notes = [(file.name, note) for file in shown for note in file.not_authenticated]
-    _print_unauthenticated([*notes, *((None, note) for note in totals.not_authenticated)])
-    print_line(f"{totals.files} files: {_verdict(totals)}")
-    return _exit_code(totals, strict)
+    _print_unauthenticated(
+        [
+            *((file.name, note) for file in verification.files for note in file.not_authenticated),
+            *((None, note) for note in verification.not_authenticated),
+        ]
+    )
+    everything = [finding for _, finding in findings]
+    print_line(
+        f"{len(verification.files)} files: "
+        f"{_verdict(verification.files, everything, verification.complete)}"
+    )
+    return code
+
+
+def _print_set_as_json(verification: DatasetVerification, seconds: float) -> None:
+    for file in verification.files:
+        print_line(json.dumps(_verification_fields(file)))
+    totals = {
+        "files": len(verification.files),
+        "ok": verification.ok,
+        "complete": verification.complete,
+        "num_rows": verification.num_rows,
+        "findings": [_finding_fields(finding) for finding in verification.findings],
+        "not_authenticated": [note.fields() for note in verification.not_authenticated],
+        "seconds": seconds,
+    }
+    print_line(json.dumps(totals))
 
 
 # --- what it found -------------------------------------------------------------------------------
 
 
-def _exit_code(totals: Totals, strict: bool) -> int:
-    """Return the exit code of a verification: a fault takes precedence over a missing key."""
-    if not totals.ok:
-        return 1
-    if KmsUnavailableError.word in totals.missing:
-        return 4
-    by_policy = click.get_current_context().params["policy_file"] is not None
-    unchecked = bool(totals.encrypted) and not totals.modules
-    return 3 if unchecked or (totals.missing and by_policy) else int(strict and not totals.complete)
+def _exit_code(
+    verification: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
+) -> int:
+    encrypted = [file for file in files if file.encrypted]
+    return verification_code(
+        ok=verification.ok,
+        missing={note.word for file in files for note in file.not_authenticated} - {None},
+        unchecked=bool(encrypted) and not any(file.modules for file in encrypted),
+        incomplete=strict and not verification.complete,
+    )
 
 
 def _verification_fields(verification: Verification) -> dict[str, Any]:
     fields = verification.fields()
     del fields["regions"]
-    return {**fields, "findings": [finding_fields(finding) for finding in verification.findings]}
+    return {**fields, "findings": [_finding_fields(finding) for finding in verification.findings]}
+
+
+def _finding_fields(finding: Finding) -> dict[str, Any]:
+    module = None if finding.module is None else module_fields(finding.module)
+    return {**finding.fields(), "message": use_option_names(finding.message), "module": module}
 
 
 def _format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
@@ -333,16 +334,18 @@ def _format_file_count(count: int) -> str:
     return f" ({count} file{'s' * (count != 1)})" if count else ""
 
 
-def _verdict(totals: Totals) -> str:
-    checked = f"{totals.modules:,} modules authenticated, {format_size(totals.size)}"
-    if totals.faults:
-        return f"{totals.faults} fault{'s' * (totals.faults != 1)}; {checked}"
-    if totals.complete:
+def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complete: bool) -> str:
+    faults = sum(finding.severity == "fault" for finding in findings)
+    modules, size = sum(f.modules for f in files), sum(f.authenticated_bytes for f in files)
+    checked = f"{modules:,} modules authenticated, {format_size(size)}"
+    if faults:
+        return f"{faults} fault{'s' * (faults != 1)}; {checked}"
+    if complete:
         return f"authentic; {checked}"
-    if not totals.encrypted:
+    if not any(file.encrypted for file in files):
         return "not encrypted, so nothing is authenticated; no fault found"
-    if not totals.modules:
-        away = KmsUnavailableError.word in totals.missing
+    if not modules:
+        away = any(finding.word == KmsUnavailableError.word for finding in findings)
         why = "because the key service is unavailable" if away else "without a key"
         return f"nothing could be checked {why}; no fault found"
     return f"no fault found, but not everything is authenticated; {checked}"

@@ -6,12 +6,12 @@ finding, but is always reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modcrypt import errors
-from modcrypt.aad import ModuleId, ModuleType
+from modcrypt.aad import ModuleId
 from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
 from modcrypt.parquet.format.byte_map import Region, Severity, State
 from modcrypt.report.json_fields import json_fields
@@ -61,15 +61,6 @@ class Finding:
     def fields(self) -> dict[str, Any]:
         """Return the finding as values that JSON can represent."""
         return json_fields(self)
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Finding:
-        """Return the finding that `fields` has returned."""
-        module = fields["module"]
-        if module is not None:
-            kind = ModuleType[module["type"].upper().replace(" ", "_")]
-            module = ModuleId(**{**module, "type": kind})
-        return cls(**{**fields, "module": module})
 
     def error(self) -> ModcryptError | OSError:
         """Return the finding as the error that reading the file would raise."""

@@ -47,7 +47,7 @@ from modcrypt.parquet.verify.file_verification import (
 )
 from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
-__all__ = ["MAX_LISTED", "compare_files", "unreadable", "verify_dataset"]
+__all__ = ["verify_dataset"]
 
 Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
 """Properties for all files, or a function that returns the properties for a path."""
@@ -244,9 +244,7 @@ class _FileRun:
                     regions=self.regions,
                 )
         except OSError as error:  # one unreadable file must not end the verification of the others
-            reason = error.strerror or type(error).__name__
-            message = f"{place.path} could not be read: {reason}"
-            return CheckedFile(unreadable(place.path, FILE, message), FileAad(None, None))
+            return _build_unreadable_result(place, error)
 
     def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
@@ -304,18 +302,13 @@ class _FileRun:
         return list(dict.fromkeys((*known, *range(count))))
 
 
-def unreadable(name: str, word: str, message: str) -> Verification:
-    """Return the result for a file that could not be read.
-
-    Args:
-        name: Name of the file.
-        word: Error code of the reason.
-        message: The reason in words.
-    """
-    finding = Finding(word=word, message=message)
+def _build_unreadable_result(place: Place, error: OSError) -> CheckedFile:
+    """Return the result for a file that could not be read."""
+    reason = error.strerror or type(error).__name__
+    finding = Finding(word=FILE, message=f"{place.path} could not be read: {reason}")
     note = Unauthenticated(what="file", path=None, why="it could not be read")
-    return Verification(
-        name=name,
+    verification = Verification(
+        name=place.path,
         size=0,
         encrypted=False,
         footer_mode="none",
@@ -328,14 +321,7 @@ def unreadable(name: str, word: str, message: str) -> Verification:
         findings=(finding,),
         not_authenticated=(note,),
     )
-
-
-def compare_files(files: Sequence[tuple[Place, FileAad]]) -> list[Finding]:
-    """Return what a comparison of files finds: the same AAD prefix, and copies."""
-    file_set = _FileSet((), (), {}, files)
-    file_set.compare_prefixes(fault=False)
-    file_set.compare_uniques()
-    return file_set.findings
+    return CheckedFile(verification, FileAad(None, None))
 
 
 def _make_foreign_error(name: str, prefix: bytes) -> AadPrefixError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -91,18 +91,6 @@ class Verification(VerificationResult):
     def fields(self) -> dict[str, Any]:
         """Return the result as values that JSON can represent."""
         return json_fields(self, "ok", "complete")
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Verification:
-        """Return the result that `fields` has returned, without regions."""
-        values = {name: value for name, value in fields.items() if name not in ("ok", "complete")}
-        lists = {
-            "columns": tuple(fields["columns"]),
-            "findings": tuple(map(Finding.from_fields, fields["findings"])),
-            "not_authenticated": tuple(Unauthenticated(**n) for n in fields["not_authenticated"]),
-            "regions": (),
-        }
-        return cls(**{**values, **lists})
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: properties of the file, and the result."""

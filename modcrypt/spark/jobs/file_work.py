@@ -7,7 +7,6 @@ that fails becomes a row; if keys can't be retrieved here, every file becomes su
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import socket
@@ -27,8 +26,7 @@ from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
-from modcrypt.parquet.verify.dataset_verification import unreadable
-from modcrypt.parquet.verify.file_verification import FileAad, verify_source
+from modcrypt.parquet.verify.file_verification import verify_source
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.spark.settings import Settings
@@ -155,9 +153,8 @@ class VerificationJob(Job):
             ("path", _TEXT), ("result", _TEXT), ("failed", _FLAG), ("complete", _FLAG),
             ("encrypted", _FLAG), ("rows", _LONG), ("modules", _LONG),
             ("authenticated_bytes", _LONG), ("bytes_in", _LONG), ("file_unique", _TEXT),
-            ("aad_prefix", _TEXT), ("findings", _FINDINGS),
-            ("not_authenticated", _NOT_AUTHENTICATED), ("seconds", _REAL), ("message", _TEXT),
-            ("json", _TEXT), ("worker", _TEXT),
+            ("findings", _FINDINGS), ("not_authenticated", _NOT_AUTHENTICATED),
+            ("seconds", _REAL), ("message", _TEXT), ("worker", _TEXT),
         ]
     )  # fmt: skip
 
@@ -170,20 +167,14 @@ class VerificationJob(Job):
             try:
                 with open_source_at(place_at(file.name, filesystem)) as source:
                     result = verify_source(source, properties, threads=1)
-                row = self._make_row(file, result.verification, result.aad)
+                row = self._make_row(file, result.verification, result.aad.unique)
             except Exception as error:  # the job continues with the other files
                 row = self.make_failed_row(file, error)
             return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
 
         return self.process_each(files, verify_one_file, filesystem)
 
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that failed."""
-        failure = describe(error)
-        result = unreadable(file.name, failure.word, failure.message)
-        return self._make_row(file, result, FileAad(None, None))
-
-    def _make_row(self, file: File, result: Verification, aad: FileAad) -> Row:
+    def _make_row(self, file: File, result: Verification, unique: bytes | None) -> Row:
         faults = [finding for finding in result.findings if finding.severity == "fault"]
         findings = [
             {**asdict(finding), "module": None if finding.module is None else str(finding.module)}
@@ -198,12 +189,10 @@ class VerificationJob(Job):
             "rows": result.num_rows,
             "modules": result.modules,
             "authenticated_bytes": result.authenticated_bytes,
-            "file_unique": aad.unique.hex() if aad.unique else None,
-            "aad_prefix": None if aad.prefix is None else aad.prefix.hex(),
+            "file_unique": unique.hex() if unique else None,
             "findings": findings,
             "not_authenticated": [part.fields() for part in result.not_authenticated],
             "message": faults[0].message if faults else "",
-            "json": json.dumps(result.fields()),
         }
 
 
@@ -227,14 +216,9 @@ class InspectionJob(Job):
             ("encrypted_columns", _LONG), ("opened_columns", _LONG),
             ("plaintext_columns", _TEXTS), ("key_value_metadata", _TEXTS), ("leaks", _TEXTS),
             ("hidden", _TEXTS), ("quirks", _TEXTS), ("kms_unavailable", _FLAG),
-            ("bytes_in", _LONG), ("message", _TEXT), ("json", _TEXT), ("worker", _TEXT),
+            ("bytes_in", _LONG), ("message", _TEXT), ("worker", _TEXT),
         ]
     )  # fmt: skip
-
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that failed."""
-        fields = {"name": file.name, **describe(error).fields()}
-        return {**super().make_failed_row(file, error), "json": json.dumps(fields)}
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Return a row for each inspected file."""
@@ -269,7 +253,6 @@ class InspectionJob(Job):
             "opened_columns": None if counts is None else sum(c.has_key is True for c in columns),
             "plaintext_columns": None if counts is None else plain,
             "message": "",
-            "json": json.dumps({name: fields[name] for name in fields if name != "regions"}),
         }
 
 
