@@ -11,7 +11,7 @@ import click
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
-from modcrypt.cli.options.kms_options import audit_option, reading_service_options
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.options.parquet_options import parquet_key_options
 from modcrypt.cli.output.failures import (
     Failure,
@@ -29,9 +29,21 @@ from modcrypt.cli.shared import (
     print_line,
     root_option,
 )
-from modcrypt.cli.spark import inspect_on_spark, spark_option
+from modcrypt.cli.spark import (
+    SHOWN,
+    decryption_settings,
+    is_any_typed,
+    print_report,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+    take_details,
+)
+from modcrypt.jobs.failures import describe_inspection
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from pyspark.sql import DataFrame
+
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
 
@@ -79,7 +91,7 @@ def inspect(
     files could not be inspected, and 4 if the key service is unavailable.
     """
     if spark_master is not None:
-        return inspect_on_spark(spark_master, paths, reading, as_json=as_json)
+        return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
     files = find_files(paths, glob)
@@ -133,10 +145,7 @@ def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
 
 def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:
     if as_json:
-        fields = inspection.fields()
-        if not pages:
-            del fields["regions"]
-        print_line(json.dumps(fields))
+        print_line(json.dumps(inspection.fields() if pages else describe_inspection(inspection)))
         return
     print_line(f"{printable(inspection.name)}: {inspection.size:,} bytes")
     print_facts(inspection.facts())
@@ -214,3 +223,43 @@ def _format_modules(inspection: Inspection) -> str:
     ]
     titles = ("module", "row group", "column", "page", "offset", "size", "key", "state")
     return format_table(titles, rows, left=(0, 2, 6, 7))
+
+
+# --- on Spark -----------------------------------------------------------------------------------
+
+
+def _inspect_on_spark(
+    master: str, paths: Sequence[str], options: dict[str, Any], *, as_json: bool
+) -> int:
+    """Run `inspect` on files, printing numbers of files for people; return the exit code."""
+    refuse_local_options()
+    refuse({"html", "force", "pages"}, "not supported with --spark")
+    settings = decryption_settings(options) if is_any_typed(options) else None
+    with start_spark(master, "inspect") as spark:
+        from modcrypt.spark.jobs.table_jobs import inspect_table
+
+        inspected = inspect_table(spark, list(paths), settings)
+        if not as_json:
+            _print_kinds(inspected.where("not failed"))
+        print_report(inspected.orderBy("path"), take_details, as_json)
+        codes = inspected.selectExpr("if(kms_unavailable, 4, code) as code").distinct().collect()
+    return common_code({row["code"] for row in codes} - {None})
+
+
+_KIND = ("encrypted", "footer_mode", "algorithm", "footer_key", "writer")
+
+
+def _print_kinds(inspected: DataFrame) -> None:
+    """Print the number of files of each kind, and what anyone can see of them."""
+    counted = inspected.groupBy(*_KIND).agg({"*": "count", "rows": "sum", "bytes_in": "sum"})
+    rows = counted.orderBy(*_KIND).limit(SHOWN).collect()
+    cells = [
+        (
+            row["footer_mode"] if row["encrypted"] else "not encrypted",
+            *(row[name] for name in ("algorithm", "footer_key", "writer")),
+            *(row[name] for name in ("count(1)", "sum(rows)", "sum(bytes_in)")),
+        )
+        for row in rows
+    ]
+    titles = ("footer", "algorithm", "footer key", "writer", "files", "rows", "bytes")
+    print_line(format_table(titles, cells, left=range(4)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +22,14 @@ from modcrypt.cli.shared import (
     print_line,
     root_option,
 )
-from modcrypt.cli.spark import scan_on_spark, spark_option
+from modcrypt.cli.spark import (
+    decryption_settings,
+    iterate_rows,
+    print_report,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+)
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_scan import ScannedKey
@@ -54,7 +61,7 @@ def scan(
     codes.
     """
     if spark_master is not None:
-        return scan_on_spark(spark_master, paths, options, as_json=as_json)
+        return _scan_on_spark(spark_master, paths, options, as_json=as_json)
     service = Service(options)
     tools = decryption = None
     if service.named:
@@ -94,3 +101,43 @@ def _scan_row(key: ScannedKey) -> tuple[str | None, ...]:
     column = kinds.get(key.kind, key.column)
     master = f"{key.master_key_id} (destroyed)" if key.message == DESTROYED else key.master_key_id
     return key.file, column, master, key.version, kek, key.storage
+
+
+# --- on Spark -----------------------------------------------------------------------------------
+
+
+def _scan_on_spark(
+    master: str, paths: Sequence[str], options: dict[str, Any], *, as_json: bool
+) -> int:
+    """Run `keys scan`, printing numbers of files for people; return the exit code."""
+    named = Service(dict(options)).named
+    settings = decryption_settings(options) if named else None
+    refuse_local_options()
+    with start_spark(master, "keys scan") as spark:
+        from modcrypt.spark.jobs.table_jobs import scan_keys
+
+        scan_frame = scan_keys(spark, list(paths), settings)
+        if not as_json:
+            counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
+            _print_keys(
+                list(iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
+            )
+        return print_report(scan_frame, _scanned_fields, as_json, result="word")
+
+
+def _scanned_fields(row: dict[str, Any]) -> dict[str, Any]:
+    del row["worker"], row["failed"]
+    message = use_option_names(row["message"] or "")
+    return {"file": row.pop("path"), **row, "message": message}
+
+
+def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
+    kinds = {"footer": "(footer)", "hidden": "(encrypted)", "key metadata": "(key metadata)"}
+    names = ("master_key_id", "version", "storage", "count")
+    cells = [
+        (kinds.get(row["kind"], row["column"]), *(row[name] for name in names))
+        for row in rows
+        if row["kind"] != "error"
+    ]
+    titles = ("column", "master key", "version", "storage", "files")
+    print_line(format_table(titles, cells, left=(0, 1, 3)))

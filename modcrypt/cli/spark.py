@@ -13,9 +13,8 @@ import json
 import os
 import re
 import sys
-import time
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,8 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import Service, refuse
 from modcrypt.cli.options.passphrases import VARIABLE
-from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
+from modcrypt.cli.output.failures import exit_code, use_option_names
 from modcrypt.cli.shared import format_table, print_line, read_aad_prefix
-from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
@@ -40,18 +38,15 @@ __all__ = [
     "decryption_settings",
     "encryption_settings",
     "hash_key_reference",
-    "inspect_on_spark",
     "is_any_typed",
     "iterate_rows",
     "print_report",
     "refuse_local_options",
     "rotate_table_on_spark",
-    "scan_on_spark",
     "service_settings",
     "spark_option",
     "start_spark",
-    "verification_code",
-    "verify_on_spark",
+    "take_details",
 ]
 
 spark_option = click.option(
@@ -91,206 +86,6 @@ def rotate_table_on_spark(
         if what == "dek":
             return rotate_table_deks(spark, table, settings)
         return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
-
-
-def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
-    """Run `keys scan`, printing numbers of files for people; return the exit code."""
-    named = Service(dict(options)).named
-    settings = decryption_settings(options) if named else None
-    refuse_local_options()
-    with start_spark(master, "keys scan") as spark:
-        from modcrypt.spark.jobs.table_jobs import scan_keys
-
-        scan_frame = scan_keys(spark, list(paths), settings)
-        if not as_json:
-            counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
-            _print_keys(
-                list(iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
-            )
-        return print_report(scan_frame, _scanned_fields, as_json, result="word")
-
-
-def _scanned_fields(row: dict[str, Any]) -> dict[str, Any]:
-    del row["worker"], row["failed"]
-    message = use_option_names(row["message"] or "")
-    return {"file": row.pop("path"), **row, "message": message}
-
-
-def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
-    kinds = {"footer": "(footer)", "hidden": "(encrypted)", "key metadata": "(key metadata)"}
-    names = ("master_key_id", "version", "storage", "count")
-    cells = [
-        (kinds.get(row["kind"], row["column"]), *(row[name] for name in names))
-        for row in rows
-        if row["kind"] != "error"
-    ]
-    titles = ("column", "master key", "version", "storage", "files")
-    print_line(format_table(titles, cells, left=(0, 1, 3)))
-
-
-def verify_on_spark(
-    master: str, paths: Sequence[str], options: Options, *, strict: bool, as_json: bool
-) -> int:
-    """Run `verify` on files, and report copies of a file among them; return the exit code.
-
-    Args:
-        master: Value of `spark_option`.
-        paths: Files and folders.
-        options: Options of keys, prefix, reading and service.
-        strict: Whether an unauthenticated part makes the exit code 1.
-        as_json: Whether to print JSON.
-    """
-    refuse_local_options()
-    refuse(
-        {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
-        "not supported with --spark",
-    )
-    settings = decryption_settings(options) if is_any_typed(options) else None
-    started = time.perf_counter()
-    with start_spark(master, "verify") as spark:
-        from modcrypt.spark.jobs.table_jobs import verify_table
-
-        verified = verify_table(spark, list(paths), settings)
-        print_report(verified, _verified_fields, as_json)
-        copies = _find_copies(verified)
-        totals = _count_totals(verified, copies)
-        missing = _missing_key_codes(verified)
-    if as_json:
-        seconds = round(time.perf_counter() - started, 6)
-        print_line(json.dumps({**totals, "copies": copies, "seconds": seconds}))
-    else:
-        for first, last in copies:
-            print_line(printable(f"the same file twice: {first}, {last}"))
-        counts = ", ".join(f"{totals[name]} {name}" for name in _VERIFIED if totals[name])
-        print_line(f"{totals['files']} files: {counts}; {totals['modules']:,} modules")
-    return verification_code(
-        ok=totals["ok"],
-        missing=missing,
-        unchecked=bool(totals["encrypted"]) and not totals["modules"],
-        incomplete=strict and totals["authentic"] < totals["files"],
-    )
-
-
-def verification_code(
-    *, ok: bool, missing: Collection[str | None], unchecked: bool, incomplete: bool
-) -> int:
-    """Return the exit code of a verification: a fault takes precedence over a missing key.
-
-    Args:
-        ok: Whether there is no fault.
-        missing: Error codes of keys that could not be retrieved.
-        unchecked: Whether files are encrypted, and nothing could be checked.
-        incomplete: Whether something that must be authenticated is not.
-    """
-    if not ok:
-        return 1
-    if KmsUnavailableError.word in missing:
-        return 4
-    by_policy = click.get_current_context().params["policy_file"] is not None
-    return 3 if unchecked or (missing and by_policy) else int(incomplete)
-
-
-_VERIFIED = ("authentic", "partial", "failed")
-
-
-def _verified_fields(row: dict[str, Any]) -> dict[str, Any]:
-    findings_of_row, notes = row["findings"] or (), row["not_authenticated"] or ()
-    findings = [
-        {**finding.asDict(), "message": use_option_names(finding["message"])}
-        for finding in findings_of_row
-    ]
-    return {
-        "name": row["path"], "size": row["bytes_in"], "result": row["result"],
-        "ok": not row["failed"], "complete": row["complete"], "encrypted": row["encrypted"],
-        "num_rows": row["rows"], "modules": row["modules"],
-        "authenticated_bytes": row["authenticated_bytes"], "findings": findings,
-        "not_authenticated": [note.asDict() for note in notes],
-        "message": use_option_names(row["message"]),
-    }  # fmt: skip
-
-
-def _find_copies(verified: DataFrame) -> list[tuple[str, str]]:
-    """Return files that exist several times, as the first and the last path of each."""
-    counted = verified.where("file_unique is not null").groupBy("file_unique").count()
-    uniques = [row["file_unique"] for row in counted.where("count > 1").limit(SHOWN).collect()]
-    paths: dict[str, list[str]] = {unique: [] for unique in uniques}
-    for row in (
-        verified.select("file_unique", "path").where(verified.file_unique.isin(uniques)).collect()
-    ):
-        paths[row["file_unique"]].append(row["path"])
-    return [(min(names), max(names)) for names in paths.values()]
-
-
-def _missing_key_codes(verified: DataFrame) -> set[str]:
-    """Return the error codes of keys that could not be retrieved."""
-    words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
-    return {row["word"] for row in words} - {None}
-
-
-def _count_totals(verified: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
-    counts = dict.fromkeys(("files", *_VERIFIED, "encrypted", "modules"), 0)
-    grouped = verified.selectExpr(
-        "case when failed then 'failed' else result end as result", "encrypted", "modules"
-    ).groupBy("result", "encrypted")
-    for row in grouped.agg({"*": "count", "modules": "sum"}).collect():
-        counts["files"] += row["count(1)"]
-        counts[row["result"]] += row["count(1)"]
-        counts["encrypted"] += row["count(1)"] * bool(row["encrypted"])
-        counts["modules"] += row["sum(modules)"] or 0
-    return {**counts, "ok": not counts["failed"] and not copies}
-
-
-def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
-    """Run `inspect` on files, printing numbers of files for people; return the exit code.
-
-    Args:
-        master: Value of `spark_option`.
-        paths: Files and folders.
-        options: Options of keys, prefix and service.
-        as_json: Whether to print JSON, in which columns are counted.
-    """
-    refuse_local_options()
-    refuse({"html", "force", "pages"}, "not supported with --spark")
-    settings = decryption_settings(options) if is_any_typed(options) else None
-    with start_spark(master, "inspect") as spark:
-        from modcrypt.spark.jobs.table_jobs import inspect_table
-
-        inspected = inspect_table(spark, list(paths), settings)
-        if not as_json:
-            _print_kinds(inspected.where("not failed"))
-        code = print_report(inspected, _inspected_fields, as_json)
-        unavailable = bool(inspected.where("kms_unavailable").head(1))
-    return common_code({code, 4 * unavailable} - {0})
-
-
-def _inspected_fields(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row under the names that `inspect` uses."""
-    message = use_option_names(row["message"])
-    if row["failed"]:
-        return {"name": row["path"], "error": row["result"], "message": message}
-    fields = {"name": row.pop("path"), "size": row.pop("bytes_in"), "num_rows": row.pop("rows")}
-    for name in ("result", "failed", "message", "worker"):
-        del row[name]
-    return {**fields, **row}
-
-
-_KIND = ("encrypted", "footer_mode", "algorithm", "footer_key", "writer")
-
-
-def _print_kinds(inspected: DataFrame) -> None:
-    """Print the number of files of each kind, and what anyone can see of them."""
-    counted = inspected.groupBy(*_KIND).agg({"*": "count", "rows": "sum", "bytes_in": "sum"})
-    rows = counted.orderBy(*_KIND).limit(SHOWN).collect()
-    cells = [
-        (
-            row["footer_mode"] if row["encrypted"] else "not encrypted",
-            *(row[name] for name in ("algorithm", "footer_key", "writer")),
-            *(row[name] for name in ("count(1)", "sum(rows)", "sum(bytes_in)")),
-        )
-        for row in rows
-    ]
-    titles = ("footer", "algorithm", "footer key", "writer", "files", "rows", "bytes")
-    print_line(format_table(titles, cells, left=range(4)))
 
 
 # --- what they have in common --------------------------------------------------------------------
@@ -333,6 +128,15 @@ def print_report(
         if (more := sum(row["count"] for row in counts) - len(rows)) > 0:
             print_line(f"and {more} more")
     return exit_code(row[result] for row in counts)
+
+
+def take_details(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what the command prints of the row of a file as JSON without Spark."""
+    details: dict[str, Any] = json.loads(row["details"])
+    for fields in (details, *details.get("findings", ())):
+        if "message" in fields:
+            fields["message"] = use_option_names(fields["message"])
+    return details
 
 
 # --- from options to references ------------------------------------------------------------------

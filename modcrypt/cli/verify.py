@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,7 @@ from modcrypt.cli.batch import digest_of, files_options, record_option
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.options.parquet_options import accept_option, parquet_key_options
-from modcrypt.cli.output.failures import module_fields, printable, use_option_names
+from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     format_table,
@@ -24,11 +24,24 @@ from modcrypt.cli.shared import (
     shared_prefix_option,
     threads_option,
 )
-from modcrypt.cli.spark import spark_option, verification_code, verify_on_spark
+from modcrypt.cli.spark import (
+    SHOWN,
+    decryption_settings,
+    is_any_typed,
+    iterate_rows,
+    print_report,
+    refuse_local_options,
+    spark_option,
+    start_spark,
+    take_details,
+)
 from modcrypt.errors import KmsUnavailableError
+from modcrypt.jobs.failures import describe_finding, describe_verification
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from pyspark.sql import DataFrame
+
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.format.findings import Finding, Unauthenticated
@@ -110,7 +123,7 @@ def verify(
     """
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
-        return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
+        return _verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     _check_set_options(aad_prefix_template, expected_parts)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
@@ -249,16 +262,27 @@ def _verify_all(
 def _print_set_as_json(verification: DatasetVerification, seconds: float) -> None:
     for file in verification.files:
         print_line(json.dumps(_verification_fields(file)))
-    totals = {
-        "files": len(verification.files),
-        "ok": verification.ok,
-        "complete": verification.complete,
-        "num_rows": verification.num_rows,
-        "findings": [_finding_fields(finding) for finding in verification.findings],
-        "not_authenticated": [note.fields() for note in verification.not_authenticated],
-        "seconds": seconds,
+    _print_totals(
+        files=len(verification.files),
+        ok=verification.ok,
+        complete=verification.complete,
+        num_rows=verification.num_rows,
+        findings=verification.findings,
+        notes=verification.not_authenticated,
+        seconds=seconds,
+    )
+
+
+def _print_totals(
+    *, findings: Sequence[Finding], notes: Sequence[Unauthenticated] = (), seconds: float,
+    **totals: Any,
+) -> None:  # fmt: skip
+    """Print the last line of JSON, about the set of files."""
+    of_set = {
+        "findings": [_finding_fields(finding) for finding in findings],
+        "not_authenticated": [note.fields() for note in notes],
     }
-    print_line(json.dumps(totals))
+    print_line(json.dumps({**totals, **of_set, "seconds": seconds}))
 
 
 # --- what it found -------------------------------------------------------------------------------
@@ -268,7 +292,7 @@ def _exit_code(
     verification: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
 ) -> int:
     encrypted = [file for file in files if file.encrypted]
-    return verification_code(
+    return _verification_code(
         ok=verification.ok,
         missing={note.word for file in files for note in file.not_authenticated} - {None},
         unchecked=bool(encrypted) and not any(file.modules for file in encrypted),
@@ -276,15 +300,32 @@ def _exit_code(
     )
 
 
+def _verification_code(
+    *, ok: bool, missing: Collection[str | None], unchecked: bool, incomplete: bool
+) -> int:
+    """Return the exit code of a verification: a fault takes precedence over a missing key.
+
+    Args:
+        ok: Whether there is no fault.
+        missing: Error codes of keys that could not be retrieved.
+        unchecked: Whether files are encrypted, and nothing could be checked.
+        incomplete: Whether something that must be authenticated is not.
+    """
+    if not ok:
+        return 1
+    if KmsUnavailableError.word in missing:
+        return 4
+    by_policy = click.get_current_context().params["policy_file"] is not None
+    return 3 if unchecked or (missing and by_policy) else int(incomplete)
+
+
 def _verification_fields(verification: Verification) -> dict[str, Any]:
-    fields = verification.fields()
-    del fields["regions"]
+    fields = describe_verification(verification)
     return {**fields, "findings": [_finding_fields(finding) for finding in verification.findings]}
 
 
 def _finding_fields(finding: Finding) -> dict[str, Any]:
-    module = None if finding.module is None else module_fields(finding.module)
-    return {**finding.fields(), "message": use_option_names(finding.message), "module": module}
+    return {**describe_finding(finding), "message": use_option_names(finding.message)}
 
 
 def _format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
@@ -349,3 +390,100 @@ def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complet
         why = "because the key service is unavailable" if away else "without a key"
         return f"nothing could be checked {why}; no fault found"
     return f"no fault found, but not everything is authenticated; {checked}"
+
+
+# --- on Spark -----------------------------------------------------------------------------------
+
+
+def _verify_on_spark(
+    master: str, paths: Sequence[str], options: dict[str, Any], *, strict: bool, as_json: bool
+) -> int:
+    """Run `verify` on files, and compare them with each other; return the exit code."""
+    refuse_local_options()
+    refuse(
+        {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
+        "not supported with --spark",
+    )
+    settings = decryption_settings(options) if is_any_typed(options) else None
+    started = time.perf_counter()
+    with start_spark(master, "verify") as spark:
+        from modcrypt.spark.jobs.table_jobs import verify_table
+
+        verified = verify_table(spark, list(paths), settings)
+        counts = _count_results(verified)
+        findings = _compare_files(verified)
+        missing = _missing_key_codes(verified)
+        fault = any(finding.severity == "fault" for finding in findings)
+        totals = {
+            "files": counts["files"],
+            "ok": not (counts["failed"] or fault),
+            "complete": counts["files"] == counts["authentic"] and not fault,
+            "num_rows": counts["rows"],
+        }
+        if as_json:
+            _print_rows_as_json(verified, totals, findings, started)
+        else:
+            print_report(verified, take_details, as_json)
+            if findings:
+                print_line(_format_findings([(None, finding) for finding in findings]))
+    if not as_json:
+        names = ("authentic", "partial", "failed")
+        texts = ", ".join(f"{counts[name]} {name}" for name in names if counts[name])
+        print_line(f"{counts['files']} files: {texts}; {counts['modules']:,} modules")
+    return _verification_code(
+        ok=totals["ok"],
+        missing=missing,
+        unchecked=bool(counts["encrypted"]) and not counts["modules_of_encrypted"],
+        incomplete=strict and not totals["complete"],
+    )
+
+
+def _print_rows_as_json(
+    verified: DataFrame, totals: dict[str, Any], findings: Sequence[Finding], started: float
+) -> None:
+    """Print the lines that `verify` prints without Spark."""
+    for row in iterate_rows(verified.orderBy("path")):
+        fields = take_details(row)
+        if totals["files"] == 1:
+            fields["seconds"] = round(time.perf_counter() - started, 6)
+        print_line(json.dumps(fields))
+    if totals["files"] > 1:
+        seconds = round(time.perf_counter() - started, 6)
+        _print_totals(findings=findings, seconds=seconds, **totals)
+
+
+def _compare_files(verified: DataFrame) -> list[Finding]:
+    """Return what `verify_dataset` finds by comparing files with each other."""
+    from modcrypt.parquet.verify.dataset_verification import find_copies, find_shared_prefixes
+
+    def group_by(column: str) -> dict[bytes, list[str]]:
+        named = verified.where(f"{column} is not null").selectExpr(f"{column} as value", "path")
+        groups = named.groupBy("value").agg({"path": "collect_list"})
+        several = groups.where("size(`collect_list(path)`) > 1").limit(SHOWN).collect()
+        return {bytes.fromhex(row["value"]): sorted(row[1]) for row in several}
+
+    return [
+        *find_shared_prefixes(group_by("aad_prefix_hex")),
+        *find_copies(group_by("file_unique")),
+    ]
+
+
+def _missing_key_codes(verified: DataFrame) -> set[str]:
+    """Return the error codes of keys that could not be retrieved."""
+    words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
+    return {row["word"] for row in words} - {None}
+
+
+def _count_results(verified: DataFrame) -> dict[str, Any]:
+    """Return the numbers of files by result, and of their rows and modules."""
+    (row,) = verified.selectExpr(
+        "count(*) as files",
+        "count_if(failed) as failed",
+        "count_if(not failed and complete) as authentic",
+        "count_if(not failed and not complete) as partial",
+        "count_if(encrypted) as encrypted",
+        "coalesce(sum(modules), 0) as modules",
+        "coalesce(sum(if(encrypted, modules, 0)), 0) as modules_of_encrypted",
+        "if(count(rows) = count(*), sum(rows), null) as rows",
+    ).collect()
+    return dict(row.asDict())

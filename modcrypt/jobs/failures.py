@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modcrypt.aad import BlockId, ModuleId
 from modcrypt.errors import (
@@ -18,7 +18,15 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 
-__all__ = ["Failure", "common_code", "describe", "describe_failure", "exit_code", "module_fields"]
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.parquet.format.findings import Finding
+    from modcrypt.parquet.verify.inspection import Inspection
+    from modcrypt.parquet.verify.verification_results import Verification
+
+__all__ = [
+    "Failure", "common_code", "describe", "describe_failure", "describe_finding",
+    "describe_inspection", "describe_verification", "exit_code", "module_fields",
+]  # fmt: skip
 
 # The first class that matches decides: UnsupportedFormatError is a FormatError, too.
 _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
@@ -117,6 +125,26 @@ def describe_failure(error: Exception) -> tuple[str, str]:
     if failure.word == "internal":
         raise error
     return failure.word, failure.message
+
+
+def describe_verification(verification: Verification) -> dict[str, Any]:
+    """Return what `verify --json` prints of a file, here and on Spark."""
+    fields = verification.fields()
+    del fields["regions"]
+    return {**fields, "findings": [describe_finding(found) for found in verification.findings]}
+
+
+def describe_finding(finding: Finding) -> dict[str, Any]:
+    """Return what `--json` prints of a finding."""
+    module = None if finding.module is None else module_fields(finding.module)
+    return {**finding.fields(), "module": module}
+
+
+def describe_inspection(inspection: Inspection) -> dict[str, Any]:
+    """Return what `inspect --json` prints of a file, here and on Spark."""
+    fields = inspection.fields()
+    del fields["regions"]
+    return fields
 
 
 def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -47,7 +47,10 @@ from modcrypt.parquet.verify.file_verification import (
 )
 from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
-__all__ = ["verify_dataset"]
+__all__ = ["find_copies", "find_shared_prefixes", "verify_dataset", "verify_place"]
+
+Groups: TypeAlias = Mapping[bytes, Sequence[str]]
+"""Paths of several files, by a part of their AAD that they share."""
 
 Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
 """Properties for all files, or a function that returns the properties for a path."""
@@ -120,11 +123,12 @@ def verify_dataset(
     files = run.check(jobs, progress, each)
     file_set = _FileSet(run.places, files, run.parts, earlier)
     if template is None:
-        file_set.compare_prefixes(fault=run.demands_prefix and not shared_aad_prefix)
+        fault = run.demands_prefix and not shared_aad_prefix
+        file_set.findings += find_shared_prefixes(file_set.group_by(_prefix_of), fault=fault)
     else:
         file_set.compare_parts(template, expected_parts)
         file_set.report_unidentified(run.unidentified)
-    file_set.compare_uniques()
+    file_set.findings += find_copies(file_set.group_by(_unique_of))
     file_set.check_row_count(expected_rows)
     file_set.note_hidden_files(hidden)
     return DatasetVerification(
@@ -230,21 +234,16 @@ class _FileRun:
 
         place = self.places[number]
         properties = self._choose_properties(place)
-        try:
-            with open_source_at(place) as source:
-                if self.template is not None:
-                    properties = self._require_prefix_of_part(
-                        number, source, properties, self.template
-                    )
-                return verify_source(
-                    source,
-                    properties,
-                    threads=threads,
-                    progress=note_progress,
-                    regions=self.regions,
-                )
-        except OSError as error:  # one unreadable file must not end the verification of the others
-            return _build_unreadable_result(place, error)
+
+        def verify(source: Source) -> CheckedFile:
+            expected = properties
+            if self.template is not None:
+                expected = self._require_prefix_of_part(number, source, properties, self.template)
+            return verify_source(
+                source, expected, threads=threads, progress=note_progress, regions=self.regions
+            )
+
+        return verify_place(place, verify)
 
     def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
@@ -300,6 +299,20 @@ class _FileRun:
         likely = (*_find_numbers(self.places[number]), number)
         known = [part for part in likely if self.expected is None or part < self.expected]
         return list(dict.fromkeys((*known, *range(count))))
+
+
+def verify_place(place: Place, verify: Callable[[Source], CheckedFile]) -> CheckedFile:
+    """Verify one file of a set; an unreadable file must not end the verification of the others.
+
+    Args:
+        place: Place of the file.
+        verify: Function that verifies the opened file.
+    """
+    try:
+        with open_source_at(place) as source:
+            return verify(source)
+    except OSError as error:
+        return _build_unreadable_result(place, error)
 
 
 def _build_unreadable_result(place: Place, error: OSError) -> CheckedFile:
@@ -444,33 +457,13 @@ class _FileSet:
                 )
                 return
 
-    def compare_prefixes(self, *, fault: bool) -> None:
-        """Report files with the same AAD prefix: each should have its own."""
-        for prefix, paths in self._group_files(lambda aad: aad.prefix):
-            self._add_finding(
-                "aad-prefix",
-                f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one can be "
-                f"put in the place of another: {list_names(paths)}",
-                "fault" if fault else "warning",
-            )
-
-    def compare_uniques(self) -> None:
-        """Report files that are copies of each other."""
-        for _, paths in self._group_files(lambda aad: aad.unique):
-            self._add_finding(
-                "integrity",
-                f"{len(paths)} files have the same aad_file_unique, which is random: they are "
-                f"copies of one file, or versions of it: {list_names(paths)}",
-            )
-
-    def _group_files(
-        self, value: Callable[[FileAad], bytes | None]
-    ) -> Iterator[tuple[bytes, list[str]]]:
+    def group_by(self, value: Callable[[FileAad], bytes | None]) -> Groups:
+        """Return the paths of the files that share a value, which is part of their AAD."""
         groups: defaultdict[bytes, list[str]] = defaultdict(list)
         for place, aad in self._aads:
             if content := value(aad):
                 groups[content].append(place.path)
-        return ((content, paths) for content, paths in groups.items() if len(paths) > 1)
+        return {content: paths for content, paths in groups.items() if len(paths) > 1}
 
     def check_row_count(self, expected: int | None) -> None:
         """Compare the number of rows of all files with the expected number."""
@@ -497,3 +490,46 @@ class _FileSet:
                 "nothing authenticates notes"
             )
             self.notes.append(Unauthenticated(what="files", path=None, why=why))
+
+
+def _prefix_of(aad: FileAad) -> bytes | None:
+    return aad.prefix
+
+
+def _unique_of(aad: FileAad) -> bytes | None:
+    return aad.unique
+
+
+def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding]:
+    """Report files with the same AAD prefix: each should have its own.
+
+    Args:
+        groups: Paths of the files by their AAD prefix.
+        fault: Whether this is a fault; otherwise it is a warning.
+    """
+    return [
+        Finding(
+            word="aad-prefix",
+            message=f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one "
+            f"can be put in the place of another: {list_names(paths)}",
+            severity="fault" if fault else "warning",
+        )
+        for prefix, paths in groups.items()
+    ]
+
+
+def find_copies(groups: Groups) -> list[Finding]:
+    """Report files that are copies of each other.
+
+    Args:
+        groups: Paths of the files by their `aad_file_unique`.
+    """
+    return [
+        Finding(
+            word="integrity",
+            message=f"{len(paths)} files have the same aad_file_unique, which is random: they are "
+            f"copies of one file, or versions of it: {list_names(paths)}",
+            severity="fault",
+        )
+        for paths in groups.values()
+    ]

@@ -7,6 +7,7 @@ that fails becomes a row; if keys can't be retrieved here, every file becomes su
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import socket
@@ -19,16 +20,15 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.io.places import Place
-from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import map_files
-from modcrypt.jobs.failures import describe
+from modcrypt.jobs.failures import describe, describe_inspection, describe_verification
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
-from modcrypt.parquet.verify.file_verification import verify_source
+from modcrypt.parquet.verify.dataset_verification import verify_place
+from modcrypt.parquet.verify.file_verification import CheckedFile, verify_source
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
-from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.spark.settings import Settings
 
 __all__ = [
@@ -47,6 +47,7 @@ ON_DISK, IN_STORE = 2, 4
 while another is processed."""
 
 _TEXT, _LONG, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_INT = pa.int32()
 _TEXTS = pa.list_(_TEXT)
 
 
@@ -112,6 +113,7 @@ class Job(ABC):
         failure = describe(error)
         return {
             "path": file.name, "result": failure.word, "failed": True, "message": failure.message,
+            "code": failure.code, "details": json.dumps({"name": file.name, **failure.fields()}),
         }  # fmt: skip
 
 
@@ -154,7 +156,8 @@ class VerificationJob(Job):
             ("encrypted", _FLAG), ("rows", _LONG), ("modules", _LONG),
             ("authenticated_bytes", _LONG), ("bytes_in", _LONG), ("file_unique", _TEXT),
             ("findings", _FINDINGS), ("not_authenticated", _NOT_AUTHENTICATED),
-            ("seconds", _REAL), ("message", _TEXT), ("worker", _TEXT),
+            ("aad_prefix_hex", _TEXT), ("seconds", _REAL), ("message", _TEXT), ("code", _INT),
+            ("details", _TEXT), ("worker", _TEXT),
         ]
     )  # fmt: skip
 
@@ -165,16 +168,19 @@ class VerificationJob(Job):
         def verify_one_file(file: File) -> Row:
             started = time.perf_counter()
             try:
-                with open_source_at(place_at(file.name, filesystem)) as source:
-                    result = verify_source(source, properties, threads=1)
-                row = self._make_row(file, result.verification, result.aad.unique)
+                place = place_at(file.name, filesystem)
+                checked = verify_place(
+                    place, lambda source: verify_source(source, properties, threads=1)
+                )
+                row = self._make_row(file, checked)
             except Exception as error:  # the job continues with the other files
                 row = self.make_failed_row(file, error)
             return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
 
         return self.process_each(files, verify_one_file, filesystem)
 
-    def _make_row(self, file: File, result: Verification, unique: bytes | None) -> Row:
+    def _make_row(self, file: File, checked: CheckedFile) -> Row:
+        result, aad = checked.verification, checked.aad
         faults = [finding for finding in result.findings if finding.severity == "fault"]
         findings = [
             {**asdict(finding), "module": None if finding.module is None else str(finding.module)}
@@ -189,10 +195,12 @@ class VerificationJob(Job):
             "rows": result.num_rows,
             "modules": result.modules,
             "authenticated_bytes": result.authenticated_bytes,
-            "file_unique": unique.hex() if unique else None,
+            "file_unique": aad.unique.hex() if aad.unique else None,
+            "aad_prefix_hex": aad.prefix.hex() if aad.prefix else None,
             "findings": findings,
             "not_authenticated": [part.fields() for part in result.not_authenticated],
             "message": faults[0].message if faults else "",
+            "details": json.dumps(describe_verification(result)),
         }
 
 
@@ -216,7 +224,8 @@ class InspectionJob(Job):
             ("encrypted_columns", _LONG), ("opened_columns", _LONG),
             ("plaintext_columns", _TEXTS), ("key_value_metadata", _TEXTS), ("leaks", _TEXTS),
             ("hidden", _TEXTS), ("quirks", _TEXTS), ("kms_unavailable", _FLAG),
-            ("bytes_in", _LONG), ("message", _TEXT), ("worker", _TEXT),
+            ("bytes_in", _LONG), ("message", _TEXT), ("code", _INT), ("details", _TEXT),
+            ("worker", _TEXT),
         ]
     )  # fmt: skip
 
@@ -239,7 +248,7 @@ class InspectionJob(Job):
         columns = result.columns or ()
         counts = None if result.columns is None else len(columns)
         plain = [column.path for column in columns if column.key is None]
-        fields = result.fields()
+        fields = describe_inspection(result)
         same_fields = {name: fields[name] for name in self.schema.names if name in fields}
         return {
             **same_fields,
@@ -253,6 +262,7 @@ class InspectionJob(Job):
             "opened_columns": None if counts is None else sum(c.has_key is True for c in columns),
             "plaintext_columns": None if counts is None else plain,
             "message": "",
+            "details": json.dumps(fields),
         }
 
 

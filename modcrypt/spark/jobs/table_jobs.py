@@ -299,8 +299,9 @@ def verify_table(
     Returns:
         A row for each file: `path`, `result` (`authentic`; `partial`, no fault, but not everything
         is authenticated; or the error code of the first fault), `failed`, `complete`, `encrypted`,
-        `rows`, `modules`, `authenticated_bytes`, `bytes_in`, `file_unique` in hex, `findings`,
-        `not_authenticated`, `seconds`, `message` and `worker`.
+        `rows`, `modules`, `authenticated_bytes`, `bytes_in`, `file_unique` and `aad_prefix_hex` in
+        hex, `findings`, `not_authenticated`, `seconds`, `message`, `code`, the exit code for a
+        failure to examine the file, `details`, what `modcrypt verify --json` prints, and `worker`.
 
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
@@ -344,7 +345,8 @@ def inspect_table(
         `key_value_metadata`, `leaks`, `hidden`, `quirks` and
         `kms_unavailable`; the numbers of `columns`, of
         `encrypted_columns` and of `opened_columns`, those with a fitting key; the names of the
-        `plaintext_columns`; null for encrypted values; `bytes_in`, `message` and `worker`.
+        `plaintext_columns`; null for encrypted values; `bytes_in`, `message`, `code`, the exit code
+        for a failure, `details`, what `modcrypt inspect --json` prints, and `worker`.
 
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
