@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
@@ -29,16 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "BYTES_PER_TASK",
-    "FILES_PER_TASK",
-    "apply_root",
+    "ConversionOptions",
+    "JobOptions",
     "check_first_files",
-    "check_reachable",
     "check_settings",
     "convert_files",
-    "files_of",
     "folders_of",
-    "report_of",
+    "run_job",
     "slots_of",
 ]
 
@@ -60,6 +57,33 @@ def check_settings(settings: object) -> None:
     """
     if not isinstance(settings, Settings):
         raise TypeError(f"keys must be given as Settings, not {type(settings).__name__}")
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of all jobs.
+
+    Attributes:
+        filesystem: Function that makes a pyarrow or fsspec filesystem in each process, in which the
+            folders are paths; so no credentials are sent to executors.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
+    """
+
+    filesystem: MakeFilesystem | None
+    files_per_task: int
+    bytes_per_task: int
+
+
+class ConversionOptions(JobOptions, total=False):
+    """Options of jobs that write files.
+
+    Attributes:
+        overwrite: Whether to replace existing destinations that differ.
+        dry_run: Whether to only report what would be done.
+    """
+
+    overwrite: bool
+    dry_run: bool
 
 
 def convert_files(
@@ -135,22 +159,45 @@ def check_first_files(job: TableConversion, files: Sequence[File]) -> None:
         new.for_file(target.place)
 
 
-def files_of(where: Any, filesystem: MakeFilesystem | None) -> list[File]:
-    """List the files of a folder, or of several; raises as `list_tables`."""
-    return list_tables(folders_of(where, filesystem))
+def run_job(
+    spark: SparkSession, kind: Callable[..., Job], where: Any, settings: Settings | None, *,
+    check: Callable[[Settings, Sequence[File]], object] = lambda settings, files: None,
+    filesystem: MakeFilesystem | None = None, files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK, **how: Any,
+) -> DataFrame:  # fmt: skip
+    """Run a job on files, after the checks that need no executor; return the report.
+
+    Args:
+        spark: Spark session.
+        kind: Class of the job.
+        where: Path or URL of a folder or file, or a list of them; one folder is the root of paths
+            in AAD prefixes.
+        settings: Settings that open the files; None without keys.
+        check: Further check of the settings and the files.
+        filesystem: Function that makes the filesystem.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
+        how: Further attributes of the job.
+
+    Raises:
+        ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
+    """
+    folders = folders_of(where, filesystem)
+    files = list_tables(folders)
+    if settings is not None:
+        check_settings(settings)
+        if len(folders) == 1 and folders[0].is_folder:
+            settings = settings.under(folders[0].name)
+        check(settings, files)
+        check_reachable(settings, files, filesystem)
+    job = kind(settings=settings, filesystem=filesystem, **how)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
 def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
     """Return the folders that the caller names; raises as `Folder.at`."""
     several = where if isinstance(where, list | tuple) else [where]
     return [Folder.at(name, filesystem) for name in several]
-
-
-def apply_root(settings: Settings, where: Any, filesystem: MakeFilesystem | None) -> Settings:
-    """Return the settings with the folder `where` as root; unchanged if it is not one folder."""
-    folders = folders_of(where, filesystem)
-    single = len(folders) == 1 and folders[0].is_folder
-    return settings.under(folders[0].name) if single else settings
 
 
 def check_reachable(

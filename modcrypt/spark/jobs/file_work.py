@@ -70,7 +70,7 @@ class Job(ABC):
     """A job on files, which yields rows of a report.
 
     Attributes:
-        schema: Schema of the rows of the report.
+        schema: Schema of the rows of the report; other values of a row are left out.
         filesystem: Function that makes the filesystem of the files; None if names are enough.
     """
 
@@ -99,10 +99,31 @@ class Job(ABC):
     def process_each(
         self, files: Sequence[File], work: Callable[[File], Row], filesystem: Any
     ) -> list[Row]:
-        """Return the row of `work` for each file, processed concurrently."""
+        """Return the row of `work`, or of its error, for each file, processed concurrently."""
+
+        def process(file: File) -> Row:
+            started = time.perf_counter()
+            try:
+                row = work(file)
+            except Exception as error:  # the job continues with the other files
+                row = self.make_failed_row(file, error)
+            return {"bytes_in": file.size, "seconds": time.perf_counter() - started, **row}
+
         where = place_at(files[0].name, filesystem)
         threads = ON_DISK if where.filesystem is None else IN_STORE
-        return list(map_files(work, files, threads=threads))
+        return list(map_files(process, files, threads=threads))
+
+    def make_row(self, file: File, details: Row, **values: Any) -> Row:
+        """Return the row of an examined file.
+
+        Args:
+            file: The file.
+            details: What `--json` prints of the file; values of the same names are in the row.
+            values: Further values of the row.
+        """
+        same = {name: details[name] for name in self.schema.names if name in details}
+        rows, text = details["num_rows"], json.dumps(details)
+        return {**same, "path": file.name, "rows": rows, "message": "", "details": text, **values}
 
     @abstractmethod
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
@@ -113,7 +134,8 @@ class Job(ABC):
         failure = describe(error)
         return {
             "path": file.name, "result": failure.word, "failed": True, "message": failure.message,
-            "code": failure.code, "details": json.dumps({"name": file.name, **failure.fields()}),
+            "code": failure.code, "kind": "error", "word": failure.word,
+            "details": json.dumps({"name": file.name, **failure.fields()}),
         }  # fmt: skip
 
 
@@ -147,7 +169,7 @@ _NOT_AUTHENTICATED = pa.list_(
 class VerificationJob(Job):
     """A job that verifies files as far as the keys allow, also without keys."""
 
-    decryption: Settings | None
+    settings: Settings | None
     filesystem: MakeFilesystem | None = None
 
     schema = pa.schema(
@@ -163,45 +185,34 @@ class VerificationJob(Job):
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Return a row for each verified file."""
-        properties = None if self.decryption is None else self.decryption.decryption()
+        properties = None if self.settings is None else self.settings.decryption()
 
-        def verify_one_file(file: File) -> Row:
-            started = time.perf_counter()
-            try:
-                place = place_at(file.name, filesystem)
-                checked = verify_place(
-                    place, lambda source: verify_source(source, properties, threads=1)
-                )
-                row = self._make_row(file, checked)
-            except Exception as error:  # the job continues with the other files
-                row = self.make_failed_row(file, error)
-            return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
+        def verify(file: File) -> Row:
+            place = place_at(file.name, filesystem)
+            return self._describe(
+                file,
+                verify_place(place, lambda source: verify_source(source, properties, threads=1)),
+            )
 
-        return self.process_each(files, verify_one_file, filesystem)
+        return self.process_each(files, verify, filesystem)
 
-    def _make_row(self, file: File, checked: CheckedFile) -> Row:
+    def _describe(self, file: File, checked: CheckedFile) -> Row:
         result, aad = checked.verification, checked.aad
-        faults = [finding for finding in result.findings if finding.severity == "fault"]
+        fault = next((found for found in result.findings if found.severity == "fault"), None)
         findings = [
             {**asdict(finding), "module": None if finding.module is None else str(finding.module)}
             for finding in result.findings
         ]
-        return {
-            "path": file.name,
-            "result": faults[0].word if faults else "authentic" if result.complete else "partial",
-            "failed": bool(faults),
-            "complete": result.complete,
-            "encrypted": result.encrypted,
-            "rows": result.num_rows,
-            "modules": result.modules,
-            "authenticated_bytes": result.authenticated_bytes,
-            "file_unique": aad.unique.hex() if aad.unique else None,
-            "aad_prefix_hex": aad.prefix.hex() if aad.prefix else None,
-            "findings": findings,
-            "not_authenticated": [part.fields() for part in result.not_authenticated],
-            "message": faults[0].message if faults else "",
-            "details": json.dumps(describe_verification(result)),
-        }
+        return self.make_row(
+            file,
+            describe_verification(result),
+            result=fault.word if fault else "authentic" if result.complete else "partial",
+            failed=fault is not None,
+            file_unique=aad.unique.hex() if aad.unique else None,
+            aad_prefix_hex=aad.prefix.hex() if aad.prefix else None,
+            findings=findings,
+            message=fault.message if fault else "",
+        )
 
 
 # --- inspection ----------------------------------------------------------------------------------
@@ -211,7 +222,7 @@ class VerificationJob(Job):
 class InspectionJob(Job):
     """A job that inspects files with or without keys; it opens no pages."""
 
-    decryption: Settings | None
+    settings: Settings | None
     filesystem: MakeFilesystem | None = None
 
     schema = pa.schema(
@@ -231,39 +242,30 @@ class InspectionJob(Job):
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Return a row for each inspected file."""
-        properties = None if self.decryption is None else self.decryption.decryption()
+        properties = None if self.settings is None else self.settings.decryption()
 
-        def inspect_one_file(file: File) -> Row:
-            try:
-                result = inspect_parquet(file.name, properties, filesystem=filesystem)
-                row = self._make_row(file, result)
-            except Exception as error:  # the job continues with the other files
-                row = self.make_failed_row(file, error)
-            return {**row, "bytes_in": file.size}
+        def inspect(file: File) -> Row:
+            result = inspect_parquet(file.name, properties, filesystem=filesystem)
+            return self._describe(file, result)
 
-        return self.process_each(files, inspect_one_file, filesystem)
+        return self.process_each(files, inspect, filesystem)
 
-    def _make_row(self, file: File, result: Inspection) -> Row:
+    def _describe(self, file: File, result: Inspection) -> Row:
         """Return the inspection as a row, with its columns summarised."""
-        columns = result.columns or ()
-        counts = None if result.columns is None else len(columns)
-        plain = [column.path for column in columns if column.key is None]
-        fields = describe_inspection(result)
-        same_fields = {name: fields[name] for name in self.schema.names if name in fields}
-        return {
-            **same_fields,
-            "path": file.name,
-            "result": "inspected",
-            "failed": False,
-            "footer_key": str(result.footer_key),
-            "rows": result.num_rows,
-            "columns": counts,
-            "encrypted_columns": None if counts is None else counts - len(plain),
-            "opened_columns": None if counts is None else sum(c.has_key is True for c in columns),
-            "plaintext_columns": None if counts is None else plain,
-            "message": "",
-            "details": json.dumps(fields),
-        }
+        columns = result.columns
+        counts: dict[str, Any] = {"columns": None}  # the columns are hidden
+        if columns is not None:
+            plain = [column.path for column in columns if column.key is None]
+            counts = {
+                "columns": len(columns),
+                "encrypted_columns": len(columns) - len(plain),
+                "opened_columns": sum(column.has_key is True for column in columns),
+                "plaintext_columns": plain,
+            }
+        return self.make_row(
+            file, describe_inspection(result), result="inspected", failed=False,
+            footer_key=str(result.footer_key), **counts,
+        )  # fmt: skip
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -309,10 +311,7 @@ class RotationJob(Job):
         )
         names = _map_names(files, filesystem)
         for result in results:
-            yield {
-                "path": names[result.path], "result": result.result, "failed": result.failed,
-                "keys": result.keys, "message": result.message,
-            }  # fmt: skip
+            yield {**asdict(result), "path": names[result.path], "failed": result.failed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,14 +341,6 @@ class ScanJob(Job):
             fields = key.fields()
             path = names[fields.pop("file")]
             yield {**fields, "path": path, "failed": key.kind == "error"}
-
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that failed."""
-        failure = describe(error)
-        return {
-            "path": file.name, "kind": "error", "failed": True, "message": failure.message,
-            "word": failure.word,
-        }  # fmt: skip
 
 
 def _explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:

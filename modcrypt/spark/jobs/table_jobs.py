@@ -15,23 +15,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from modcrypt.jobs.key_rotation import What
-from modcrypt.jobs.listing import MakeFilesystem
+from modcrypt.jobs.listing import File
 from modcrypt.keys import Key
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import check_id
 from modcrypt.spark.jobs.driver import (
-    BYTES_PER_TASK,
-    FILES_PER_TASK,
-    apply_root,
-    check_reachable,
+    ConversionOptions,
+    JobOptions,
     check_settings,
     convert_files,
-    files_of,
     folders_of,
-    report_of,
+    run_job,
 )
 from modcrypt.spark.jobs.file_work import InspectionJob, RotationJob, ScanJob, VerificationJob
 from modcrypt.spark.settings import Settings
@@ -57,12 +54,7 @@ def encrypt_table(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str] | None,
     encryption: Settings,
-    *,
-    filesystem: MakeFilesystem | None = None,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Encrypt the plaintext Parquet files of a folder with `encrypt_parquet`.
 
@@ -76,12 +68,7 @@ def encrypt_table(
         destination: Folder for files with the same relative paths; None to replace the files.
         encryption: References to the keys, valid on the driver and on executors; executors
             generate the data keys.
-        filesystem: Function that makes a pyarrow or fsspec filesystem in each process, in which
-            both folders are paths; so no credentials are sent to executors.
-        overwrite: Replace existing destinations that differ.
-        dry_run: Only report what would be done.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `ConversionOptions`.
 
     Returns:
         A row for each file: `path`, `destination`, `result` (`encrypted`, `current`, `planned`,
@@ -98,8 +85,7 @@ def encrypt_table(
     """
     return convert_files(
         spark, source, destination, verb="encrypt", encryption=encryption,
-        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
-        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+        **options,
     )  # fmt: skip
 
 
@@ -108,12 +94,7 @@ def decrypt_table(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str] | None,
     decryption: Settings,
-    *,
-    filesystem: MakeFilesystem | None = None,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Decrypt the files of a folder with `decrypt_parquet`; arguments as in `encrypt_table`.
 
@@ -128,9 +109,7 @@ def decrypt_table(
             settings open none of the first files.
     """
     return convert_files(
-        spark, source, destination, verb="decrypt", decryption=decryption,
-        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
-        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+        spark, source, destination, verb="decrypt", decryption=decryption, **options,
     )  # fmt: skip
 
 
@@ -140,12 +119,7 @@ def rekey_table(
     destination: str | os.PathLike[str] | None,
     decryption: Settings,
     encryption: Settings,
-    *,
-    filesystem: MakeFilesystem | None = None,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Re-encrypt the files of a folder under other keys with `rekey_parquet`; as `encrypt_table`.
 
@@ -160,8 +134,7 @@ def rekey_table(
     """
     return convert_files(
         spark, source, destination, verb="rekey", decryption=decryption, encryption=encryption,
-        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
-        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+        **options,
     )  # fmt: skip
 
 
@@ -176,11 +149,7 @@ def mask_table(
     hashed: Sequence[str] = (),
     drop: Sequence[str] = (),
     hash_key: str | None = None,
-    filesystem: MakeFilesystem | None = None,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Set columns of a folder's files to null, hash or drop them with `mask_parquet`.
 
@@ -200,11 +169,7 @@ def mask_table(
         drop: Columns or groups to remove, as in `mask_parquet`.
         hash_key: Reference to the hash key on the driver and on executors: `file:PATH` or
             `env:NAME`, with the key as hex or base64.
-        filesystem: Function that makes the filesystem, as in `encrypt_table`.
-        overwrite: Replace existing destinations that differ.
-        dry_run: Only report what would be done.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `ConversionOptions`.
 
     Returns:
         As in `encrypt_table`, with the result `masked`.
@@ -218,9 +183,7 @@ def mask_table(
     change = Change(null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop))
     return convert_files(
         spark, source, destination, verb="mask", decryption=decryption, encryption=encryption,
-        change=change, hash_key=hash_key,
-        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
-        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+        change=change, hash_key=hash_key, **options,
     )  # fmt: skip
 
 
@@ -231,12 +194,7 @@ def share_table(
     decryption: Settings,
     encryption: Settings,
     columns: Sequence[str],
-    *,
-    filesystem: MakeFilesystem | None = None,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Copy selected columns of a folder's files under other keys with `share_parquet`.
 
@@ -250,11 +208,7 @@ def share_table(
         decryption: Settings that open the files; keys of other columns are not needed.
         encryption: Settings of the copies.
         columns: Columns or groups to share.
-        filesystem: Function that makes the filesystem, as in `encrypt_table`.
-        overwrite: Replace existing destinations that differ.
-        dry_run: Only report what would be done.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `ConversionOptions`.
 
     Returns:
         As in `encrypt_table`, with the result `shared`.
@@ -268,9 +222,7 @@ def share_table(
         raise ValueError("sharing needs a destination; name a folder")
     return convert_files(
         spark, source, destination, verb="share", decryption=decryption, encryption=encryption,
-        change=Change(only=_to_tuple(columns)),
-        filesystem=filesystem, overwrite=overwrite, dry_run=dry_run,
-        files_per_task=files_per_task, bytes_per_task=bytes_per_task,
+        change=Change(only=_to_tuple(columns)), **options,
     )  # fmt: skip
 
 
@@ -278,10 +230,7 @@ def verify_table(
     spark: SparkSession,
     where: Any,
     decryption: Settings | None = None,
-    *,
-    filesystem: MakeFilesystem | None = None,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[JobOptions],
 ) -> DataFrame:
     """Verify files with `verify_parquet`.
 
@@ -292,9 +241,7 @@ def verify_table(
         spark: Spark session, as in `encrypt_table`.
         where: Path or URL of a folder or file, or a list of them.
         decryption: Settings that open the files; None checks only what is visible without keys.
-        filesystem: Function that makes the filesystem, as in `encrypt_table`.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each file: `path`, `result` (`authentic`; `partial`, no fault, but not everything
@@ -307,24 +254,18 @@ def verify_table(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
             have the AAD prefix that the settings require.
     """
-    files = files_of(where, filesystem)
-    if decryption is not None:
-        check_settings(decryption)
-        decryption = apply_root(decryption, where, filesystem)
-        decryption.check_distinct(file.name for file in files)
-        check_reachable(decryption, files, filesystem)
-    job = VerificationJob(decryption=decryption, filesystem=filesystem)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return run_job(
+        spark, VerificationJob, where, decryption,
+        check=lambda settings, files: settings.check_distinct(file.name for file in files),
+        **options,
+    )  # fmt: skip
 
 
 def inspect_table(
     spark: SparkSession,
     where: Any,
     decryption: Settings | None = None,
-    *,
-    filesystem: MakeFilesystem | None = None,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[JobOptions],
 ) -> DataFrame:
     """Report how files are encrypted and what is readable without keys, with `inspect_parquet`.
 
@@ -333,9 +274,7 @@ def inspect_table(
         where: Path or URL of a folder or file, or a list of them.
         decryption: Settings that open the files, for a fuller report; wrong keys are not an error.
             None for no keys.
-        filesystem: Function that makes the filesystem, as in `encrypt_table`.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each file: `path`, `result` (`inspected`, or an error code), `failed`; as in
@@ -351,13 +290,7 @@ def inspect_table(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    files = files_of(where, filesystem)
-    if decryption is not None:
-        check_settings(decryption)
-        decryption = apply_root(decryption, where, filesystem)
-        check_reachable(decryption, files, filesystem)
-    job = InspectionJob(decryption=decryption, filesystem=filesystem)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return run_job(spark, InspectionJob, where, decryption, **options)
 
 
 def rotate_keys(
@@ -367,10 +300,8 @@ def rotate_keys(
     *,
     what: What = "mek",
     new_master_keys: Mapping[str, str] | None = None,
-    filesystem: MakeFilesystem | None = None,
     dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[JobOptions],
 ) -> DataFrame:
     """Rewrap the keys of files, or re-encrypt them with new keys: `modcrypt.rotate_keys` on Spark.
 
@@ -384,9 +315,7 @@ def rotate_keys(
         what: Level to rotate, as in `modcrypt.rotate_keys`.
         new_master_keys: Mapping of master key ids to the ids that replace them.
         dry_run: Only report what would be done.
-        filesystem: Function that makes the filesystem, as in `encrypt_table`.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each file: `path`, `result` and `message`, as in `modcrypt.RotatedFile`, `failed`,
@@ -397,35 +326,28 @@ def rotate_keys(
     """
     if what not in ("mek", "kek", "dek"):
         raise ValueError('what must be "mek", "kek" or "dek"')
-    check_settings(settings)
-    settings = apply_root(settings, where, filesystem)
     renamed = dict(new_master_keys or {})
     for new_id in renamed.values():
         check_id(new_id)
-    tools = settings.tools()
-    job = RotationJob(
-        settings=settings,
-        what=what,
-        new_master_keys=renamed,
-        dry_run=dry_run,
-        filesystem=filesystem,
-        folders=tuple(folder.name for folder in folders_of(where, filesystem)),
-    )
-    files = files_of(where, filesystem)
-    for new_id in set() if dry_run else set(renamed.values()):
-        tools.wrapper.wrap([Key.generate()], new_id)
-    check_reachable(settings, files, filesystem)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+    def check(settings: Settings, _files: Sequence[File]) -> None:
+        tools = settings.tools()
+        for new_id in set() if dry_run else set(renamed.values()):
+            tools.wrapper.wrap([Key.generate()], new_id)
+
+    check_settings(settings)
+    folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
+    return run_job(
+        spark, RotationJob, where, settings, check=check, what=what, new_master_keys=renamed,
+        dry_run=dry_run, folders=folders, **options,
+    )  # fmt: skip
 
 
 def scan_keys(
     spark: SparkSession,
     where: Any,
     settings: Settings | None = None,
-    *,
-    filesystem: MakeFilesystem | None = None,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[JobOptions],
 ) -> DataFrame:
     """List the master key that protects each file and column: `modcrypt.scan_keys` on Spark.
 
@@ -434,9 +356,7 @@ def scan_keys(
         where: Path or URL of a folder or file, or a list of them.
         settings: Settings with a key service that decrypts encrypted footers, to list the keys of
             columns too; None to list only what is visible without a key.
-        filesystem: Function that makes the filesystem, as in `encrypt_table`.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `JobOptions`.
 
     Returns:
         A row for each key: `path`, `kind`, `column`, `master_key_id`, `version`, `kek_id`,
@@ -445,14 +365,9 @@ def scan_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    files = files_of(where, filesystem)
-    if settings is not None:
-        check_settings(settings)
-        settings = apply_root(settings, where, filesystem)
-        settings.tools()
-        check_reachable(settings, files, filesystem)
-    job = ScanJob(settings=settings, filesystem=filesystem)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return run_job(
+        spark, ScanJob, where, settings, check=lambda settings, _: settings.tools(), **options
+    )
 
 
 def _to_tuple(names: Sequence[str]) -> tuple[str, ...]:
