@@ -130,9 +130,9 @@ def _inspect_each(
 
     with files_bar("Inspecting") as bar:
         inspected = map_files(inspect_file, files, threads=jobs or usable_cores())
-        for number, inspection in enumerate(inspected):
-            bar(number + 1, len(files))
-            yield files[number], inspection
+        for file, inspection in zip(files, inspected, strict=True):
+            bar(len(files))
+            yield file, inspection
 
 
 def _print_failure(file: File, failure: Failure, as_json: bool) -> None:

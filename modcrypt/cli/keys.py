@@ -415,7 +415,7 @@ def rotate(
 
         def progress(file: RotatedFile, total: int) -> None:
             done.append(file)
-            bar(len(done), total)
+            bar(total)
             if as_json:
                 print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
 

@@ -158,13 +158,11 @@ def shred(
 def _run_shredding(paths: list[str], tools: Any, options: dict[str, Any], as_json: bool) -> int:
     from modcrypt.jobs.shredding import shred_keys
 
-    started, count = time.perf_counter(), 0
+    started = time.perf_counter()
     with files_bar("Shredding") as bar:
 
         def progress(file: ShreddedFile, total: int) -> None:
-            nonlocal count
-            count += 1
-            bar(count, total)
+            bar(total)
             if as_json:
                 print_line(json.dumps(_fields(file)))
 
@@ -240,15 +238,8 @@ def _print_summary(
 def _run_proof(paths: list[str], tools: Any, selection: dict[str, Any], as_json: bool) -> int:
     from modcrypt.jobs.shredding_proof import prove_shredded
 
-    count = 0
     with files_bar("Looking") as bar:
-
-        def progress(_file: ProvenFile, total: int) -> None:
-            nonlocal count
-            count += 1
-            bar(count, total)
-
-        proof = prove_shredded(paths, tools, progress=progress, **selection)
+        proof = prove_shredded(paths, tools, progress=lambda _, total: bar(total), **selection)
     if as_json:
         for file in proof.files:
             print_line(json.dumps(file.fields()))

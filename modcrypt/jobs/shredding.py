@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import (
@@ -45,7 +45,7 @@ from modcrypt.jobs.shredding_choice import (
     remove_chosen_entries,
 )
 from modcrypt.kms.audit import AuditEvent
-from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.key_tools import KeyTools, file_event
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
@@ -474,17 +474,8 @@ class _Shredding:
 
     def _record_event(self, place: Place, material: KeyMaterial, columns: tuple[str, ...]) -> None:
         if self._audit is not None:
-            kek_id = None if material.kek_id is None else material.kek_id.hex()
-            self._audit(
-                AuditEvent(
-                    operation="shred",
-                    by="file",
-                    master_key_id=material.master_key_id,
-                    kek_id=kek_id,
-                    file=place.full_name,
-                    columns=columns,
-                )
-            )
+            event = file_event("shred", material, place.full_name, None, "ok")
+            self._audit(replace(event, columns=columns))
 
 
 # --- master keys ---------------------------------------------------------------------------------

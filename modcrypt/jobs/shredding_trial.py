@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -303,23 +303,16 @@ class Trial:
         others = near and match is not None and match[1] not in self._names
         if others or identify(place) in self._judged:
             return []
-        proofs, refusals = [], Refusals(prove=True)
-        for name, text in store.items():
-            try:
-                material = decode_material(text)
-            except KeyMaterialError:
-                proofs.append(replace(_DAMAGED, key=f"key material {name}"))
-                continue
+
+        def may_be_selected(name: str, material: KeyMaterial) -> bool:
             write = write_of(material.others)
             if near and write not in self._writes and not self.is_about(place):
-                continue
+                return False
             if self._wanted.columns:
-                if not self._may_be_of_columns(name, write):
-                    continue
-            elif not self._wanted.covers(material):
-                continue
-            proofs.append(replace(self.try_key(material, refusals), key=f"key material {name}"))
-        return proofs
+                return self._may_be_of_columns(name, write)
+            return self._wanted.covers(material)
+
+        return list(self.try_entries(store, Refusals(prove=True), may_be_selected))
 
     def _may_be_of_columns(self, name: str, write: str | None) -> bool:
         base = STAGED.sub("", name)
@@ -333,6 +326,22 @@ class Trial:
     def covers(self, material: KeyMaterial) -> bool:
         """Return whether a key is selected by its material, or may be by its column."""
         return bool(self._wanted.columns) or self._wanted.covers(material)
+
+    def try_entries(
+        self,
+        entries: Mapping[str, str],
+        refusals: Refusals,
+        select: Callable[[str, KeyMaterial], bool],
+    ) -> Iterator[KeyProof]:
+        """Yield the findings about selected and about damaged entries of key material."""
+        for name, text in entries.items():
+            try:
+                material = decode_material(text)
+            except KeyMaterialError:
+                yield replace(_DAMAGED, key=f"key material {name}")
+                continue
+            if select(name, material):
+                yield replace(self.try_key(material, refusals), key=f"key material {name}")
 
     def try_key(
         self, material: KeyMaterial, refusals: Refusals | None = None, *, kek_alone: bool = False
@@ -432,32 +441,32 @@ class _Keys:
         Raises:
             KeyMaterialError: The key material is damaged.
         """
-        for name, text in (self._load_store() or {}).items():
-            if name in self._used or (of_columns and name.startswith(FOOTER_KEY)):
-                continue
-            try:
-                material = decode_material(text)
-            except KeyMaterialError:
-                yield replace(_DAMAGED, key=f"key material {name}")
-                continue
-            if self._trial.covers(material):
-                yield replace(self._try(material), key=f"key material {name}")
+        return self._try_unused(
+            lambda name: not (of_columns and name.startswith(FOOTER_KEY)),
+            lambda _, material: self._trial.covers(material),
+        )
 
     def try_other_versions(self, references: set[KeyReference]) -> Iterator[KeyProof]:
         """Yield the findings about keys of the same columns that another run has written."""
         names = {ref.name for ref in references}
-        for name, text in (self._load_store() or {}).items() if names else ():
-            if name in self._used or STAGED.sub("", name) not in names:
-                continue
-            try:
-                result = self._try(decode_material(text))
-            except KeyMaterialError:
-                result = _DAMAGED
-            if result.state not in _LOST:
-                why = f"perhaps of another version of the file: {result.why}"
-                yield replace(
-                    _make_result("unknown", why, result.master_key_id), key=f"key material {name}"
-                )
+        if not names:
+            return
+        for proof in self._try_unused(lambda name: STAGED.sub("", name) in names):
+            if proof.state not in _LOST:
+                why = f"perhaps of another version of the file: {proof.why}"
+                yield replace(proof, state="unknown", why=why)
+
+    def _try_unused(
+        self,
+        named: Callable[[str], bool],
+        select: Callable[[str, KeyMaterial], bool] = lambda name, material: True,
+    ) -> Iterator[KeyProof]:
+        entries = {
+            name: text
+            for name, text in (self._load_store() or {}).items()
+            if name not in self._used and named(name)
+        }
+        return self._trial.try_entries(entries, self._refusals, select)
 
 
 _PERHAPS_A_COPY = KeyProof(

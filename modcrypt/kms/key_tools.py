@@ -575,8 +575,8 @@ class _FileKeys:
 
 
 def file_event(
-    operation: Literal["wrap", "unwrap", "rewrap", "seal"], material: KeyMaterial, file: str | None,
-    column: str | None, result: str, count: int = 1,
+    operation: Literal["wrap", "unwrap", "rewrap", "seal", "shred"], material: KeyMaterial,
+    file: str | None, column: str | None, result: str, count: int = 1,
 ) -> AuditEvent:  # fmt: skip
     """Return the audit event for the use of one key of a file."""
     return AuditEvent(

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -27,30 +28,19 @@ def progress_bar(verb: str, total: int | None) -> Iterator[Callable[[int], None]
 
     No bar is wanted if stderr is not a terminal, or NO_COLOR is set and not empty (no-color.org).
     """
-    if not _is_bar_wanted():
-        yield None
-        return
-    bar = _Bar(verb, total)
-    try:
-        yield bar.update
-    finally:
-        bar.close()
+    with _open_bar(verb, total) as bar:
+        yield None if bar is None else bar.update
 
 
 @contextmanager
-def files_bar(verb: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with the numbers of finished files and of all files.
+def files_bar(verb: str) -> Iterator[Callable[[int], object]]:
+    """Yield a function to call after each file with the number of all files.
 
     The bar appears under the conditions of `progress_bar`.
     """
-    if not _is_bar_wanted():
-        yield lambda done, total: None
-        return
-    bar = _Bar(verb, None, files=True)
-    try:
-        yield bar.update
-    finally:
-        bar.close()
+    with _open_bar(verb, None, files=True) as bar:
+        done = count(1)
+        yield lambda total: None if bar is None else bar.update(next(done), total)
 
 
 @contextmanager
@@ -64,14 +54,19 @@ def batch_bar(verb: str, files: int, total: int | None) -> Iterator[Callable[[in
         files: Number of files.
         total: Number of bytes in all files; None if it is unknown.
     """
-    if not _is_bar_wanted():
-        yield lambda done, files_done: None
-        return
-    bar = _Bar(verb, total, of_files=files)
+    with _open_bar(verb, total, of_files=files) as bar:
+        yield lambda done, files_done: None if bar is None else bar.update(done, None, files_done)
+
+
+@contextmanager
+def _open_bar(verb: str, total: int | None, **kind: Any) -> Iterator[_Bar | None]:
+    """Yield a bar, which is closed at the end; None if no bar is wanted."""
+    bar = _Bar(verb, total, **kind) if _is_bar_wanted() else None
     try:
-        yield lambda done, files_done: bar.update(done, files_done=files_done)
+        yield bar
     finally:
-        bar.close()
+        if bar is not None:
+            bar.close()
 
 
 def _is_bar_wanted() -> bool:

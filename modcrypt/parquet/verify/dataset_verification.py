@@ -266,14 +266,12 @@ class _FileRun:
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")
         try:
             part, _ = identify_part(source, known, template, self._list_likely_parts(number))
-        except KeyMaterialError as error:
-            self.unidentified[number] = f"{type(error).__name__}: {error}"
-            return properties
-        except KeyRetrievalError:  # verifying the file reports it
-            self._trust_stored_prefix(number, source, template)
-            return properties
         except ModcryptError as error:
-            self.unidentified[number] = f"{type(error).__name__}: {error}"
+            is_key_missing = isinstance(error, KeyRetrievalError)
+            if is_key_missing and not isinstance(error, KeyMaterialError):
+                self._trust_stored_prefix(number, source, template)  # verifying reports the error
+            else:
+                self.unidentified[number] = f"{type(error).__name__}: {error}"
             return properties
         self.parts[number] = part
         return replace(known, aad_prefix=template.prefix(part))
