@@ -155,6 +155,28 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
             assert results <= failed or number == 0, command
 
 
+def test_several_paths_and_scans_are_examined_as_by_a_local_run(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    run("encrypt", *keys, "lake", "out")
+    out = tmp_path / "out"
+    (out / "none.parquet").write_bytes(b"no Parquet file")
+    two = out / NAMES[0], out / NAMES[2]
+    commands: list[tuple[object, ...]] = [
+        ("verify", *keys[:2], "--strict", *two), ("verify", *keys, "--strict", *two),
+        ("verify", lake, out), ("inspect", lake, out), ("keys", "scan", out),
+    ]  # fmt: skip
+    for command in commands:
+        found = []
+        for on in ((), ("--spark", "here")):
+            result = CliRunner().invoke(program, [*map(str, command), *on, "--json"])
+            rows = lines(result)
+            for row in rows:
+                row.pop("seconds", None)
+            found.append((result.exit_code, sorted(rows, key=json.dumps)))
+        assert found[0] == found[1], command
+
+
 def _without_places(rows: list[dict[str, Any]], where: str, folder: str) -> list[dict[str, Any]]:
     """Return rows in order, without durations and without what distinguishes two runs."""
     text = json.dumps(rows).replace(f"{folder}/", "").replace(f"{where}/", "")
