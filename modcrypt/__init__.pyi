@@ -56,6 +56,7 @@ from modcrypt.kms.policy import Policy as Policy
 from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client
+from modcrypt.kms.settings import Settings as Settings
 from modcrypt.parquet.arrow.parquet_file import ParquetFile as ParquetFile
 from modcrypt.parquet.arrow.view import open_parquet as open_parquet
 from modcrypt.parquet.arrow.writer import ParquetWriter as ParquetWriter

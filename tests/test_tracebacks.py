@@ -15,16 +15,15 @@ import pytest
 import modcrypt as mc
 from modcrypt import Key, Keyring, KeyTools, Policy, StandardKeyMetadata, ags1
 from modcrypt.aead import GcmCipher
-from modcrypt.cli import key_refs
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
 from modcrypt.iceberg.keys.wrapping_keys import MasterKeys
 from modcrypt.keys import as_key
 from modcrypt.kms import client as kms
 from modcrypt.kms import wrapped_key_metadata as sealed_metadata
+from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
-from modcrypt.spark.settings import read_key
 from modcrypt.tracebacks import hide_frames
 from tests.support.cases import each_case
 from tests.support.frame_watch import carried
@@ -400,12 +399,10 @@ def test_no_error_about_a_reference_carries_what_is_there(
         os.write(write, text)
         os.close(write)
         for call in (
-            lambda: key_refs.read_key_file(str(path), "footer key"),
-            lambda: key_refs.read_key_env("SOME_KEY", "footer key"),
-            lambda r=read: key_refs.read_key_fd(r, "footer key"),
-            lambda: key_refs.read_metadata_file(str(path)),
-            lambda: read_key(f"file:{path}"),
-            lambda: read_key("env:SOME_KEY"),
+            lambda: read_key(f"file:{path}", "footer key"),
+            lambda: read_key("env:SOME_KEY", "footer key"),
+            lambda r=read: read_key(f"fd:{r}", "footer key"),
+            lambda: read_metadata_file(str(path)),
             lambda: mc.open_kms("env:SOME_KEY"),
         ):
             check(call, ODD)

@@ -17,18 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 import modcrypt
-from modcrypt.cli import key_refs
 from modcrypt.cli.options.kms_options import (
-    Service,
     default_key,
     master_keys_option,
     refuse,
     service_options,
+    service_settings,
 )
 from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import (
@@ -38,12 +37,17 @@ from modcrypt.cli.shared import (
     force_option,
     json_option,
     key_options,
+    make_reference,
     prefix_options,
     print_line,
     read_aad_prefix,
     read_key,
     threads_option,
+    warn_if_shared,
 )
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.kms.settings import Settings
 
 __all__ = ["ags1"]
 
@@ -171,21 +175,21 @@ def encrypt(
     keeper: AbstractContextManager[_MetadataFile | None]
     if new_key_metadata is None:
         refuse({"key_length", "master_key"}, "this needs --new-key-metadata")
-        key, aad_prefix = _read_key_and_prefix(source, **references)
+        key, aad_prefix = _read_key_and_prefix(source, references)
         keeper = nullcontext()
     else:
-        service = _parse_service(source, references)
-        if any(value is not None for value in references.values()):
+        settings = _parse_service(source, references)
+        if any(references[name] is not None for name in references.keys() & _KEY_PARAMETERS):
             raise click.UsageError(
                 "--new-key-metadata makes key and AAD prefix; omit other options for them"
             )
         length = int(key_length or 16)
         key, aad_prefix = modcrypt.StandardKeyMetadata.generate(length), None
-        if not service.named:
+        if settings is None:
             refuse({"master_key"}, "this needs --kms or --policy")
         kept = keeper = _MetadataFile(new_key_metadata, key, source, destination, force=force)
-        if service.named:
-            kept.encode = _make_metadata_encrypter(service, master_key, length)
+        if settings is not None:
+            kept.encode = _make_metadata_encrypter(settings, master_key, length)
     with _open_input(source) as file, _open_output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
@@ -297,32 +301,28 @@ _TITLES = (
 
 
 def _read_key_and_prefix(
-    source: str,
-    *,
-    key_file: str | None,
-    key_env: str | None,
-    key_fd: int | None,
-    key_metadata_file: str | None,
-    aad_prefix: str | None,
-    aad_prefix_hex: str | None,
-    aad_prefix_file: str | None,
-    **of_service: Any,
+    source: str, options: dict[str, Any]
 ) -> tuple[modcrypt.Key | modcrypt.StandardKeyMetadata, bytes | None]:
-    service = _parse_service(source, of_service)
-    if source == "-" and key_fd == 0:
+    settings, key_metadata_file = _parse_service(source, options), options["key_metadata_file"]
+    if source == "-" and options["key_fd"] == 0:
         raise click.UsageError("standard input cannot be both SOURCE and key")
-    if service.named and key_metadata_file is None:
+    if settings is not None and key_metadata_file is None:
         raise click.UsageError(
             "--kms and --policy need --new-key-metadata, whose file they encrypt, or "
             "--key-metadata-file, which they decrypt"
         )
-    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
-    key = read_key(key_file, key_env, key_fd, "key")
+    prefix = read_aad_prefix(options)
+    key = read_key(make_reference(options, "--key"), "key")
     if key_metadata_file is not None:
         if key is not None:
             raise click.UsageError("--key-metadata-file contains the key; omit other key options")
-        unseal = _make_metadata_decrypter(service) if service.named else None
-        return key_refs.read_metadata_file(key_metadata_file, unseal), prefix
+        from modcrypt.kms.key_references import read_metadata_file  # not to be loaded for the help
+
+        if settings is None:  # other users may read encrypted metadata
+            warn_if_shared(f"file:{key_metadata_file}", kind="key metadata file")
+            return read_metadata_file(key_metadata_file), prefix
+        tools = settings.tools()
+        return read_metadata_file(key_metadata_file, tools.open_key_metadata), prefix
     if key is None:
         raise click.UsageError(
             "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; encrypt "
@@ -331,17 +331,29 @@ def _read_key_and_prefix(
     return key, prefix
 
 
-def _parse_service(source: str, options: dict[str, Any]) -> Service:
-    service = Service(options)
-    if source == "-" and service.passphrase.fd == 0:
+_KEY_PARAMETERS = {
+    "key_file", "key_env", "key_fd", "key_metadata_file", "aad_prefix", "aad_prefix_hex",
+    "aad_prefix_file",
+}  # fmt: skip
+
+
+def _parse_service(source: str, options: dict[str, Any]) -> Settings | None:
+    settings = service_settings(options)
+    if source == "-" and options["passphrase_fd"] == 0:
         raise click.UsageError("standard input cannot be both SOURCE and passphrase")
-    return service
+    return settings
 
 
-def _make_metadata_encrypter(service: Service, master_key: str | None, key_length: int) -> Encode:
+def _make_metadata_encrypter(settings: Settings, master_key: str | None, key_length: int) -> Encode:
     """Return a function that encrypts key metadata; its KEK is wrapped now, before any work."""
-    tools = service.tools(keep_keks=True)
-    default = default_key(tools) if service.policy is None else service.policy.footer_key
+    from modcrypt.kms.policy import MAX_CACHE_LIFETIME  # the KEK must last for the whole stream
+
+    policy = settings.policy
+    aad = "" if policy is None else policy.kms_aad or ""
+    tools = modcrypt.KeyTools(
+        settings.client, kms_aad=aad, cache_lifetime_seconds=MAX_CACHE_LIFETIME
+    )
+    default = default_key(settings) if policy is None else policy.footer_key
     master = default if master_key is None else master_key
     if master is None:
         raise click.UsageError("the URI names no master key; name it by --master-key ID")
@@ -350,20 +362,13 @@ def _make_metadata_encrypter(service: Service, master_key: str | None, key_lengt
     return lambda metadata: tools.seal_key_metadata(metadata, master)
 
 
-def _make_metadata_decrypter(service: Service) -> Callable[[bytes], modcrypt.StandardKeyMetadata]:
-    def decrypt(data: bytes) -> modcrypt.StandardKeyMetadata:
-        return service.tools().open_key_metadata(data)
-
-    return decrypt
-
-
 def _reading_arguments(
     source: str, *, length: int | None, unverified_length: bool, **references: Any
 ) -> dict[str, Any]:
     """Return key, AAD prefix and length as arguments of the library."""
     if length is not None and unverified_length:
         raise click.UsageError("--length and --unverified-length exclude each other")
-    key, aad_prefix = _read_key_and_prefix(source, **references)
+    key, aad_prefix = _read_key_and_prefix(source, references)
     from modcrypt.ags1.lengths import trusted_length  # not to be loaded for the help
 
     trusted = modcrypt.UNVERIFIED if unverified_length else length

@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.parquet_options import decryption_properties, encryption_properties
+from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
 from modcrypt.cli.output.failures import common_code, show, use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
 from modcrypt.cli.shared import combine_options, format_table, print_line
 from modcrypt.cli.spark import (
     SHOWN,
-    decryption_settings,
-    encryption_settings,
     iterate_rows,
     refuse_local_options,
     spark_option,
@@ -178,12 +176,11 @@ class Batch:
                 raise exists_error(destination)
             self._destination = None
 
-    def encryption(self, options: dict[str, Any], audit: str | None = None, new: str = "") -> Any:
+    def encryption(self, options: dict[str, Any], new: str = "") -> Any:
         """Return the properties of the new files, or references to their keys for Spark.
 
         Args:
             options: Values of `encryption_options`.
-            audit: File that records the uses of keys.
             new: Beginning of the options' parameter names.
 
         Raises:
@@ -191,9 +188,10 @@ class Batch:
                 AAD prefix.
             ValueError: A key or the policy is invalid.
         """
+        settings = encryption_settings(options, new)
         if self._master is not None:
-            return encryption_settings(options, new)
-        properties = encryption_properties(audit, new, **options)
+            return settings
+        properties = settings.encryption()
         if not self._is_folder:
             return properties
         properties = self._set_root(properties, self._destination or self._source)
@@ -214,13 +212,14 @@ class Batch:
         Raises:
             click.UsageError: The options contradict each other, or columns would be lost.
         """
+        settings = decryption_settings(options)
         if self._master is not None:
-            return decryption_settings(options)
+            return settings
         if self._destination is None and options.get("on_missing_key", "error") != "error":
             raise click.UsageError(
                 "--in-place would permanently lose columns without a key; write to a DESTINATION"
             )
-        properties = decryption_properties(**options)
+        properties = settings.decryption()
         return self._set_root(properties, self._source) if self._is_folder else properties
 
     def _set_root(self, properties: Any, folder: Folder) -> Any:

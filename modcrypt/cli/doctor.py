@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli import key_refs
-from modcrypt.cli.options.kms_options import Service, service_options
-from modcrypt.cli.options.parquet_options import parquet_key_options
-from modcrypt.cli.options.passphrases import passphrase_of_uri
+import modcrypt
+from modcrypt.cli.options.kms_options import service_options, service_settings
+from modcrypt.cli.options.parquet_options import key_references, parquet_key_options
 from modcrypt.cli.output.failures import explain, printable, use_option_names
-from modcrypt.cli.shared import json_option, print_line, read_key, root_option
+from modcrypt.cli.shared import json_option, print_line, root_option
 from modcrypt.errors import KeyRetrievalError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.kms.client import KmsClient
+    from modcrypt.kms.settings import Settings
     from modcrypt.machine_checks import Check
 
 __all__ = ["doctor"]
@@ -63,10 +63,6 @@ def doctor(
     *,
     files: tuple[str, ...],
     logs: tuple[str, ...],
-    key_file: str | None,
-    key_env: str | None,
-    key_fd: int | None,
-    column_key_refs: tuple[str, ...],
     offline: bool,
     strict: bool,
     as_json: bool,
@@ -79,9 +75,9 @@ def doctor(
     record. It searches the logs for keys that options give or that it opens. It prints no secret.
     The exit code is 1 if a check fails.
     """
-    footer = read_key(key_file, key_env, key_fd, "footer key")
-    column_keys = key_refs.read_column_keys(column_key_refs)
-    examination = _Examination(options, footer, column_keys)
+    explicit = modcrypt.Settings(**key_references(options))
+    _ = explicit.keys  # raises if a key cannot be read
+    examination = _Examination(options, explicit)
     checks: list[Check] = []
     for check in examination.checks(files, logs, offline=offline):
         if not as_json:
@@ -106,13 +102,10 @@ def _print_check(check: Check, previous_advice: str) -> None:
 class _Examination:
     """The checks that the options select."""
 
-    def __init__(
-        self, options: dict[str, Any], footer: Key | None, column_keys: dict[str, Key]
-    ) -> None:
-        self._root: str | None = options.pop("root")
+    def __init__(self, options: dict[str, Any], explicit: Settings) -> None:
         self._options = options
-        self._footer, self._column_keys = footer, column_keys
-        self._service: Service | None = None
+        self._explicit = explicit
+        self._service: Settings | None = None
         self._client: KmsClient | None = None
 
     def checks(
@@ -143,21 +136,21 @@ class _Examination:
                 self._options["policy_file"] = None
                 if kms is None:
                     return
-        service = Service(self._options)
-        if kms is not None or (service.policy is not None and service.policy.kms is not None):
-            self._service = service
+            if kms is None and modcrypt.Policy.load(path).kms is None:
+                return
+        self._service = service_settings(self._options)
 
     def _secret_files(self) -> Iterator[Check]:
         from modcrypt.checkup import keyring, secret_file
-        from modcrypt.kms.keyring.keyring import keyring_path
+        from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
 
         service = self._service
-        if service is None or not service.is_keyring:
+        if service is None or not service.uri.startswith("file:"):
             return
         yield from keyring(keyring_path(service.uri))
-        by_uri = passphrase_of_uri(service.uri)
-        path = service.passphrase.file or (by_uri.file if by_uri is not None else None)
-        if path is not None:
+        reference = passphrase_of_uri(service.uri) or service.passphrase or ""
+        kind, _, path = reference.partition(":")
+        if kind == "file":
             yield secret_file(os.path.expanduser(path), "passphrase file")
 
     def _key_service(self, offline: bool) -> Iterator[Check]:
@@ -171,7 +164,7 @@ class _Examination:
             yield Check(check="key service", state="hint", message="not asked: --offline")
             return
         try:
-            self._client = service.client()
+            self._client = service.client
         except (KeyRetrievalError, ValueError, OSError, ImportError, click.ClickException) as error:
             message = explain(error, [service.uri]).message  # hides secrets in the URI
             yield Check(check="key service", state="fail", message=message)
@@ -208,7 +201,6 @@ class _Examination:
         return [master.id for master in masters if master.enabled][:MAX_PROBED]
 
     def _file(self, path: str) -> Iterator[Check]:
-        import modcrypt
         from modcrypt import checkup
         from modcrypt.parquet.datasets.discovery import is_dataset
 
@@ -217,25 +209,20 @@ class _Examination:
             return
         decryption = tools = None
         if self._service is not None and self._client is not None:
-            policy = self._service.policy
-            tools = (
-                modcrypt.KeyTools(self._client)
-                if policy is None
-                else modcrypt.KeyTools.from_policy(policy, kms=self._client)
-            )
-            folder = path if is_dataset(path, None) else None
-            decryption = tools.decryption(policy, root=self._root or folder)
-        elif self._footer is not None:
-            decryption = modcrypt.FileDecryptionProperties(
-                footer_key=self._footer, column_keys=self._column_keys
-            )
+            settings = self._service
+            if is_dataset(path, None):
+                settings = settings.under(path)
+            tools, decryption = settings.tools(), settings.decryption()
+        elif self._explicit.footer_key is not None:
+            decryption = self._explicit.decryption()
         yield from checkup.parquet_file(path, tools, decryption)
 
     def _keys_to_find(self) -> list[Key]:
         """Return the keys to search for: those of the options, and those in a keyring."""
         from modcrypt.kms.keyring.keyring import Keyring
 
-        wanted = [*([] if self._footer is None else [self._footer]), *self._column_keys.values()]
+        footer, columns = self._explicit.keys
+        wanted = [*([] if footer is None else [footer]), *columns.values()]
         if isinstance(self._client, Keyring):
             masters = self._client._load_current().masters.values()
             versions = (version.key for master in masters for version in master.versions)

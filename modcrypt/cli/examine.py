@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.options.parquet_options import decryption_properties
+from modcrypt.cli.options.parquet_options import decryption_settings
 from modcrypt.cli.shared import combine_options
 from modcrypt.cli.spark import is_any_typed
 
@@ -37,7 +37,7 @@ def properties_of_options(
     """Return the properties that the options set; None if no option is typed."""
     if not is_any_typed(reading):
         return None
-    properties = decryption_properties(**reading)
+    properties = decryption_settings(reading).decryption()
     from modcrypt.jobs.listing import Folder
 
     if len(paths) == 1 and Folder.at(paths[0]).is_folder:

@@ -12,7 +12,7 @@ import click
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
-from modcrypt.cli.options.parquet_options import parquet_key_options
+from modcrypt.cli.options.parquet_options import decryption_settings, parquet_key_options
 from modcrypt.cli.output.failures import (
     Failure,
     common_code,
@@ -31,7 +31,6 @@ from modcrypt.cli.shared import (
 )
 from modcrypt.cli.spark import (
     SHOWN,
-    decryption_settings,
     is_any_typed,
     print_report,
     refuse_local_options,

@@ -10,10 +10,10 @@ import click
 
 import modcrypt
 from modcrypt.cli.options.kms_options import (
-    Service,
     audit_option,
     reading_service_options,
     refuse,
+    service_settings,
 )
 from modcrypt.cli.output.failures import exit_code, printable, use_option_names
 from modcrypt.cli.shared import (
@@ -23,7 +23,6 @@ from modcrypt.cli.shared import (
     root_option,
 )
 from modcrypt.cli.spark import (
-    decryption_settings,
     iterate_rows,
     print_report,
     refuse_local_options,
@@ -50,8 +49,7 @@ Examples: without any key; also columns in files with encrypted footers
 @spark_option
 @lines_option
 def scan(
-    *, paths: tuple[str, ...], audit: str | None, spark_master: str | None, as_json: bool,
-    **options: Any,
+    *, paths: tuple[str, ...], spark_master: str | None, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """List the master key that protects each file and column.
 
@@ -62,11 +60,10 @@ def scan(
     """
     if spark_master is not None:
         return _scan_on_spark(spark_master, paths, options, as_json=as_json)
-    service = Service(options)
+    settings = service_settings(options)
     tools = decryption = None
-    if service.named:
-        tools = service.tools(audit)
-        decryption = tools.decryption(service.policy, root=options["root"])
+    if settings is not None:
+        tools, decryption = settings.tools(), settings.decryption()
     else:
         refuse({"audit", "master_keys"}, "this needs --kms or --policy")
     scan_results = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
@@ -76,7 +73,7 @@ def scan(
     rows = [_scan_row(key) for key in scanned if key.kind != "error"]
     titles = ("file", "column", "master key", "version", "KEK", "storage")
     print_line(format_table(titles, rows, left=(0, 1, 2, 4, 5)))
-    if not service.named and any(key.kind == "hidden" for key in scanned):
+    if settings is None and any(key.kind == "hidden" for key in scanned):
         print_line("(encrypted): pass --kms to list the keys of columns, if there are any")
     failures = [key for key in scanned if key.kind == "error"]
     for failure in failures:
@@ -110,8 +107,7 @@ def _scan_on_spark(
     master: str, paths: Sequence[str], options: dict[str, Any], *, as_json: bool
 ) -> int:
     """Run `keys scan`, printing numbers of files for people; return the exit code."""
-    named = Service(dict(options)).named
-    settings = decryption_settings(options) if named else None
+    settings = service_settings(options)
     refuse_local_options()
     with start_spark(master, "keys scan") as spark:
         from modcrypt.spark.jobs.table_jobs import scan_keys

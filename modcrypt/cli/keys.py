@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import modcrypt
-from modcrypt.cli import key_refs
 from modcrypt.cli.key_scan import scan
 from modcrypt.cli.options.kms_options import (
-    Service,
     audit_option,
     parse_pairs,
     reading_service_options,
     refuse,
+    required_service,
     service_options,
 )
 from modcrypt.cli.output.failures import exit_code, printable, use_option_names
@@ -30,23 +29,20 @@ from modcrypt.cli.shared import (
     format_table,
     json_option,
     lines_option,
+    make_reference,
     print_line,
+    read_key,
     root_option,
     threads_option,
 )
-from modcrypt.cli.spark import (
-    decryption_settings,
-    print_report,
-    spark_option,
-    start_spark,
-)
+from modcrypt.cli.spark import print_report, refuse_local_options, spark_option, start_spark
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_rotation import RotatedFile
     from modcrypt.kms.client import MasterKey
-    from modcrypt.spark.settings import Settings
+    from modcrypt.kms.settings import Settings
 
 __all__ = ["keys"]
 
@@ -136,8 +132,6 @@ def create(
     *,
     key_id: str,
     plaintext: bool,
-    import_file: str | None,
-    import_env: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -146,48 +140,53 @@ def create(
     ID names the key, which has 256 bits. A keyring is one file, encrypted under a passphrase, or
     unencrypted with --plaintext.
     """
-    service = Service(options)
-    if not service.is_keyring:
+    settings = required_service(options)
+    is_keyring = settings.uri.startswith("file:")
+    if not is_keyring:
         refuse({"plaintext", "import_file", "import_env"}, "this needs a keyring, --kms file:PATH")
     if plaintext:
         refuse(
             {"passphrase_file", "passphrase_env", "passphrase_fd"},
             "--plaintext creates a keyring without a passphrase",
         )
-    more = _read_imported_key(import_file, import_env)
+    imported = make_reference({**options, "import_fd": None}, "--import")
+    value = read_key(imported, "imported key")
+    more = {} if value is None else {"value": value}
     client: Any = (
-        _open_or_create_keyring(service, plaintext, key_id)
-        if service.is_keyring
-        else service.client()
+        _open_or_create_keyring(settings, plaintext, key_id) if is_keyring else settings.client
     )
     master = _admin_method(client, "create_key")(key_id, **more)
     _print_master("created", master, as_json)
 
 
-def _read_imported_key(file: str | None, env: str | None) -> dict[str, Any]:
-    """Return the value of an existing key as arguments of `create_key`."""
-    if file is not None and env is not None:
-        raise click.UsageError("--import-file and --import-env exclude each other")
-    if file is not None:
-        return {"value": key_refs.read_key_file(file, "imported key")}
-    return {} if env is None else {"value": key_refs.read_key_env(env, "imported key")}
-
-
-def _open_or_create_keyring(service: Service, plaintext: bool, key_id: str) -> Any:
-    from modcrypt.kms.keyring.keyring import check_key_id, keyring_path
+def _open_or_create_keyring(settings: Settings, plaintext: bool, key_id: str) -> Any:
+    from modcrypt.kms.keyring.keyring import check_key_id
 
     check_key_id(key_id)  # before an empty keyring is created
     try:
         if not plaintext:
-            return service.client()
-        return modcrypt.open_kms(service.uri)
+            return settings.client
+        return modcrypt.open_kms(settings.uri)
     except FileNotFoundError:
-        path = keyring_path(service.uri)
+        return _create_keyring(settings, plaintext)
     except modcrypt.KeyAccessDeniedError:
         if not plaintext:
             raise
         raise click.UsageError("the keyring exists and is encrypted; omit --plaintext") from None
-    return service.new_keyring(path, plaintext=plaintext)
+
+
+def _create_keyring(settings: Settings, plaintext: bool) -> Any:
+    from modcrypt.kms.keyring.keyring import keyring_path
+    from modcrypt.kms.keyring.keyring_passphrase import PROMPT, ask_passphrase
+
+    path = keyring_path(settings.uri)
+    if plaintext:
+        return modcrypt.Keyring.create(path, plaintext=True)
+    if settings.passphrase != PROMPT:
+        return modcrypt.Keyring.create(path, passphrase=settings.asker)
+    name = settings.uri.partition("#")[0].partition("?")[0]
+    passphrase = ask_passphrase(f"the new {name}", twice=True)
+    return modcrypt.Keyring.create(path, passphrase=passphrase)
 
 
 @keys.command("list", epilog=_LIST_EXAMPLE)
@@ -195,7 +194,7 @@ def _open_or_create_keyring(service: Service, plaintext: bool, key_id: str) -> A
 @json_option
 def list_(*, as_json: bool, **options: Any) -> None:
     """List the master keys, without their values."""
-    master_keys: list[MasterKey] = _admin_method(Service(options).client(), "list_keys")()
+    master_keys: list[MasterKey] = _admin_method(required_service(options).client, "list_keys")()
     if as_json:
         print_line(json.dumps({"keys": [asdict(master) for master in master_keys]}))
         return
@@ -218,7 +217,7 @@ def disable(*, key_id: str, version: int | None, as_json: bool, **options: Any) 
     With --version, only versions up to that one, which is not the newest, are disabled. Files
     whose keys the master key ID wrapped become unreadable: rotate them first.
     """
-    change = _admin_method(Service(options).client(), "disable_key")
+    change = _admin_method(required_service(options).client, "disable_key")
     _print_master("disabled", change(key_id, version), as_json, version)
 
 
@@ -232,7 +231,7 @@ def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -
 
     ID is the master key.
     """
-    change = _admin_method(Service(options).client(), "enable_key")
+    change = _admin_method(required_service(options).client, "enable_key")
     _print_master("enabled", change(key_id, version), as_json, version)
 
 
@@ -248,18 +247,18 @@ def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **opt
     The data whose keys the master key ID wrapped is lost, unless a copy of the key exists, for
     example in a backup.
     """
-    service = Service(options)
+    settings = required_service(options)
     if not yes:
         raise click.UsageError(
             "destroying a key permanently loses all that it wrapped; pass --yes to do it"
         )
     from modcrypt.kms.client import MasterKey
 
-    if version is not None and not service.is_keyring:
+    if version is not None and not settings.uri.startswith("file:"):
         raise click.UsageError(
             "--version needs a keyring; this service can only destroy whole keys"
         )
-    change = _admin_method(service.client(), "destroy_key")
+    change = _admin_method(settings.client, "destroy_key")
     master = change(key_id) if version is None else change(key_id, version)
     gone = MasterKey(id=key_id, enabled=False, destroyed=True)
     _print_master("destroyed", master or gone, as_json, version)
@@ -357,7 +356,6 @@ def rotate(
     dry_run: bool,
     accept: tuple[str, ...],
     threads: int | None,
-    audit: str | None,
     spark_master: str | None,
     as_json: bool,
     **options: Any,
@@ -371,10 +369,9 @@ def rotate(
     """
     from modcrypt.jobs.run_record import has_unfinished_rotation
 
-    settings = None
     if spark_master is not None:
-        settings = decryption_settings({**options, "accept": accept})
-    service = Service(options)
+        refuse_local_options()
+    settings = required_service(options).evolve(algorithms=accept or None)
     renamed = parse_pairs(new_master_keys, "--new-master-key", "OLD=NEW")
     if not paths:
         if key_id is None:
@@ -387,7 +384,7 @@ def rotate(
         local = local_path(path)
         if local is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    tools = service.tools(audit)
+    tools = settings.tools()
     if key_id is not None:
         resumes = record is not None and has_unfinished_rotation(record, what, renamed)
         if resumes:
@@ -404,12 +401,10 @@ def rotate(
             _print_master("rotated", master, as_json)
     if not paths:
         return 0
-    if spark_master is not None and settings is not None:
+    if spark_master is not None:
         return _rotate_on_spark(
             spark_master, paths, settings, dry_run, as_json, what=what, new_master_keys=renamed
         )
-    arguments: dict[str, Any] = {"algorithms": accept} if accept else {}
-    arguments["root"] = options["root"]
     started, done = time.perf_counter(), list[modcrypt.RotatedFile]()
     with files_bar("Rotating") as bar:
 
@@ -424,9 +419,7 @@ def rotate(
             tools,
             what=what,
             new_master_keys=renamed,
-            decryption=tools.decryption(service.policy, **arguments)
-            if service.policy or accept
-            else None,
+            decryption=settings.decryption() if settings.policy or accept else None,
             record=record,
             dry_run=dry_run,
             threads=threads,

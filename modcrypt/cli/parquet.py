@@ -48,7 +48,7 @@ with the master keys of a keyring
 @in_place_option
 @batch_options
 @output_options
-def encrypt(*, source: str, destination: str | None, audit: str | None, **options: Any) -> int:
+def encrypt(*, source: str, destination: str | None, **options: Any) -> int:
     """Encrypt a Parquet file, or all files of a folder.
 
     SOURCE and DESTINATION are both files or both folders: paths or, with fsspec installed, URLs.
@@ -60,7 +60,7 @@ def encrypt(*, source: str, destination: str | None, audit: str | None, **option
     DESTINATION, and {name} for its name.
     """
     batch = Batch("encrypt", source, destination, options)
-    return batch.run(encryption=batch.encryption(options, audit))
+    return batch.run(encryption=batch.encryption(options))
 
 
 @click.command(epilog=_DECRYPT_EXAMPLE)

@@ -22,8 +22,8 @@ from modcrypt.cli.options.parquet_options import (
     output_options,
     parquet_key_options,
 )
-from modcrypt.cli.shared import prefix_options, read_key, root_option
-from modcrypt.cli.spark import hash_key_reference, is_any_typed
+from modcrypt.cli.shared import make_reference, prefix_options, read_key, root_option
+from modcrypt.cli.spark import is_any_typed
 
 __all__ = ["mask", "rekey", "share"]
 
@@ -84,9 +84,9 @@ def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def _new_encryption(batch: Batch, options: dict[str, Any]) -> Any:
     """Return the encryption of the new files; remove its options from a command's."""
-    new = _take_new_options(options)
+    new = {**_take_new_options(options), "audit": options["audit"]}
     with _use_new_option_names():
-        return batch.encryption(new, options["audit"], _NEW)
+        return batch.encryption(new, _NEW)
 
 
 def _has_new_options() -> bool:
@@ -219,9 +219,6 @@ def mask(
     null: tuple[str, ...],
     hashed: tuple[str, ...],
     drop: tuple[str, ...],
-    hash_key_file: str | None,
-    hash_key_env: str | None,
-    hash_key_fd: int | None,
     **options: Any,
 ) -> int:
     """Remove, null or hash columns of encrypted files.
@@ -235,7 +232,8 @@ def mask(
         raise click.UsageError("no column is named; use --null, --hash or --drop")
     on_spark = options["spark_master"] is not None
     batch = Batch("mask", source, destination, options)
-    hash_key = _hash_key(hash_key_file, hash_key_env, hash_key_fd, bool(hashed), on_spark)
+    reference = _hash_key_reference(options, bool(hashed))
+    hash_key = reference if on_spark else read_key(reference, "key of the hashes")
     encryption = _new_encryption(batch, options) if _has_new_options() else None
     _take_new_options(options)
     return batch.run(
@@ -244,24 +242,24 @@ def mask(
     )  # fmt: skip
 
 
-def _hash_key(
-    file: str | None, env: str | None, fd: int | None, needed: bool, on_spark: bool
-) -> Any:
-    """Return the hash key, or the reference to it for Spark.
+_HASH_KEY = ("hash_key_file", "hash_key_env", "hash_key_fd")
+
+
+def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
+    """Return the reference to the hash key, and remove its options from a command's.
 
     There must be one if, and only if, columns are hashed.
     """
+    reference = make_reference(options, "--hash-key")
+    for name in _HASH_KEY:
+        del options[name]
     if not needed:
-        refuse(
-            {"hash_key_file", "hash_key_env", "hash_key_fd"}, "name the columns to hash by --hash"
-        )
-    elif file is None and env is None and fd is None:
+        refuse(_HASH_KEY, "name the columns to hash by --hash")
+    elif reference is None:
         raise click.UsageError(
             "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
         )
-    if on_spark:
-        return hash_key_reference(file, env)
-    return read_key(file, env, fd, "key of the hashes", "--hash-key")
+    return reference
 
 
 @_with_new_options

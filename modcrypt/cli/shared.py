@@ -7,16 +7,18 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from modcrypt.cli import key_refs
 from modcrypt.cli.output.failures import printable
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.keys import Key
+from modcrypt.key_text import looks_like_key
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.keys import Key
 
 __all__ = [
     "SIGPIPE_EXIT",
@@ -28,6 +30,7 @@ __all__ = [
     "json_option",
     "key_options",
     "lines_option",
+    "make_reference",
     "prefix_options",
     "print_facts",
     "print_line",
@@ -36,6 +39,7 @@ __all__ = [
     "root_option",
     "shared_prefix_option",
     "threads_option",
+    "warn_if_shared",
 ]
 
 SIGPIPE_EXIT = 141
@@ -134,30 +138,56 @@ def threads_option(text: str) -> Callable[[F], F]:
     return click.option("--threads", type=click.IntRange(min=1), help=text)
 
 
-def read_key(
-    key_file: str | None, key_env: str | None, key_fd: int | None, what: str, option: str = "--key"
-) -> Key | None:
-    """Read the key that the values of `key_options` refer to; return None if none is given.
+def make_reference(options: Mapping[str, Any], option: str) -> str | None:
+    """Return the reference that three options give; None if none of them is given.
 
     Args:
-        key_file: Path of a key file.
-        key_env: Name of an environment variable.
-        key_fd: Number of an open file descriptor.
-        what: Name of the key in messages.
+        options: Values of options, those of the three and others.
         option: Common beginning of the options' names.
     """
-    given = [value for value in (key_file, key_env, key_fd) if value is not None]
-    if len(given) > 1:
+    start = option[2:].replace("-", "_")
+    given = {kind: options[f"{start}_{kind}"] for kind in ("file", "env", "fd")}
+    references = [f"{kind}:{where}" for kind, where in given.items() if where is not None]
+    if len(references) > 1:
         raise click.UsageError(f"{option}-file, {option}-env and {option}-fd exclude each other")
-    if key_file is not None:
-        return key_refs.read_key_file(key_file, what)
-    if key_env is not None:
-        return key_refs.read_key_env(key_env, what)
-    return None if key_fd is None else key_refs.read_key_fd(key_fd, what)
+    warn_if_shared(*references, kind="passphrase file" if "pass" in option else "key file")
+    return references[0] if references else None
 
 
-def read_aad_prefix(text: str | None, digits: str | None, path: str | None) -> bytes | None:
+def warn_if_shared(*references: str, kind: str = "key file") -> None:
+    """Print a warning for each file with a secret that other users can read."""
+    for source, _, path in (reference.partition(":") for reference in references):
+        try:
+            mode = os.stat(os.path.expanduser(path)).st_mode if source == "file" else 0
+        except (OSError, ValueError):  # reading it fails with a message
+            continue
+        if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
+            display = "(not repeated, it looks like a key)" if looks_like_key(path) else path
+            click.echo(
+                f"modcrypt: warning: other users can read {kind} {display} (mode "
+                f"{stat.S_IMODE(mode):04o}); make it private with chmod 600",
+                err=True,
+            )
+
+
+def read_key(reference: str | None, what: str) -> Key | None:
+    """Read the key that a reference of options names; return None without a reference.
+
+    Args:
+        reference: Result of `make_reference`.
+        what: Name of the key in messages.
+    """
+    if reference is None:
+        return None
+    from modcrypt.kms.key_references import read_key as read  # not to be loaded for the help
+
+    return read(reference, what)
+
+
+def read_aad_prefix(options: Mapping[str, Any]) -> bytes | None:
     """Return the AAD prefix of `prefix_options`; None if none of them is given."""
+    names = ("aad_prefix", "aad_prefix_hex", "aad_prefix_file")
+    text, digits, path = (options.get(name) for name in names)
     given = [value for value in (text, digits, path) if value is not None]
     if len(given) > 1:
         raise click.UsageError(

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.options.kms_options import Service, audit_option, refuse, service_options
+from modcrypt.cli.options.kms_options import (
+    audit_option,
+    refuse,
+    service_options,
+    service_settings,
+)
 from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, print_line, root_option, threads_option
@@ -104,7 +109,6 @@ def shred(
     record: str | None,
     accept: tuple[str, ...],
     threads: int | None,
-    audit: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -123,19 +127,15 @@ def shred(
         local = local_path(path)
         if local is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    service = Service(options)
+    settings = service_settings(options, algorithms=accept or None)
     tools: Any = None
-    if service.named:
-        tools = service.tools(audit)
+    if settings is not None:
+        tools = settings.tools()
     else:
         refuse({"audit", "accept", "destroy"}, "this needs --kms or --policy")
-    arguments: dict[str, Any] = {"algorithms": accept} if accept else {}
-    arguments["root"] = options["root"]
     decryption = None
-    if service.policy or accept:
-        decryption = tools.decryption(
-            service.policy, master_key_ids=master_keys or None, **arguments
-        )
+    if settings is not None and (settings.policy or accept):
+        decryption = settings.evolve(master_key_ids=master_keys).decryption()
     selection: dict[str, Any] = {
         "columns": columns, "master_keys": master_keys, "everything": everything,
         "decryption": decryption, "threads": threads,

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ import click
 import modcrypt
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options
 from modcrypt.cli.options.parquet_options import (
-    decryption_properties,
+    decryption_settings,
     parquet_key_options,
     reading_options,
 )
@@ -125,9 +124,10 @@ class _Reading:
                 "--aad-prefix-template and --no-check-footer exclude each other: footers must "
                 "be verified"
             )
-        properties = decryption_properties(**reading)
+        settings = decryption_settings(reading)
         if allow_plaintext:
-            properties = replace(properties, require_encrypted=False)
+            settings = settings.evolve(require_encrypted=False)
+        properties = settings.decryption()
         self.where, self.properties = where, properties
         self.parts: dict[str, Any] = {
             "aad_prefix_template": aad_prefix_template,

@@ -12,7 +12,11 @@ import click
 from modcrypt.cli.batch import digest_of, files_options, record_option
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
-from modcrypt.cli.options.parquet_options import accept_option, parquet_key_options
+from modcrypt.cli.options.parquet_options import (
+    accept_option,
+    decryption_settings,
+    parquet_key_options,
+)
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
@@ -26,7 +30,6 @@ from modcrypt.cli.shared import (
 )
 from modcrypt.cli.spark import (
     SHOWN,
-    decryption_settings,
     is_any_typed,
     iterate_rows,
     print_report,

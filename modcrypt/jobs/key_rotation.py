@@ -51,7 +51,7 @@ from modcrypt.parquet.crypto.footer_keys import (
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     FileDecryptionProperties,
-    check_decryption,
+    as_decryption,
 )
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from modcrypt.pkmt1.external import (
@@ -153,7 +153,7 @@ def rotate_keys(
     if not isinstance(tools, KeyTools):
         raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is not None:
-        check_decryption(decryption)
+        decryption = as_decryption(decryption)
     if not isinstance(new_master_keys, Mapping | None):
         raise TypeError("new_master_keys must be a mapping of master key ids to new master key ids")
     for new_id in (new_master_keys or {}).values():

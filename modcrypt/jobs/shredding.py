@@ -51,7 +51,7 @@ from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     FileDecryptionProperties,
-    check_decryption,
+    as_decryption,
 )
 from modcrypt.pkmt1.external import FOOTER_KEY, place_with_store, read_store_at, store_of
 from modcrypt.pkmt1.material import (
@@ -200,8 +200,7 @@ def resolve_decryption(
     if not isinstance(tools, KeyTools | None):
         raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is not None:
-        check_decryption(decryption)
-        return decryption
+        return as_decryption(decryption)
     return None if tools is None else tools.decryption(algorithms=ALGORITHMS)  # no page is opened
 
 

@@ -1,5 +1,6 @@
 """The public names of the package, and the modules that define them."""
 
+from modcrypt.kms.settings import Settings as Settings
 from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks as rotate_table_deks
 from modcrypt.spark.jobs.iceberg_jobs import rotate_table_keks as rotate_table_keks
 from modcrypt.spark.jobs.table_jobs import decrypt_table as decrypt_table
@@ -15,4 +16,3 @@ from modcrypt.spark.jvm.java_home import java_home as java_home
 from modcrypt.spark.jvm.native_jar import spark_jar as spark_jar
 from modcrypt.spark.jvm.native_parquet import native as native
 from modcrypt.spark.jvm.native_parquet import native_options as native_options
-from modcrypt.spark.settings import Settings as Settings

@@ -463,7 +463,7 @@ kc2 = ["score", "address"]
 def kms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKms:
     """The key service that policy.toml names; secret.parquet and the folder `many` are under it."""
     found = MemoryKms({**MASTERS, "other": b"another master!!"})
-    monkeypatch.setattr("modcrypt.open_kms", lambda uri, **options: found)
+    monkeypatch.setattr("modcrypt.kms.settings.open_kms", lambda uri, **options: found)
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     (folder / "policy.toml").write_text(POLICY_TEXT)
     run_ok(folder, "encrypt", *POLICY, "plain.parquet", "secret.parquet")

@@ -21,8 +21,9 @@ import pytest
 
 import modcrypt
 from modcrypt import errors
-from modcrypt.cli import key_refs
+from modcrypt.cli.options.parquet_options import key_references
 from modcrypt.cli.output import failures
+from modcrypt.kms.key_references import read_key
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import (
@@ -477,8 +478,10 @@ def test_column_keys_come_from_file_env_and_fd(folder: Path) -> None:
 
 
 def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:
-    found = key_refs.read_column_keys((f"a=b:c=file:{private(tmp_path / 'x=y', LONG_KEY)}",))
-    assert found == {"a=b:c": modcrypt.Key(LONG_KEY)}
+    values = {"key_file": None, "key_env": None, "key_fd": None}
+    path = private(tmp_path / "x=y", LONG_KEY)
+    found = key_references({**values, "column_key_refs": (f"a=b:c=file:{path}",)})
+    assert modcrypt.Settings(**found).keys == (None, {"a=b:c": modcrypt.Key(LONG_KEY)})
 
 
 def test_a_tilde_in_a_column_key_is_the_home_folder(folder: Path) -> None:
@@ -523,7 +526,7 @@ def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(modcrypt.KeyAccessDeniedError):
-        key_refs.read_key_file(str(folder / "footer.key"), "footer key")
+        read_key(f"file:{folder / 'footer.key'}", "footer key")
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])

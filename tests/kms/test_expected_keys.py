@@ -23,13 +23,13 @@ import modcrypt as mc
 from modcrypt import KeyMaterialError, KeyTools, PlaintextError, Policy
 from modcrypt.io.sources import open_source
 from modcrypt.kms.key_tools import KeyedEncryption
+from modcrypt.kms.settings import Settings
 from modcrypt.kms.wrapped_key_metadata import encode_wrapped_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.inspection import inspect_parquet
 from modcrypt.pkmt1.material import decode_metadata
-from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.options import read_options
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms

@@ -10,10 +10,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyRetrievalError, Keyring
-from modcrypt.cli import key_refs
-from modcrypt.cli.options.passphrases import PassphraseOptions
+from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, keyring_document
-from modcrypt.spark.settings import read_key
+from modcrypt.kms.keyring.keyring_passphrase import make_reference_asker
 
 SECRET = "00112233445566778899aabbccddeeff"
 
@@ -32,12 +31,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "passphrase": lambda path: mc.open_kms(f"file:{path.parent}/k?passphrase=file:{path}"),
-    "passphrase option": lambda path: PassphraseOptions(file=str(path)).read(),
+    "passphrase option": lambda path: make_reference_asker(f"file:{path}", "file:k")(),
     "token": lambda path: mc.open_kms(f"hcvault://127.0.0.1:9/t?tls=off&token=file:{path}"),
     "PIN": lambda path: _pin(path),
-    "key option": lambda path: key_refs.read_key_file(str(path), "footer key"),
-    "key metadata option": lambda path: key_refs.read_metadata_file(str(path)),
-    "Spark's key": lambda path: read_key(f"file:{path}"),
+    "key": lambda path: read_key(f"file:{path}", "footer key"),
+    "key metadata": lambda path: read_metadata_file(str(path)),
 }
 
 
@@ -71,5 +69,5 @@ def test_a_secret_of_another_user_is_refused(file: Path, name: str) -> None:
 def test_a_secret_that_others_may_read_is_taken(file: Path) -> None:
     """As containers mount them; `modcrypt doctor` and the command line warn of them."""
     file.chmod(0o644)
-    for name in ("passphrase", "Spark's key"):
+    for name in ("passphrase", "key"):
         READERS[name](file)

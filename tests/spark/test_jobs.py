@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.jobs.listing import File, Folder, list_tables
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion
 from modcrypt.spark.jobs.driver import check_first_files
@@ -36,7 +37,6 @@ from modcrypt.spark.jobs.table_jobs import (
     verify_table,
 )
 from modcrypt.spark.jobs.task_files import MAX_TASKS, assign_tasks
-from modcrypt.spark.settings import Settings
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
@@ -834,7 +834,7 @@ _OTHER_SPARK = """
 import json, sys
 import modcrypt as mc
 from modcrypt.spark import encrypt_table, decrypt_table, verify_table
-from modcrypt.spark.settings import Settings
+from modcrypt.kms.settings import Settings
 
 lake, out, back, kms = sys.argv[1:]
 policy = mc.Policy(footer_key="kf", column_keys={"kc": ["name", "address"]})

@@ -21,10 +21,10 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark import inspect_table, mask_table, share_table
 from modcrypt.spark.jobs.conversion import TableConversion
-from modcrypt.spark.settings import Settings
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
 from tests.support.spark.lake import Lake
@@ -362,7 +362,7 @@ def test_inspect_table_tells_what_inspect_parquet_tells(
             ):  # fmt: skip
                 assert row[name] == here[name], name
             for name in ("leaks", "hidden", "quirks", "key_value_metadata"):
-                assert tuple(row[name]) == here[name]
+                assert list(row[name]) == here[name]
             assert (row["rows"], row["bytes_in"]) == (here["num_rows"], here["size"])
             assert row["columns"] == (None if here["columns"] is None else 9)
         last = rows[str(table / NAMES[2])]

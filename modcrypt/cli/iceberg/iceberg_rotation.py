@@ -14,10 +14,10 @@ from modcrypt.cli.options.iceberg_options import (
     table_argument,
     table_options,
 )
-from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.shared import lines_option, print_line
-from modcrypt.cli.spark import rotate_table_on_spark, service_settings
+from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -103,7 +103,10 @@ def rotate(
         )
     if spark_master is not None and what == "mek":
         raise click.UsageError("--spark needs dek or kek; mek rewrites no file")
-    settings = None if spark_master is None else service_settings(options)
+    settings = None
+    if spark_master is not None:
+        refuse_local_options()
+        settings = required_service(options)
     target = open_selected_table(where, options)
     if spark_master is not None and settings is not None and not dry_run:
         rotation = rotate_table_on_spark(spark_master, target, settings, what, new_master_key)

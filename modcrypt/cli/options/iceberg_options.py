@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from modcrypt.cli.options.kms_options import Service, parse_pairs
-from modcrypt.cli.options.passphrases import passphrase_options
+from modcrypt.cli.options.kms_options import (
+    parse_pairs,
+    passphrase_options,
+    service_settings,
+)
 from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import combine_options
 from modcrypt.errors import KeyAccessDeniedError
@@ -173,9 +176,9 @@ def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:
 
 
 def open_service(options: dict[str, Any]) -> KmsClient | KeyTools:
-    """Open the key service that `tables_service` names; raise as `Service`."""
-    service = Service({**options, "policy_file": None})
-    return service.tools(options.get("audit")) if service.named else _NoService()
+    """Open the key service that `tables_service` names; raise as `service_settings`."""
+    settings = service_settings(options)
+    return _NoService() if settings is None else settings.tools()
 
 
 class _NoService:

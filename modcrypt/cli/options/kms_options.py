@@ -1,46 +1,55 @@
-"""Options that name a key service, and functions that open its client and the key tools."""
+"""Options that name a key service, and the Settings that they become."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.options.passphrases import (
-    PassphraseOptions,
-    ask_passphrase,
-    default_passphrase,
-    passphrase_of_uri,
-    passphrase_options,
-)
-from modcrypt.cli.shared import combine_options
-from modcrypt.errors import KeyAccessDeniedError
-from modcrypt.fork_safety import cached_property
-from modcrypt.keys import Secret
-from modcrypt.tracebacks import hide_frames
+from modcrypt.cli.shared import combine_options, make_reference
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.kms.audit import Audit
-    from modcrypt.kms.client import KmsClient
-    from modcrypt.kms.key_tools import KeyTools
-    from modcrypt.kms.keyring.keyring import Keyring, Passphrase
-    from modcrypt.kms.policy import Policy
+    from modcrypt.kms.settings import Settings
 
 __all__ = [
-    "Service",
     "audit_option",
     "default_key",
     "master_keys_option",
     "parse_pairs",
+    "passphrase_options",
     "reading_service_options",
     "refuse",
+    "required_service",
+    "runs_on_spark",
     "service_options",
+    "service_settings",
 ]
 
+VARIABLE = "MODCRYPT_PASSPHRASE"
+
+passphrase_options = combine_options(
+    click.option(
+        "--passphrase-file",
+        metavar="PATH",
+        help="Passphrase of the keyring: first line of a file, which should have mode 0600.",
+    ),
+    click.option(
+        "--passphrase-env",
+        metavar="VARIABLE",
+        help="Passphrase of the keyring: environment variable, which child processes inherit. "
+        f"Default: {VARIABLE}, else a prompt on the terminal.",
+    ),
+    click.option(
+        "--passphrase-fd",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Passphrase of the keyring: first line of an open file descriptor.",
+    ),
+)
 service_options = combine_options(
     click.option(
         "--kms",
@@ -74,118 +83,76 @@ audit_option = click.option(
 )
 
 
-_PARAMETERS = ("kms", "policy_file", "passphrase_file", "passphrase_env", "passphrase_fd")
+# --- what they mean ------------------------------------------------------------------------------
 
 
-class Service:
-    """The key service that the options of a command name; it is opened on request.
+def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
+    """Return references to the key service that options name; None if they name none.
+
+    Nothing is opened. A keyring's passphrase is that of the options, the URI or the environment,
+    or is asked for on the terminal, except on Spark.
 
     Args:
-        options: Values of the command's options; those of `service_options`, and of
-            `reading_service_options` if the command has them, are removed.
+        options: Values of the command's options, of which those of `service_options` and
+            `reading_service_options`, `--root` and `--audit` count.
+        more: Further attributes of the Settings.
 
     Raises:
-        click.UsageError: A passphrase is given, but no key service.
-        ValueError: The policy is invalid.
+        click.UsageError: The options contradict each other.
+        ValueError: The policy or the URI is invalid.
         OSError: The policy cannot be read.
     """
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        kms, policy_file, *passphrase = (options.pop(name) for name in _PARAMETERS)
-        self._master_keys: tuple[str, ...] | None = options.pop("master_keys", ()) or None
-        self.passphrase = PassphraseOptions(*passphrase)
-        self.named = kms is not None or policy_file is not None
-        if self.passphrase.is_given and not self.named:
+    kms, policy_file = options["kms"], options.get("policy_file")
+    if kms is None and policy_file is None:
+        if make_reference(options, "--passphrase") is not None:
             raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
-        self.policy: Policy | None = None
-        if policy_file is not None:
-            self.policy = modcrypt.Policy.load(policy_file)
-        self._kms = kms if self.policy is None or kms is not None else self.policy.kms
+        return None
+    policy = None if policy_file is None else modcrypt.Policy.load(policy_file)
+    uri = kms if kms is not None or policy is None else policy.kms
+    if uri is None:
+        raise click.UsageError("the policy names no key service; name it by --kms")
+    return modcrypt.Settings(
+        kms=uri,
+        policy=policy,
+        passphrase=_passphrase_reference(uri, options),
+        root=options.get("root"),
+        audit=options.get("audit"),
+        master_key_ids=tuple(options.get("master_keys") or ()),
+        **more,
+    )
 
-    @property
-    def uri(self) -> str:
-        """The URI of the key service.
 
-        Raises:
-            click.UsageError: Neither the options nor the policy name a key service.
-        """
-        if self._kms is None:
-            raise click.UsageError(
-                "a key service is needed: --kms, or --policy with a file that names one"
-                if self.policy is None
-                else "the policy names no key service; name it by --kms"
-            )
-        return self._kms
+def required_service(options: dict[str, Any]) -> Settings:
+    """Return references to the key service that options name; raise as `service_settings`.
 
-    @property
-    def is_keyring(self) -> bool:
-        """True if the key service is a local keyring."""
-        return self.uri.startswith("file:")
-
-    @cached_property
-    def _passphrase_of_options(self) -> Secret[bytes] | None:
-        """The passphrase of the options, cached as a file descriptor can be read only once."""
-        passphrase = self.passphrase.read()
-        return None if passphrase is None else Secret(passphrase)
-
-    @property
-    def _display_uri(self) -> str:
-        return self.uri.partition("#")[0].partition("?")[0]
-
-    @hide_frames
-    def client(self) -> KmsClient:
-        """Open the key service; ask for a keyring's passphrase if necessary."""
-        if not self.is_keyring:
-            if self.passphrase.is_given:
-                raise click.UsageError("a passphrase needs a keyring; name one by --kms file:PATH")
-            return modcrypt.open_kms(self.uri)
-        by_uri = passphrase_of_uri(self.uri) is not None
-        passphrase: Passphrase | None = self._passphrase_of_options
-        if passphrase is None and not by_uri:
-            passphrase = default_passphrase()
-        if passphrase is not None:
-            return modcrypt.open_kms(self.uri, passphrase=passphrase)
-        try:
-            return modcrypt.open_kms(self.uri)
-        except KeyAccessDeniedError:
-            if by_uri:
-                raise
-        return modcrypt.open_kms(self.uri, passphrase=ask_passphrase(self._display_uri))
-
-    @hide_frames
-    def new_keyring(self, path: str, *, plaintext: bool) -> Keyring:
-        """Create the keyring, which does not exist yet."""
-        if plaintext:
-            return modcrypt.Keyring.create(path, plaintext=True)
-        by_uri = passphrase_of_uri(self.uri)
-        passphrase: Passphrase | None = (
-            self._passphrase_of_options if by_uri is None else by_uri.read()
+    Raises:
+        click.UsageError: They name none.
+    """
+    settings = service_settings(options)
+    if settings is None:
+        raise click.UsageError(
+            "a key service is needed: --kms, or --policy with a file that names one"
         )
-        if passphrase is None:
-            passphrase = default_passphrase() or ask_passphrase(
-                f"the new {self._display_uri}", twice=True
-            )
-        return modcrypt.Keyring.create(path, passphrase=passphrase)
+    return settings
 
-    def tools(self, audit: str | None = None, *, keep_keks: bool = False) -> KeyTools:
-        """Open the key service for the keys of files.
 
-        Args:
-            audit: File that records the uses of keys.
-            keep_keks: Whether to cache KEKs for the whole run, up to `MAX_CACHE_LIFETIME`.
-        """
-        from modcrypt.kms.policy import MAX_CACHE_LIFETIME
+def _passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
+    reference = make_reference(options, "--passphrase")
+    if reference is not None or not uri.startswith("file:"):
+        return reference
+    from modcrypt.kms.keyring.keyring import passphrase_of_uri
+    from modcrypt.kms.keyring.keyring_passphrase import PROMPT
 
-        record: Audit | None = None if audit is None else modcrypt.audit_to_json_lines(audit)
-        client = self.client()
-        lifetime: dict[str, Any] = (
-            {"cache_lifetime_seconds": MAX_CACHE_LIFETIME} if keep_keks else {}
-        )
-        ids = self._master_keys
-        if self.policy is None:
-            return modcrypt.KeyTools(client, audit=record, master_key_ids=ids, **lifetime)
-        policy = replace(self.policy, **lifetime)
-        return modcrypt.KeyTools.from_policy(policy, kms=client, audit=record, master_key_ids=ids)
+    if passphrase_of_uri(uri) is not None:
+        return None
+    if os.environ.get(VARIABLE):
+        return f"env:{VARIABLE}"
+    return None if runs_on_spark() else PROMPT
+
+
+def runs_on_spark() -> bool:
+    """Return whether the running command has the option --spark."""
+    return click.get_current_context().params.get("spark_master") is not None
 
 
 # --- which options are given ---------------------------------------------------------------------

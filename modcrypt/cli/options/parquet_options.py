@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import modcrypt
-from modcrypt.cli import key_refs
 from modcrypt.cli.options.kms_options import (
-    Service,
     default_key,
     parse_pairs,
     refuse,
+    runs_on_spark,
     service_options,
+    service_settings,
 )
 from modcrypt.cli.shared import (
     combine_options,
     force_option,
     key_options,
+    make_reference,
     prefix_options,
     read_aad_prefix,
-    read_key,
     root_option,
     shared_prefix_option,
     threads_option,
+    warn_if_shared,
 )
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.kms.key_tools import KeyedEncryption
     from modcrypt.kms.policy import Policy
 
 __all__ = [
-    "EXPLICIT_KEYS",
     "accept_option",
-    "decryption_properties",
+    "decryption_settings",
     "encryption_options",
-    "encryption_properties",
+    "encryption_settings",
+    "key_references",
     "missing_key_option",
     "output_options",
     "parquet_key_options",
@@ -201,6 +202,40 @@ def _column_key_metadata(values: tuple[str, ...], columns: Sequence[str]) -> dic
     return metadata
 
 
+def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
+    """Return the references in `NAME=file:PATH`, `NAME=env:VARIABLE` and `NAME=fd:N` by name."""
+    references: dict[str, str] = {}
+    for value in values:
+        match = _COLUMN_KEY.fullmatch(value)
+        if match is None:
+            raise click.UsageError(
+                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; a key itself "
+                "is never an argument, other users could see it (the value is not repeated here)"
+            )
+        name, reference = match.groups()
+        if reference.startswith("fd:") and runs_on_spark():
+            raise click.UsageError(
+                f"--column-key {name}: Spark's executors cannot read a file descriptor; use "
+                "file:PATH or env:VARIABLE"
+            )
+        if name in references:
+            raise click.UsageError(f"--column-key is given twice for {name}")
+        references[name] = reference
+    warn_if_shared(*references.values())
+    return references
+
+
+_COLUMN_KEY = re.compile(r"(.+?)=((?:file|env|fd):.+)", re.DOTALL)
+
+
+def key_references(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of `parquet_key_options` as arguments of Settings."""
+    return {
+        "footer_key": make_reference(options, "--key"),
+        "column_keys": _parse_column_keys(options["column_key_refs"]),
+    }
+
+
 # --- what they mean ------------------------------------------------------------------------------
 
 EXPLICIT_KEYS = {"key_file", "key_env", "key_fd", "column_key_refs"}
@@ -214,135 +249,96 @@ _OF_A_POLICY = {
 }  # fmt: skip
 
 
-def encryption_properties(
-    audit: str | None = None, new: str = "", **how: Any
-) -> modcrypt.FileEncryptionProperties | KeyedEncryption:
-    """Return the library's properties for the values of `encryption_options`.
+def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Settings:
+    """Return references to the keys, and how to encrypt, for the values of `encryption_options`.
 
     Args:
-        audit: File that records the uses of keys.
+        options: Values of the options, and `audit`.
         new: Beginning of the options' parameter names, in commands that also have options for the
             keys of existing files.
-        how: Values of the options.
 
     Raises:
         click.UsageError: The options contradict each other.
-        ValueError: A key or the policy is invalid.
-        ModcryptError: A key cannot be retrieved.
+        ValueError: The policy is invalid.
+        ModcryptError: The key service that names the master key cannot be opened.
     """
-    service = Service(how)
-    if service.named:
-        return _keyed_encryption(service, audit, new, **how)
-    _refuse_prefixed(new, {*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
-    return _explicit_encryption(**how)
+    more = {"shared_aad_prefix": options["shared_aad_prefix"]}
+    settings = service_settings(options, **more)
+    if settings is None:
+        _refuse_prefixed(new, {*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
+        return _explicit_settings(options, more)
+    _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+    if settings.policy is not None:
+        _refuse_prefixed(new, _OF_A_POLICY, "the policy sets this; change the policy")
+        return settings
+    policy = _make_policy(options)
+    if options["master_key"] is None:
+        default = default_key(settings)
+        if default is None:
+            raise click.UsageError(
+                "the URI names no master key for the footer; name it by --master-key ID"
+            )
+        policy = replace(policy, footer_key=default)
+    return settings.evolve(policy=policy)
 
 
 def _refuse_prefixed(new: str, parameters: Collection[str], why: str) -> None:
     refuse({f"{new}{name}" for name in parameters}, why)
 
 
-def _explicit_encryption(
-    *,
-    key_file: str | None,
-    key_env: str | None,
-    key_fd: int | None,
-    column_key_refs: tuple[str, ...],
-    plaintext_columns: tuple[str, ...],
-    plaintext_footer: bool,
-    algorithm: str,
-    aad_prefix: str | None,
-    aad_prefix_hex: str | None,
-    aad_prefix_file: str | None,
-    no_store_aad_prefix: bool,
-    footer_key_metadata: str | None,
-    column_key_metadata: tuple[str, ...],
-    v2_levels: Literal["encrypted", "plaintext"],
-    **_: Any,
-) -> modcrypt.FileEncryptionProperties:
-    """Return properties with the keys that the options refer to."""
-    footer_key = read_key(key_file, key_env, key_fd, "footer key")
-    if footer_key is None:
+def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcrypt.Settings:
+    keys, metadata = key_references(options), options["footer_key_metadata"]
+    if keys["footer_key"] is None:
         raise click.UsageError(
             "a footer key is needed: --key-file, --key-env or --key-fd; or --kms or --policy"
         )
-    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
-    if no_store_aad_prefix and prefix is None:
-        raise click.UsageError(
-            "--no-store-aad-prefix needs --aad-prefix, --aad-prefix-hex or --aad-prefix-file"
-        )
-    column_keys = key_refs.read_column_keys(column_key_refs)
-    return modcrypt.FileEncryptionProperties(
-        footer_key=footer_key,
-        column_keys=column_keys,
-        plaintext_columns=plaintext_columns,
-        footer_key_metadata=None
-        if footer_key_metadata is None
-        else os.fsencode(footer_key_metadata),
-        column_key_metadata=_column_key_metadata(column_key_metadata, list(column_keys)),
-        aad_prefix=prefix,
-        store_aad_prefix=not no_store_aad_prefix,
-        plaintext_footer=plaintext_footer,
-        encryption_algorithm=algorithm,
-        data_page_v2_levels=v2_levels,
+    return modcrypt.Settings(
+        **keys,
+        **more,
+        plaintext_columns=options["plaintext_columns"],
+        aad_prefix=_stored_prefix(options),
+        encryption_options={
+            "footer_key_metadata": None if metadata is None else os.fsencode(metadata),
+            "column_key_metadata": _column_key_metadata(
+                options["column_key_metadata"], list(keys["column_keys"])
+            ),
+            "store_aad_prefix": not options["no_store_aad_prefix"],
+            "plaintext_footer": options["plaintext_footer"],
+            "encryption_algorithm": options["algorithm"],
+            "data_page_v2_levels": options["v2_levels"],
+        },
     )
 
 
-def _keyed_encryption(service: Service, audit: str | None, new: str, **how: Any) -> KeyedEncryption:
-    """Return properties for fresh keys, wrapped by the key service as policy or options say."""
-    _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-    policy = service.policy
-    if policy is not None:
-        _refuse_prefixed(new, _OF_A_POLICY, "the policy sets this; change the policy")
-        return service.tools(audit).encryption(policy, root=how["root"])
-    policy = _make_policy(**how)
-    tools = service.tools(audit)
-    if how["master_key"] is None:
-        default = default_key(tools)
-        if default is None:
-            raise click.UsageError(
-                "the URI names no master key for the footer; name it by --master-key ID"
-            )
-        policy = replace(policy, footer_key=default)
-    return tools.encryption(policy, root=how["root"])
-
-
-def _make_policy(
-    *,
-    master_key: str | None,
-    column_master_keys: tuple[str, ...],
-    plaintext_columns: tuple[str, ...],
-    plaintext_footer: bool,
-    algorithm: str,
-    aad_prefix: str | None,
-    aad_prefix_hex: str | None,
-    aad_prefix_file: str | None,
-    no_store_aad_prefix: bool,
-    v2_levels: str,
-    single_wrapping: bool,
-    external_key_material: bool,
-    **_: Any,
-) -> Policy:
-    """Return the policy that the options describe; the caller replaces a missing master key."""
-    columns: dict[str, list[str]] = {}
-    for name, master in parse_pairs(column_master_keys, "--column-master-key", "NAME=ID").items():
-        columns.setdefault(master, []).append(name)
-    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
-    if no_store_aad_prefix and prefix is None:
+def _stored_prefix(options: dict[str, Any]) -> bytes | None:
+    """Return the AAD prefix of new files."""
+    prefix = read_aad_prefix(options)
+    if options["no_store_aad_prefix"] and prefix is None:
         raise click.UsageError(
             "--no-store-aad-prefix needs --aad-prefix, --aad-prefix-hex or --aad-prefix-file"
         )
+    return prefix
+
+
+def _make_policy(options: dict[str, Any]) -> Policy:
+    """Return the policy that the options describe; the caller replaces a missing master key."""
+    columns: dict[str, list[str]] = {}
+    pairs = parse_pairs(options["column_master_keys"], "--column-master-key", "NAME=ID")
+    for name, master in pairs.items():
+        columns.setdefault(master, []).append(name)
+    prefix = _stored_prefix(options)
     try:
         return modcrypt.Policy(
-            footer_key="later" if master_key is None else master_key,
+            footer_key="later" if options["master_key"] is None else options["master_key"],
             column_keys=columns,
-            plaintext_columns=plaintext_columns,
-            encryption_algorithm=algorithm,
-            plaintext_footer=plaintext_footer,
+            plaintext_columns=options["plaintext_columns"],
+            encryption_algorithm=options["algorithm"],
+            plaintext_footer=options["plaintext_footer"],
             aad_prefix=None if prefix is None else prefix.decode(),
-            store_aad_prefix=not no_store_aad_prefix,
-            data_page_v2_levels=v2_levels,
-            double_wrapping=not single_wrapping,
-            internal_key_material=not external_key_material,
+            store_aad_prefix=not options["no_store_aad_prefix"],
+            data_page_v2_levels=options["v2_levels"],
+            double_wrapping=not options["single_wrapping"],
+            internal_key_material=not options["external_key_material"],
         )
     except UnicodeDecodeError:
         raise click.UsageError("with --kms the AAD prefix must be UTF-8 text") from None
@@ -351,49 +347,23 @@ def _make_policy(
         raise click.UsageError(message.replace("aad_prefix ", "--aad-prefix ")) from None
 
 
-def decryption_properties(
-    *,
-    key_file: str | None,
-    key_env: str | None,
-    key_fd: int | None,
-    column_key_refs: tuple[str, ...],
-    aad_prefix: str | None,
-    aad_prefix_hex: str | None,
-    aad_prefix_file: str | None,
-    accept: tuple[str, ...] = (),
-    on_missing_key: Literal["error", "drop", "null"] = "error",
-    no_check_footer: bool = False,
-    audit: str | None = None,
-    root: str | None = None,
-    **of_service: Any,
-) -> modcrypt.FileDecryptionProperties:
-    """Return the library's properties for the options of keys, prefix, reading and service.
+def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
+    """Return references for the options of keys, prefix, reading and service.
 
     Raises:
         click.UsageError: The options contradict each other.
-        ValueError: A key or the policy is invalid.
-        ModcryptError: A key cannot be retrieved.
+        ValueError: The policy is invalid.
     """
-    from modcrypt.parquet.crypto.path_prefix import PathPrefix
-
-    service = Service(of_service)
-    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
-    arguments: dict[str, Any] = {
-        "on_missing_key": on_missing_key,
-        "check_footer_integrity": not no_check_footer,
+    more = {
+        "on_missing_key": options.get("on_missing_key", "error"),
+        "check_footer_integrity": not options.get("no_check_footer"),
+        "algorithms": options.get("accept") or None,
+        "shared_aad_prefix": options.get("shared_aad_prefix", False),
+        "aad_prefix": read_aad_prefix(options),  # else the policy's prefix applies, if any
     }
-    if prefix is not None:  # else the policy's prefix applies, if any
-        arguments["aad_prefix"] = prefix
-    if accept:
-        arguments["algorithms"] = accept
-    if service.named:
+    settings = service_settings(options, **more)
+    if settings is not None:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-        if prefix is not None:  # as in encryption
-            arguments["aad_prefix"] = PathPrefix(prefix, root)
-        return service.tools(audit).decryption(service.policy, root=root, **arguments)
+        return settings
     refuse({"audit", "master_keys", "root"}, "this needs --kms or --policy")
-    return modcrypt.FileDecryptionProperties(
-        footer_key=read_key(key_file, key_env, key_fd, "footer key"),
-        column_keys=key_refs.read_column_keys(column_key_refs),
-        **arguments,
-    )
+    return modcrypt.Settings(**key_references(options), **more)

@@ -16,6 +16,7 @@ import click
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, common_code, describe, exit_code, module_fields
+from modcrypt.key_text import looks_like_key
 
 __all__ = [
     "EXIT_CODES",
@@ -23,7 +24,6 @@ __all__ = [
     "common_code",
     "exit_code",
     "explain",
-    "looks_like_key",
     "module_fields",
     "printable",
     "show",
@@ -68,6 +68,11 @@ _OPTION_NAMES = (
     ),
     ("pass encryption for the new file", "pass --new-kms or --new-policy"),
     ("the file is plaintext; pass encryption", "the file is plaintext; run modcrypt encrypt"),
+    (
+        "name its place by passphrase=",
+        "use --passphrase-file, --passphrase-env, --passphrase-fd or the environment variable "
+        "MODCRYPT_PASSPHRASE",
+    ),
     ("pass pin=, set pin-source in the URI", "set pin-source in the URI"),
     ("open it without a passphrase", "give no passphrase, and unset MODCRYPT_PASSPHRASE"),
     ("map its beginning to a folder with location_map", "map its beginning with --location-map"),
@@ -123,24 +128,6 @@ def _click_message(error: click.ClickException) -> str:
     message = use_option_names(error.format_message().rstrip("."))
     context = error.ctx if isinstance(error, click.UsageError) else None
     return message if context is None else f"{message}; see {context.command_path} --help"
-
-
-# 16, 24 or 32 bytes as hex, base64, or raw text without a dot or slash.
-_KEY_SHAPES = re.compile(
-    r"[^./\\]{16}|[^./\\]{24}|[^./\\]{32}"
-    r"|[0-9A-Fa-f]{48}|[0-9A-Fa-f]{64}"
-    r"|[0-9A-Za-z+/_-]{22}(==)?|[0-9A-Za-z+/_-]{32}|[0-9A-Za-z+/_-]{43}=?"
-)
-
-# Iceberg's key metadata, which begins with 1 and the key's length: raw, hex or base64.
-_METADATA_SHAPES = re.compile(
-    r"\x01[ 0@].+|01[234]0[0-9A-Fa-f]{32,}|A[STU][A-D][0-9A-Za-z+/_-]{20,}={0,2}", re.DOTALL
-)
-
-
-def looks_like_key(text: str) -> bool:
-    """Return whether `text` may be a key or key metadata instead of a reference to one."""
-    return any(shape.fullmatch(text) for shape in (_KEY_SHAPES, _METADATA_SHAPES))
 
 
 def _hide_keys(message: str, arguments: Sequence[str]) -> str:

@@ -50,7 +50,14 @@ from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Keyring", "Passphrase", "check_key_id", "keyring_path", "open_keyring"]
+__all__ = [
+    "Keyring",
+    "Passphrase",
+    "check_key_id",
+    "keyring_path",
+    "open_keyring",
+    "passphrase_of_uri",
+]
 
 SCRYPT_N = 2**17
 """Scrypt cost of a new passphrase: 128 MiB and about a third of a second, as OWASP recommends."""
@@ -531,6 +538,15 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
             )
         passphrase = make_reference_asker(parsed.query["passphrase"])
     return Keyring(path, passphrase=passphrase, default_key=parsed.fragment or None)
+
+
+def passphrase_of_uri(uri: str) -> str | None:
+    """Return the reference to the passphrase in a keyring's URI; None if it names none.
+
+    Raises:
+        ValueError: The URI has another form.
+    """
+    return _parse_keyring_uri(uri).query.get("passphrase")
 
 
 def keyring_path(uri: str) -> str:

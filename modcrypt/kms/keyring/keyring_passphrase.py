@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -11,11 +13,21 @@ from typing import TypeAlias
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import Secret
+from modcrypt.kms.key_references import read_descriptor
 from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
 from modcrypt.kms.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Ask", "Passphrase", "Seals", "make_asker", "make_reference_asker"]
+__all__ = [
+    "PROMPT",
+    "Ask",
+    "Passphrase",
+    "Seals",
+    "ask_passphrase",
+    "check_passphrase_reference",
+    "make_asker",
+    "make_reference_asker",
+]
 
 Ask: TypeAlias = Callable[[], str | bytes]
 """A function that returns a passphrase, called when the passphrase is needed."""
@@ -107,39 +119,112 @@ class Seals:
             raise KeyAccessDeniedError(f"the keyring {self._path}: {error}") from None
 
 
-# --- the place of the passphrase in a URI --------------------------------------------------------
+# --- references to the passphrase ----------------------------------------------------------------
+
+PROMPT = "prompt"
+"""The reference that asks on the terminal."""
 
 
-def make_reference_asker(reference: str) -> Ask:
-    """Return a function that reads the passphrase at `env:NAME` or `file:PATH`.
+def check_passphrase_reference(reference: str) -> None:
+    """Check that a reference names the place of a passphrase, and is not the passphrase itself.
+
+    Raises:
+        ValueError: The reference has another form; the message does not repeat it.
+    """
+    kind, _, where = reference.partition(":")
+    is_number = where.isascii() and where.isdigit()
+    if reference != PROMPT and (
+        kind not in ("env", "file", "fd") or not where or (kind == "fd" and not is_number)
+    ):
+        raise ValueError(
+            "passphrase= in a URI takes env:NAME or file:PATH, never the passphrase itself (the "
+            "value is not repeated here)"
+        )
+
+
+def make_reference_asker(reference: str, keyring: str | None = None) -> Ask:
+    """Return a function that reads the passphrase at `env:NAME`, `file:PATH`, `fd:N` or `prompt`.
+
+    Args:
+        reference: Reference to the passphrase.
+        keyring: URI of the keyring, for a prompt; None for a reference in this URI. Messages do
+            not repeat other references, where a user may have typed the passphrase itself.
 
     Raises:
         ValueError: The reference has another form.
+        KeyRetrievalError: The descriptor is not open, or at its end.
     """
+    check_passphrase_reference(reference)
     kind, _, where = reference.partition(":")
-    if kind == "env" and where:
-        return lambda: _read_environment(where)
-    if kind == "file" and where:
-        return lambda: _read_file(os.path.expanduser(where))
-    raise ValueError(
-        "passphrase= in a URI takes env:NAME or file:PATH, never the passphrase itself (the value "
-        "is not repeated here)"
-    )
+    shown = keyring is None
+    if kind == "env":
+        return lambda: _read_environment(where, where if shown else _HIDDEN)
+    if kind == "file":
+        return lambda: _read_file(os.path.expanduser(where), where if shown else _HIDDEN)
+    if kind == "fd":  # which can be read only once
+        return Secret(_first_line(read_descriptor(int(where), "passphrase")))
+    return lambda: ask_passphrase((keyring or "").partition("#")[0].partition("?")[0])
 
 
-def _read_environment(name: str) -> bytes:
+_HIDDEN = "(not repeated here, it may be the passphrase)"
+
+
+def _read_environment(name: str, display: str) -> bytes:
     value = os.environb.get(os.fsencode(name))
     if not value:
         raise KeyAccessDeniedError(
-            f"the environment variable {name} with the passphrase of a keyring is not set"
+            f"the environment variable {display} with the passphrase of a keyring is not set"
         )
     return value
 
 
 @hide_frames
-def _read_file(path: str) -> bytes:
+def _read_file(path: str, display: str) -> bytes:
     try:
-        data = read_secret(path, MAX_PASSPHRASE + 2, "passphrase file")
-        return data.partition(b"\n")[0].rstrip(b"\r")
+        return _first_line(read_secret(path, MAX_PASSPHRASE + 2, "passphrase file"))
     except OSError as error:
-        raise KeyAccessDeniedError(f"the passphrase file {path}: {error.strerror}") from None
+        raise KeyAccessDeniedError(f"the passphrase file {display}: {error.strerror}") from None
+
+
+def _first_line(data: bytes) -> bytes:
+    return data.partition(b"\n")[0].rstrip(b"\r")
+
+
+@hide_frames
+def ask_passphrase(keyring: str, *, twice: bool = False) -> str:
+    """Ask for the passphrase of a keyring on the terminal, without echo.
+
+    Args:
+        keyring: Name of the keyring in the prompt.
+        twice: Whether to ask a second time and compare.
+
+    Raises:
+        ValueError: No terminal exists, nothing is typed, or the two answers differ.
+    """
+    if not _is_on_terminal():
+        raise ValueError(
+            f"the passphrase of {keyring} is needed, but no terminal is available to ask for it; "
+            "name its place by passphrase="
+        )
+    try:
+        passphrase = getpass.getpass(f"Passphrase of {keyring}: ")
+        if twice and getpass.getpass("Repeat the passphrase: ") != passphrase:
+            raise ValueError("the two passphrases differ")
+    except EOFError:
+        passphrase = ""
+    if not passphrase:
+        raise ValueError(f"no passphrase of {keyring} is given")
+    return passphrase
+
+
+def _is_on_terminal() -> bool:
+    """Return whether a person can see stderr and answer on a terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return False
+    if sys.stdin is not None and sys.stdin.isatty():
+        return True
+    try:  # stdin may be a pipe of a terminal session
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

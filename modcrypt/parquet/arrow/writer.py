@@ -37,7 +37,7 @@ from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, Plan, plan_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
-from modcrypt.parquet.crypto.properties import check_encryption
+from modcrypt.parquet.crypto.properties import as_encryption
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
 
@@ -150,7 +150,7 @@ class ParquetWriter:
         threads: int | None = None,
         **options: Any,
     ) -> None:
-        check_encryption(encryption)
+        encryption = as_encryption(encryption)
         for name in _UNSUPPORTED_OPTIONS.keys() & options.keys():
             raise TypeError(f"option {name} is not supported: {_UNSUPPORTED_OPTIONS[name]}")
         _check_option_names(options)

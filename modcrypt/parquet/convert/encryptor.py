@@ -36,7 +36,7 @@ from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings,
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
     FileEncryptionProperties,
-    check_encryption,
+    as_encryption,
 )
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
@@ -124,7 +124,7 @@ def encrypt_parquet(
         KeyRetrievalError: The key service does not wrap a key.
         FileExistsError, OSError: The file system reports an error.
     """
-    check_encryption(properties)
+    properties = as_encryption(properties)
     check_threads(threads)
     with open_source(source, filesystem=filesystem) as opened:
         place = place_of(destination, filesystem)

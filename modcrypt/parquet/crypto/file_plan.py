@@ -27,8 +27,8 @@ from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
+    as_decryption,
     bind_to_file,
-    check_decryption,
 )
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.findings import Report
@@ -89,7 +89,7 @@ class OpenFile:
         properties: FileDecryptionProperties,
         expected: FileIdentity | None = None,
     ) -> None:
-        check_decryption(properties)
+        properties = as_decryption(properties)
         properties = bind_to_file(properties, source)
         self.source, self.properties = source, properties
         tail = read_tail(source)

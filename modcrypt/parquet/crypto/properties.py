@@ -5,6 +5,7 @@ Construction raises ValueError or TypeError for every mistake that is visible wi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -26,9 +27,10 @@ __all__ = [
     "FileDecryptionProperties",
     "FileEncryption",
     "FileEncryptionProperties",
+    "KeySettings",
+    "as_decryption",
+    "as_encryption",
     "bind_to_file",
-    "check_decryption",
-    "check_encryption",
     "is_keyed",
     "set_prefix_root",
 ]
@@ -260,6 +262,18 @@ def set_prefix_root(properties: Any, root: Root) -> Any:
     return replace(properties, aad_prefix=prefix.with_root(root))
 
 
+class KeySettings(ABC):
+    """References to keys that become properties where they are used: `modcrypt.Settings`."""
+
+    @abstractmethod
+    def encryption(self) -> Encryption:
+        """Return the properties that encrypt files."""
+
+    @abstractmethod
+    def decryption(self) -> FileDecryptionProperties:
+        """Return the properties that decrypt files."""
+
+
 # The generated methods hold the caller's keys as bytes, so their frames must not be in tracebacks.
 for _properties in (FileEncryptionProperties, FileDecryptionProperties):
     _properties.__init__ = hide_frames(_properties.__init__)  # type: ignore[method-assign]
@@ -281,20 +295,27 @@ def is_keyed(encryption: object) -> TypeGuard[FileEncryption]:
     return hasattr(encryption, "for_file")
 
 
-def check_encryption(encryption: object) -> None:
-    """Raise a TypeError unless the argument is an `Encryption`."""
+def as_encryption(encryption: Encryption | KeySettings) -> Encryption:
+    """Return an `Encryption`, which Settings become here; raise a TypeError for anything else."""
+    if isinstance(encryption, KeySettings):
+        return encryption.encryption()
     if not isinstance(encryption, FileEncryptionProperties) and not is_keyed(encryption):
         kind = type(encryption).__name__
         hint = "; KeyTools.encryption(policy) creates them" * hasattr(encryption, "encryption")
-        raise TypeError(f"properties must be FileEncryptionProperties, not {kind}{hint}")
-
-
-def check_decryption(properties: FileDecryptionProperties) -> None:
-    """Raise a TypeError unless the argument is `FileDecryptionProperties`."""
-    if not isinstance(properties, FileDecryptionProperties):
         raise TypeError(
-            f"properties must be FileDecryptionProperties, not {type(properties).__name__}"
+            f"properties must be FileEncryptionProperties or Settings, not {kind}{hint}"
         )
+    return encryption
+
+
+def as_decryption(properties: FileDecryptionProperties | KeySettings) -> FileDecryptionProperties:
+    """Return properties, which Settings become here; raise a TypeError for anything else."""
+    if isinstance(properties, KeySettings):
+        return properties.decryption()
+    if not isinstance(properties, FileDecryptionProperties):
+        kind = type(properties).__name__
+        raise TypeError(f"properties must be FileDecryptionProperties or Settings, not {kind}")
+    return properties
 
 
 def _rebuild_decryption(values: dict[str, Any]) -> FileDecryptionProperties:

@@ -30,7 +30,7 @@ from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
 from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
-    check_decryption,
+    as_decryption,
     set_prefix_root,
 )
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, check_parts, identify_part
@@ -259,14 +259,13 @@ class _DatasetReader:
         given = self._decryption
         if not isinstance(given, FileDecryptionProperties):
             if path not in self._properties_by_path:
-                properties = given(path)
-                check_decryption(properties)
-                self._properties_by_path[path] = self._prepare_properties(properties)
+                self._properties_by_path[path] = self._prepare_properties(given(path))
             given = self._properties_by_path[path]
         prefix = self._prefixes.get(path)
         return given if prefix is None else replace(given, aad_prefix=prefix)
 
     def _prepare_properties(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
+        properties = as_decryption(properties)
         prefix = properties.aad_prefix or properties.aad_prefix_verifier
         if self._template is not None and prefix is not None:
             raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")

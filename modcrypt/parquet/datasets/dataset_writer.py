@@ -29,7 +29,7 @@ from modcrypt.parquet.crypto.path_prefix import PathPrefix, shared_prefix_error
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileEncryptionProperties,
-    check_encryption,
+    as_encryption,
     set_prefix_root,
 )
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate
@@ -212,7 +212,7 @@ class _Plan:
 
     def _check(self, properties: Encryption) -> None:
         """Raise for invalid properties before a key, file or folder is made."""
-        check_encryption(properties)
+        properties = as_encryption(properties)
         if not isinstance(properties, FileEncryptionProperties):
             properties = properties.for_check()
         if self.aad_prefix is not None and properties.aad_prefix is not None:

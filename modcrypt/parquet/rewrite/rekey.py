@@ -20,8 +20,8 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
-    check_decryption,
-    check_encryption,
+    as_decryption,
+    as_encryption,
     is_keyed,
 )
 from modcrypt.parquet.rewrite.file_rewrite import (
@@ -224,8 +224,7 @@ def rekey_in_place(
 
 def _require_checked_footer(properties: FileDecryptionProperties) -> FileDecryptionProperties:
     """Require a verified footer: an altered one must not be encrypted or signed again."""
-    check_decryption(properties)
-    return replace(properties, check_footer_integrity=True)
+    return replace(as_decryption(properties), check_footer_integrity=True)
 
 
 def _rewrite(
@@ -243,7 +242,7 @@ def _rewrite(
     check_threads(threads)
     strict_decryption = _require_checked_footer(decryption)
     if encryption is not None:
-        check_encryption(encryption)
+        encryption = as_encryption(encryption)
     with open_source(source, filesystem=filesystem) as opened:
         place = place_of(destination, filesystem)
         file = OpenFile(opened, strict_decryption)

@@ -27,7 +27,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, as_decryption
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_part_faults, identify_part
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
@@ -144,7 +144,7 @@ def _check_arguments(
     if isinstance(properties, FileDecryptionProperties):
         _check_prefix(properties, with_template=template is not None)
     elif properties is not None and not callable(properties):
-        check_decryption(properties)
+        properties = as_decryption(properties)
     if parts is not None and template is None:
         raise ValueError("expected_parts needs aad_prefix_template; pass both")
     if parts is not None and parts < 1:
@@ -153,7 +153,7 @@ def _check_arguments(
 
 
 def _check_prefix(properties: FileDecryptionProperties, *, with_template: bool) -> None:
-    check_decryption(properties)
+    properties = as_decryption(properties)
     prefix = properties.aad_prefix or properties.aad_prefix_verifier
     if with_template and prefix is not None:
         raise ValueError(

@@ -28,8 +28,8 @@ from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     FileDecryptionProperties,
+    as_decryption,
     bind_to_file,
-    check_decryption,
 )
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
 from modcrypt.parquet.format.findings import (
@@ -106,7 +106,7 @@ def verify_parquet(
     check_threads(threads)
     check_expected(expected_rows)
     if properties is not None:
-        check_decryption(properties)
+        properties = as_decryption(properties)
     with open_source(source, filesystem=filesystem) as opened:
         checked = verify_source(
             opened, properties, threads=threads, progress=progress, regions=regions,

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, as_decryption
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.type_names import codec_name, logical_name, physical_name
@@ -197,7 +197,7 @@ def inspect_parquet(
         OSError: The file system failed.
     """
     if properties is not None:
-        check_decryption(properties)
+        properties = as_decryption(properties)
     with open_source(source, filesystem=filesystem) as opened:
         if opened.size >= 4 and opened.read_at(0, 4) == _AGS1_MAGIC:
             raise FormatError(

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from modcrypt.jobs.conversion import Conversion, Verb
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem
+from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.file_work import Job, Row
-from modcrypt.spark.settings import Settings, check_reference, read_key
 
 __all__ = ["TableConversion"]
 
@@ -69,6 +70,7 @@ class TableConversion(Job):
     def __post_init__(self) -> None:
         if self.hash_key is not None:
             check_reference(self.hash_key)
+            object.__setattr__(self, "hash_key", absolute_reference(self.hash_key))
         elif self.change.hashed:
             raise ValueError("hashed columns need a hash_key; pass file:PATH or env:NAME")
         where = self.source if self.destination is None else self.destination
@@ -94,7 +96,7 @@ class TableConversion(Job):
         """
         change = vars(self.change)
         if self.hash_key is not None:
-            change = {**change, "hash_key": read_key(self.hash_key)}
+            change = {**change, "hash_key": read_key(self.hash_key, "hash key")}
         return Conversion(
             verb=self.verb,
             source=Folder(self.source, filesystem),

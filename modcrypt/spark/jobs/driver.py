@@ -19,11 +19,11 @@ from modcrypt.jobs.listing import (
     list_tables,
     place_at,
 )
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.spark.jobs.conversion import TableConversion
 from modcrypt.spark.jobs.file_work import Job
 from modcrypt.spark.jobs.task_files import assign_tasks
-from modcrypt.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

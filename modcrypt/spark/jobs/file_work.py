@@ -25,11 +25,11 @@ from modcrypt.jobs.failures import describe, describe_inspection, describe_verif
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
-from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
+from modcrypt.kms.settings import Settings
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.verify.dataset_verification import verify_place
 from modcrypt.parquet.verify.file_verification import CheckedFile, verify_source
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
-from modcrypt.spark.settings import Settings
 
 __all__ = [
     "InspectionJob",
@@ -346,7 +346,7 @@ class ScanJob(Job):
 def _explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:
     """Return the decryption properties of the settings; None if they set no requirements."""
     is_set = settings.policy is not None or settings.aad_prefix is not None
-    is_set = is_set or settings.algorithms != ALGORITHMS[:1] or bool(settings.master_key_ids)
+    is_set = is_set or settings.algorithms is not None or bool(settings.master_key_ids)
     return settings.decryption() if is_set else None
 
 

@@ -41,10 +41,10 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import map_files
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
+from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.driver import check_settings, slots_of
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
 from modcrypt.spark.jobs.task_files import assign_tasks
-from modcrypt.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from modcrypt.jobs.key_rotation import What
 from modcrypt.jobs.listing import File
 from modcrypt.keys import Key
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import check_id
 from modcrypt.spark.jobs.driver import (
@@ -31,7 +32,6 @@ from modcrypt.spark.jobs.driver import (
     run_job,
 )
 from modcrypt.spark.jobs.file_work import InspectionJob, RotationJob, ScanJob, VerificationJob
-from modcrypt.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -34,8 +34,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from modcrypt.io.addresses import local_path
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import ALGORITHMS
-from modcrypt.spark.settings import Settings
 
 __all__ = [
     "OPERATORS",
@@ -254,7 +254,7 @@ class _Options:
 
     def settings(self) -> Settings:
         policy, root = self.text("policy"), self.text("root")
-        return Settings(
+        settings = Settings(
             kms=self.text("kms"),
             policy=None if policy is None else Policy.load(_check_policy_path(policy)),
             footer_key=self.text("footerKey"),
@@ -268,6 +268,12 @@ class _Options:
             require_encrypted=self._require_encrypted(),
             master_key_ids=self.names("masterKeyIds") or (),
         )
+        if not (settings.has_service or settings.has_keys):
+            raise ValueError(
+                "keys come from a key service (kms, or a policy that names one) or from references "
+                "(footerKey, columnKeys); pass one of the two"
+            )
+        return settings
 
     def _column_keys(self) -> Mapping[str, str]:
         keys = _parse_json("columnKeys", self.text("columnKeys") or "{}")
@@ -278,11 +284,11 @@ class _Options:
             )
         return keys
 
-    def _algorithms(self) -> tuple[str, ...]:
-        algorithms = self.names("acceptAlgorithms") or ALGORITHMS[:1]
-        if not set(algorithms) <= set(ALGORITHMS):
+    def _algorithms(self) -> tuple[str, ...] | None:
+        algorithms = self.names("acceptAlgorithms") or None
+        if algorithms is not None and not set(algorithms) <= set(ALGORITHMS):
             raise ValueError(f"acceptAlgorithms must be one or more of {', '.join(ALGORITHMS)}")
-        return tuple(algorithms)
+        return algorithms
 
     def _on_missing_key(self) -> Literal["error", "drop", "null"]:
         choice = (self.text("onMissingKey") or "error").lower()

@@ -10,7 +10,6 @@ identifies it without a key, and a task that finds another version fails.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.filters import as_filter
@@ -39,7 +39,6 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
-from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.arrow_types import (
     check_types,
     conform,
@@ -319,7 +318,7 @@ def read_pieces(
         OSError: The file is not the version that was divided into shares.
     """
     if settings.on_missing_key == "drop":  # columns of the schema were not dropped
-        settings = dataclasses.replace(settings, on_missing_key="error")
+        settings = settings.evolve(on_missing_key="error")
     target = to_spark_arrow_schema(schema)
     decryption = settings.decryption()
     for piece in pieces:

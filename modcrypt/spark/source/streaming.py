@@ -48,8 +48,8 @@ from pyspark.sql.types import StructType
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.stores import locate
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
-from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
 from modcrypt.spark.source.options import ReadOptions, WriteOptions, read_options, write_options
 from modcrypt.spark.source.reading import (

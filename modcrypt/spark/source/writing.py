@@ -49,13 +49,13 @@ from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.stores import locate
 from modcrypt.keys import Key
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
 from modcrypt.parquet.datasets.dataset_writer import write_dataset
 from modcrypt.parquet.datasets.discovery import Folder, as_arrow, list_complete, read_notes
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 from modcrypt.pkmt1.external import store_of
-from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.abandoned_writes import (
     ABANDONED_AFTER,
     describe_driver,

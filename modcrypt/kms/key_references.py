@@ -1,4 +1,4 @@
-"""Keys from files, environment variables and file descriptors, never from the arguments.
+"""References to keys: `file:PATH`, `env:NAME` and `fd:N`, and the keys that they name.
 
 A message does not repeat an invalid reference that may be a key itself.
 """
@@ -9,12 +9,8 @@ import base64
 import binascii
 import os
 import re
-import stat
 from collections.abc import Callable
 
-import click
-
-from modcrypt.cli.output.failures import looks_like_key
 from modcrypt.errors import (
     FormatError,
     KeyAccessDeniedError,
@@ -22,18 +18,17 @@ from modcrypt.errors import (
     KeyNotFoundError,
 )
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.key_text import key_from_base64, key_from_hex
+from modcrypt.key_text import key_from_base64, key_from_hex, looks_like_key
 from modcrypt.keys import KEY_LENGTHS, Key
 from modcrypt.kms.private_files import check_trusted
+from modcrypt.kms.wrapped_key_metadata import is_sealed
 from modcrypt.tracebacks import hide_frames
 
 __all__ = [
-    "read_column_keys",
-    "read_fd",
-    "read_file",
-    "read_key_env",
-    "read_key_fd",
-    "read_key_file",
+    "absolute_reference",
+    "check_reference",
+    "read_descriptor",
+    "read_key",
     "read_metadata_file",
 ]
 
@@ -45,50 +40,65 @@ MAX_METADATA_FILE = 64 << 10
 
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
-_REF = re.compile(r"(?P<name>.+?)=(?P<kind>file|env|fd):(?P<where>.+)", re.DOTALL)
+
+def check_reference(reference: str) -> None:
+    """Check that a reference names a key, and is not the key itself.
+
+    Raises:
+        ValueError: The reference has another form; the message does not repeat it.
+    """
+    kind, _, where = reference.partition(":")
+    is_number = where.isascii() and where.isdigit()
+    if kind not in ("file", "env", "fd") or not where or (kind == "fd" and not is_number):
+        raise ValueError(
+            "name a key as file:PATH, env:NAME or fd:N with a number, never the key itself (not "
+            "repeated here)"
+        )
 
 
-def read_column_keys(values: tuple[str, ...]) -> dict[str, Key]:
-    """Return the keys of `NAME=file:PATH`, `NAME=env:VARIABLE` and `NAME=fd:N` by name."""
-    parsed: dict[str, tuple[str, str]] = {}
-    for value in values:
-        match = _REF.fullmatch(value)
-        if match is None:
-            raise click.UsageError(
-                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; a key itself "
-                "is never an argument, other users could see it (the value is not repeated here)"
-            )
-        name, kind, where = match.group("name", "kind", "where")
-        if name in parsed:
-            raise click.UsageError(f"--column-key is given twice for {name}")
-        if kind == "fd" and not (where.isascii() and where.isdigit()):
-            raise click.UsageError(f"--column-key {name}=fd:N takes a number")
-        parsed[name] = kind, where
-    return {
-        name: _read_reference(kind, where, f"key of column {name}")
-        for name, (kind, where) in parsed.items()
-    }
+def absolute_reference(reference: str) -> str:
+    """Return a reference that has the same meaning in processes that run in other folders.
 
-
-def _read_reference(kind: str, where: str, what: str) -> Key:
-    if kind == "file":
-        return read_key_file(where, what)
-    if kind == "env":
-        return read_key_env(where, what)
-    return read_key_fd(int(where), what)
+    Raises:
+        ValueError: The reference is a file descriptor, which no other process can read.
+    """
+    kind, _, where = reference.partition(":")
+    if kind == "fd":
+        raise ValueError("other processes cannot read a file descriptor; use file:PATH or env:NAME")
+    return reference if kind == "env" else f"file:{os.path.abspath(os.path.expanduser(where))}"
 
 
 @hide_frames
-def read_key_file(path: str, what: str) -> Key:
-    """Return the key in a file; warn if other users can read the file too.
+def read_key(reference: str, what: str) -> Key:
+    """Read the key at `file:PATH`, `env:NAME` or `fd:N`.
+
+    Files and descriptors contain raw bytes, or hex or base64 text; variables contain text.
+
+    Args:
+        reference: Reference that `check_reference` accepts.
+        what: Name of the key in messages.
 
     Raises:
-        KeyNotFoundError: The file does not exist.
+        KeyNotFoundError: The file or variable does not exist or is empty, or the descriptor is
+            not open or at its end.
         KeyAccessDeniedError: The file may not be read.
-        KeyMaterialError: The file holds no key.
+        KeyMaterialError: There is no key.
     """
-    data, where = read_file(path, what, "key file")
-    return _parse_key(data, where)
+    kind, _, where = reference.partition(":")
+    if kind == "file":
+        return _parse_key(*_read_file(where, what, "key file"))
+    if kind == "env":
+        return _read_variable(where, what)
+    data = read_descriptor(int(where), what)
+    return _parse_key(data, f"{what}: file descriptor {where}")
+
+
+def _read_variable(name: str, what: str) -> Key:
+    display = "(not repeated, it looks like a key)" if looks_like_key(name) else name
+    value = os.environb.get(os.fsencode(name))
+    if not value:
+        raise KeyNotFoundError(f"{what}: the environment variable {display} is not set")
+    return _parse_key(value, f"{what}: environment variable {display}", raw=False)
 
 
 @hide_frames
@@ -101,14 +111,14 @@ def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> Sta
             metadata is rejected.
 
     Raises:
-        click.UsageError: The metadata is encrypted, but `decrypt` is missing.
-        KeyNotFoundError, KeyAccessDeniedError, KeyMaterialError: As `read_key_file`.
+        ValueError: The metadata is encrypted, but `decrypt` is missing.
+        KeyNotFoundError, KeyAccessDeniedError, KeyMaterialError: As `read_key`.
     """
     # Other users may read encrypted metadata.
-    data, where = read_file(path, "key", "key metadata file", MAX_METADATA_FILE, _is_encrypted)
-    if _is_encrypted(data):
+    data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_sealed)
+    if is_sealed(data):
         if decrypt is None:
-            raise click.UsageError(
+            raise ValueError(
                 f"{where} is encrypted under a key service; name it by --kms or --policy"
             )
         return decrypt(data)
@@ -125,13 +135,7 @@ def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> Sta
         raise KeyMaterialError(f"{where}: {error}") from None
 
 
-def _is_encrypted(data: bytes) -> bool:
-    from modcrypt.kms.wrapped_key_metadata import is_sealed  # not to be loaded for the help
-
-    return is_sealed(data)
-
-
-def read_file(
+def _read_file(
     path: str,
     what: str,
     kind: str,
@@ -140,8 +144,7 @@ def read_file(
 ) -> tuple[bytes, str]:
     """Return the content of a file, up to one byte more than `limit`, and its name for messages.
 
-    Warn if other users can read the file too, unless its content is `harmless`. Raise as
-    `read_key_file`.
+    Raise as `read_key`, also if other users can change a file whose content is not `harmless`.
     """
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
     display = "(not repeated, it looks like a key)" if _may_hold_key(path) else path
@@ -158,14 +161,6 @@ def read_file(
         raise KeyMaterialError(f"{what}: {kind} {display}: {reason}") from None
     if not harmless(data):
         check_trusted(status, f"{what}: {kind} {display}")
-    mode = stat.S_IMODE(status.st_mode)
-    shared = stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH)
-    if shared and not harmless(data):
-        click.echo(
-            f"modcrypt: warning: other users can read {kind} {display} (mode {mode:04o}); make "
-            "it private with chmod 600",
-            err=True,
-        )
     return data, f"{what}: {kind} {display}"
 
 
@@ -175,40 +170,12 @@ def _may_hold_key(path: str) -> bool:
 
 
 @hide_frames
-def read_key_env(name: str, what: str) -> Key:
-    """Return the key in an environment variable, as hex or base64.
-
-    Raises:
-        KeyNotFoundError: The variable is not set.
-        KeyMaterialError: The variable holds no key.
-    """
-    display = "(not repeated, it looks like a key)" if looks_like_key(name) else name
-    value = os.environ.get(name)
-    if not value:
-        raise KeyNotFoundError(f"{what}: the environment variable {display} is not set")
-    return _parse_key(os.fsencode(value), f"{what}: environment variable {display}", raw=False)
-
-
-@hide_frames
-def read_key_fd(fd: int, what: str) -> Key:
-    """Return the key from an open file descriptor, read to its end.
-
-    Raises:
-        KeyNotFoundError: The descriptor is not open, or at its end.
-        KeyMaterialError: The descriptor delivers no key.
-    """
-    return _parse_key(read_fd(fd, what), f"{what}: file descriptor {fd}")
-
-
-@hide_frames
-def read_fd(fd: int, what: str) -> bytes:
-    """Return the content of a file descriptor, up to a limit; raise as `read_key_fd`."""
+def read_descriptor(fd: int, what: str) -> bytes:
+    """Return the content of a file descriptor, up to a limit; raise as `read_key`."""
     data = b""
     try:
         if os.isatty(fd):
-            raise click.UsageError(
-                f"{what}: file descriptor {fd} is a terminal; use a pipe or file"
-            )
+            raise ValueError(f"{what}: file descriptor {fd} is a terminal; use a pipe or file")
         while len(data) <= MAX_KEY_FILE and (more := os.read(fd, MAX_KEY_FILE)):
             data += more
     except OSError as error:

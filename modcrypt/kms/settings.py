@@ -1,0 +1,380 @@
+"""Settings: references to keys, which are resolved in the process that uses them.
+
+Settings hold the URI of a key service, a policy, or the names of files, environment variables and
+file descriptors that contain keys; never a key, a token or a passphrase. So they can be sent to
+other processes, for example by Spark, Dask or `multiprocessing`, and be logged and shown. The
+command line and Spark's options become Settings.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import urllib.parse
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self, TypeVar, cast
+
+from modcrypt.errors import KeyAccessDeniedError
+from modcrypt.fork_safety import cached_property, fork_safe
+from modcrypt.keys import Key
+from modcrypt.kms.audit import audit_to_json_lines
+from modcrypt.kms.client import KmsClient
+from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+from modcrypt.kms.keyring.keyring_passphrase import (
+    PROMPT,
+    Ask,
+    check_passphrase_reference,
+    make_reference_asker,
+)
+from modcrypt.kms.policy import Policy
+from modcrypt.kms.references import open_kms
+from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
+from modcrypt.parquet.crypto.properties import (
+    Encryption,
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    KeySettings,
+)
+
+__all__ = ["Settings"]
+
+T = TypeVar("T")
+
+_ENCRYPTION_OPTIONS = frozenset(
+    {
+        "plaintext_footer", "encryption_algorithm", "store_aad_prefix", "data_page_v2_levels",
+        "footer_key_metadata", "column_key_metadata",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(KeySettings):
+    """References to keys and the requirements of reading; picklable and without secrets.
+
+    modcrypt accepts Settings wherever it accepts `FileEncryptionProperties` or
+    `FileDecryptionProperties`. Keys are read, and a key service is opened, on first use in each
+    process.
+
+    Args:
+        kms: URI of a key service, as for `open_kms`; name the passphrase of a keyring by
+            `?passphrase=env:NAME` or `?passphrase=file:PATH`. None for the key service of the
+            policy.
+        passphrase: Reference to the passphrase of a keyring whose URI names none: `file:PATH`,
+            `env:NAME`, `fd:N`, or `prompt` to ask on the terminal if the keyring needs one. The
+            last two cannot be sent to other processes.
+        policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
+            reading.
+        footer_key: Instead of a key service, `file:PATH`, `env:NAME` or `fd:N` of the footer key:
+            raw bytes, hex or base64 in a file or descriptor, hex or base64 in a variable.
+        column_keys: Mapping of column names to such references.
+        plaintext_columns: Columns to leave unencrypted, with `footer_key`.
+        encryption_options: Further arguments of `FileEncryptionProperties`, with `footer_key`:
+            `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
+            `footer_key_metadata` and `column_key_metadata`.
+        aad_prefix: AAD prefix of every file, with `{path}` for its path in the table or `{name}`
+            for its name; None for the policy's. With keys by reference, text supports neither.
+        root: Folder of the dataset that `{path}` is relative to. None for the folder that is read
+            or converted.
+        shared_aad_prefix: Whether several files may have the same AAD prefix.
+        algorithms: Accepted algorithms, as in `FileDecryptionProperties`; None for the policy's,
+            else for AES_GCM_V1.
+        on_missing_key: Treatment of columns without a key, as in `FileDecryptionProperties`.
+        require_encrypted: Columns that must be encrypted, as in `FileDecryptionProperties`.
+        check_footer_integrity: Whether to verify signatures, as in `FileDecryptionProperties`.
+        master_key_ids: Ids of master keys that may protect the files that are read, besides those
+            that the policy or the URI of `kms` names, for example during a rotation.
+        audit: File to which each use of a key of the key service is appended as a line of JSON.
+
+    Raises:
+        ValueError: Both kinds of keys are given, or a reference is invalid.
+    """
+
+    kms: str | None = None
+    passphrase: str | None = None
+    policy: Policy | None = None
+    footer_key: str | None = None
+    column_keys: Mapping[str, str] = field(default_factory=dict)
+    plaintext_columns: tuple[str, ...] = ()
+    encryption_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    aad_prefix: str | bytes | None = None
+    root: str | None = None
+    shared_aad_prefix: bool = False
+    algorithms: tuple[str, ...] | None = None
+    on_missing_key: Literal["error", "drop", "null"] = "error"
+    require_encrypted: bool | tuple[str, ...] = True
+    check_footer_integrity: bool = True
+    master_key_ids: tuple[str, ...] = ()
+    audit: str | None = None
+    _opened: dict[tuple[int, str], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.has_service and self.has_keys:
+            raise ValueError(
+                "keys come from a key service (kms, or a policy that names one) or from references "
+                "(footer_key, column_keys); pass one of the two"
+            )
+        if self.policy is not None and not self.has_service:
+            raise ValueError("the policy names no key service; pass kms")
+        for reference in self._references:
+            check_reference(reference)
+        if self.passphrase is not None:
+            check_passphrase_reference(self.passphrase)
+        if self.passphrase is not None and not self.has_service:
+            raise ValueError("a passphrase needs a keyring; pass kms or a policy that names one")
+        if (self.plaintext_columns or self.encryption_options) and self.footer_key is None:
+            raise ValueError(
+                "plaintext_columns and encryption_options need footer_key; with a key service, "
+                "set them in the policy"
+            )
+        if unknown := sorted(self.encryption_options.keys() - _ENCRYPTION_OPTIONS):
+            raise ValueError(f"unknown encryption_options: {', '.join(unknown)}")
+        if (self.master_key_ids or self.audit) and not self.has_service:
+            raise ValueError("master_key_ids and audit need a key service; pass kms or a policy")
+        text = self.aad_prefix if isinstance(self.aad_prefix, str) else ""
+        if self.has_keys and (NAME in text or PATH in text):
+            raise ValueError(
+                f"{NAME} and {PATH} in an AAD prefix need a policy; remove them or pass a policy"
+            )
+
+    @property
+    def _references(self) -> list[str]:
+        footer = [] if self.footer_key is None else [self.footer_key]
+        return [*footer, *self.column_keys.values()]
+
+    @property
+    def has_service(self) -> bool:
+        """True if keys come from a key service."""
+        return self.kms is not None or (self.policy is not None and self.policy.kms is not None)
+
+    @property
+    def has_keys(self) -> bool:
+        """True if keys come from references."""
+        return bool(self._references)
+
+    # --- copies ---
+
+    def evolve(self, **changes: Any) -> Self:
+        """Return a copy with other values, which shares keys and the key service's client."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, **changes)
+        if "policy" in changes:  # the tools are made for a policy
+            opened = {key: value for key, value in self._opened.items() if key[1] == "client"}
+            copy.__dict__["_opened"] = opened
+        return copy
+
+    def under(self, root: str) -> Settings:
+        """Return the settings for the dataset at `root`, unless they name another root."""
+        return self if self.root is not None else self.evolve(root=root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive, (self._portable_values(),)
+
+    def _portable_values(self) -> dict[str, Any]:
+        """Return the fields, with absolute paths, as other processes may run in other folders.
+
+        Raises:
+            ValueError: A reference has no meaning in other processes.
+        """
+        values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
+        if self.passphrase == PROMPT:
+            raise ValueError("other processes cannot ask for a passphrase; name its place")
+        for name in ("footer_key", "passphrase"):
+            if values[name] is not None:
+                values[name] = absolute_reference(values[name])
+        for name in ("root", "audit"):
+            if values[name] is not None and "://" not in values[name]:
+                values[name] = os.path.abspath(values[name])
+        keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
+        kms = None if self.kms is None else _absolute_uri(self.kms)
+        options = dict(self.encryption_options)
+        return {**values, "column_keys": keys, "encryption_options": options, "kms": kms}
+
+    # --- AAD prefixes ---
+
+    @property
+    def prefix(self) -> PathPrefix | None:
+        """The AAD prefix of files, with placeholders for their paths; None for no prefix."""
+        prefix = self.aad_prefix
+        if prefix is None and self.policy is not None:
+            prefix = self.policy.aad_prefix
+        return None if prefix is None else PathPrefix(_to_bytes(prefix), self.root)
+
+    def check_distinct(self, paths: Iterable[str]) -> None:
+        """Raise ValueError if two files have the same AAD prefix, unless that is allowed."""
+        if not self.shared_aad_prefix:
+            check_distinct(self.prefix, paths)
+
+    # --- keys ---
+
+    def decryption(self) -> FileDecryptionProperties:
+        """Return the properties that decrypt files; resolves keys in the calling process.
+
+        Raises:
+            KeyRetrievalError: A key is missing, or the key service is unavailable or refuses.
+        """
+        arguments: dict[str, Any] = {
+            "on_missing_key": self.on_missing_key,
+            "require_encrypted": self.require_encrypted,
+            "check_footer_integrity": self.check_footer_integrity,
+        }
+        if self.algorithms is not None:
+            arguments["algorithms"] = self.algorithms
+        if self.has_service:
+            if self.aad_prefix is not None:
+                arguments["aad_prefix"] = self.prefix
+            ids = self.master_key_ids or None
+            return self.tools().decryption(
+                self.policy, master_key_ids=ids, root=self.root, **arguments
+            )
+        if self.aad_prefix is not None:
+            arguments["aad_prefix"] = _to_bytes(self.aad_prefix)
+        footer_key, column_keys = self.keys
+        return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
+
+    def encryption(self) -> Encryption:
+        """Return the properties that encrypt files; resolves keys in the calling process.
+
+        Raises:
+            ValueError: The settings have neither a footer key nor a policy.
+            KeyRetrievalError: As in `decryption`.
+        """
+        footer_key, column_keys = self.keys
+        if footer_key is not None:
+            return FileEncryptionProperties(
+                footer_key=footer_key,
+                column_keys=column_keys,
+                plaintext_columns=self.plaintext_columns,
+                aad_prefix=None if self.aad_prefix is None else _to_bytes(self.aad_prefix),
+                **self.encryption_options,
+            )
+        if (policy := self.policy) is None:
+            raise ValueError("encryption needs a policy or a footer_key; pass one")
+        if self.aad_prefix is not None:
+            policy = replace(policy, aad_prefix=_to_text(self.aad_prefix))
+        return self.tools().encryption(policy, root=self.root)
+
+    def check_writing(self) -> None:
+        """Raise ValueError if these settings can't encrypt files; needs no key."""
+        if self.footer_key is None and self.policy is None:
+            raise ValueError("encryption needs a policy or a footer_key; pass one")
+
+    @cached_property
+    def keys(self) -> tuple[Key | None, dict[str, Key]]:
+        """The footer key and the keys of columns that references name, read once.
+
+        Raises:
+            KeyRetrievalError: A key is missing or invalid.
+        """
+        footer = None if self.footer_key is None else read_key(self.footer_key, "footer key")
+        columns = self.column_keys.items()
+        return footer, {name: read_key(ref, f"key of column {name}") for name, ref in columns}
+
+    @property
+    def uri(self) -> str:
+        """The URI of the key service.
+
+        Raises:
+            ValueError: Neither `kms` nor the policy names a key service.
+        """
+        uri = self.kms or (self.policy.kms if self.policy is not None else None)
+        if uri is None:
+            raise ValueError("no key service is named; pass kms, or a policy that names one")
+        return uri
+
+    @property
+    def client(self) -> KmsClient:
+        """The client of the key service, opened once in each process.
+
+        Raises:
+            ValueError: No key service is named, or its URI is invalid.
+            KeyRetrievalError: As `open_kms`.
+        """
+        return self._open_once("client", self._open_client)
+
+    @cached_property
+    def asker(self) -> Ask | None:
+        """The function that reads the passphrase of a keyring; None if no place is named."""
+        if (reference := passphrase_of_uri(self.uri)) is not None:
+            return make_reference_asker(reference)
+        return None if self.passphrase is None else make_reference_asker(self.passphrase, self.uri)
+
+    def _open_client(self) -> KmsClient:
+        if self.passphrase is None:
+            return open_kms(self.uri)
+        if not self.uri.startswith("file:"):
+            raise ValueError("a passphrase needs a keyring; pass kms=, a URI file:PATH")
+        if self.passphrase == PROMPT:
+            with suppress(KeyAccessDeniedError):
+                return open_kms(self.uri)
+        return open_kms(self.uri, passphrase=self.asker)
+
+    def tools(self) -> KeyTools:
+        """Return the tools of the key service, opened once in each process; raises as `client`."""
+        return self._open_once("tools", self._open_tools)
+
+    def _open_tools(self) -> KeyTools:
+        audit = None if self.audit is None else audit_to_json_lines(self.audit)
+        ids = self.master_key_ids or None
+        if self.policy is None:
+            return KeyTools(self.client, audit=audit, master_key_ids=ids)
+        return KeyTools.from_policy(self.policy, kms=self.client, audit=audit, master_key_ids=ids)
+
+    def _open_once(self, what: str, opener: Callable[[], T]) -> T:
+        """Return what `opener` returned first in this process; clients do not survive a fork."""
+        key = os.getpid(), what
+        with _opening:
+            if key not in self._opened:
+                self._opened[key] = opener()
+            return cast(T, self._opened[key])
+
+
+_opening = fork_safe(threading.RLock())
+
+
+def _receive(values: dict[str, Any]) -> Settings:
+    """Return the settings that another process sent, the same object each time.
+
+    So each process opens a key service once for all tasks.
+    """
+    settings = Settings(**values)
+    for known in _received:
+        if known == settings:
+            return known
+    _received.append(settings)
+    return settings
+
+
+_received: deque[Settings] = deque(maxlen=64)
+
+
+def _absolute_uri(uri: str) -> str:
+    """Return the URI of a key service with absolute paths of a keyring and its passphrase."""
+    if not uri.startswith("file:"):
+        return uri
+    parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
+    passphrase = parsed.query.get("passphrase")
+    if passphrase is not None:
+        passphrase = f"?passphrase={urllib.parse.quote(absolute_reference(passphrase), safe=':/')}"
+    path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(uri))))
+    key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""
+    return f"file:{path}{passphrase or ''}{key}"
+
+
+def _to_bytes(prefix: str | bytes) -> bytes:
+    return prefix if isinstance(prefix, bytes) else os.fsencode(prefix)
+
+
+def _to_text(prefix: str | bytes) -> str:
+    try:
+        return prefix if isinstance(prefix, str) else prefix.decode()
+    except UnicodeDecodeError:
+        raise ValueError("with a key service the AAD prefix must be UTF-8 text") from None
