@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from modcrypt.io.stacked_filesystem import StackedFileSystem
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import AnyDecryption
 
 if TYPE_CHECKING:
     from modcrypt.parquet.datasets.dataset_reader import Decryption
@@ -58,11 +58,11 @@ class ModcryptFileSystem(StackedFileSystem):
     protocol = "modcrypt"
 
     def __init__(self, decryption: Decryption | None = None, **behind: Any) -> None:
-        if not isinstance(decryption, FileDecryptionProperties) and not callable(decryption):
+        if not isinstance(decryption, AnyDecryption) and not callable(decryption):
             raise TypeError(
-                "modcrypt needs keys: pass decryption=FileDecryptionProperties(…), with URLs "
-                'storage_options={"decryption": …}; or pass a function that returns them for a '
-                f"path, not {type(decryption).__name__}"
+                "modcrypt needs keys: pass decryption=FileDecryptionProperties(…) or Settings(…), "
+                'with URLs storage_options={"decryption": …}; or pass a function that returns them '
+                f"for a path, not {type(decryption).__name__}"
             )
         super().__init__(**behind)
         self._decryption = decryption
@@ -77,9 +77,8 @@ class ModcryptFileSystem(StackedFileSystem):
         if mode != "rb":
             self._raise_read_only()
         decryption = self._decryption
-        if not isinstance(decryption, FileDecryptionProperties):
-            decryption = decryption(path)
-        return open_parquet(path, decryption, filesystem=self.fs)
+        properties = decryption(path) if callable(decryption) else decryption
+        return open_parquet(path, properties, filesystem=self.fs)
 
     def _raise_read_only(self, *_: Any, **__: Any) -> NoReturn:
         """Raise an error for an operation that writes.

@@ -50,6 +50,7 @@ from modcrypt.parquet.crypto.footer_keys import (
 )
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
+    AnyDecryption,
     FileDecryptionProperties,
     as_decryption,
 )
@@ -106,7 +107,7 @@ def rotate_keys(
     what: What = "mek",
     new_master_keys: Mapping[str, str] | None = None,
     filesystem: Any = None,
-    decryption: FileDecryptionProperties | None = None,
+    decryption: AnyDecryption | None = None,
     record: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     threads: int | None = None,

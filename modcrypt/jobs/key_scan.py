@@ -24,7 +24,12 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata
-from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import (
+    ALGORITHMS,
+    AnyDecryption,
+    FileDecryptionProperties,
+    as_decryption,
+)
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, try_decode_metadata
@@ -83,7 +88,7 @@ def scan_keys(
     tools: KeyTools | None = None,
     *,
     filesystem: Any = None,
-    decryption: FileDecryptionProperties | None = None,
+    decryption: AnyDecryption | None = None,
 ) -> Iterator[ScannedKey]:
     """Yield the keys of a file, or of all files in folders.
 
@@ -99,7 +104,9 @@ def scan_keys(
     """
     if not isinstance(tools, KeyTools | None):
         raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
-    if decryption is None and tools is not None:
+    if decryption is not None:
+        decryption = as_decryption(decryption)
+    elif tools is not None:
         decryption = tools.decryption(algorithms=ALGORITHMS)  # no page is opened
     keys = _scan_files(list_files(where, filesystem), decryption)
     return _mark_destroyed_keys(keys, None if tools is None else tools.client)

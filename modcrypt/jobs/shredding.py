@@ -50,6 +50,7 @@ from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wr
 from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
+    AnyDecryption,
     FileDecryptionProperties,
     as_decryption,
 )
@@ -122,7 +123,7 @@ def shred_keys(
     everything: bool = False,
     destroy_master_keys: bool = False,
     filesystem: Any = None,
-    decryption: FileDecryptionProperties | None = None,
+    decryption: AnyDecryption | None = None,
     dry_run: bool = False,
     record: str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -190,7 +191,7 @@ def shred_keys(
 
 
 def resolve_decryption(
-    tools: KeyTools | None, decryption: FileDecryptionProperties | None
+    tools: KeyTools | None, decryption: AnyDecryption | None
 ) -> FileDecryptionProperties | None:
     """Return the properties that decrypt footers; None without tools and properties.
 

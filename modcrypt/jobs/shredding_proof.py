@@ -23,7 +23,7 @@ from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.jobs.unlisted_files import list_surrounding_files
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import list_files
 
 __all__ = ["KeyProof", "Proof", "ProvenFile", "prove_shredded"]
@@ -171,7 +171,7 @@ def prove_shredded(
     master_keys: Iterable[str] = (),
     everything: bool = False,
     filesystem: Any = None,
-    decryption: FileDecryptionProperties | None = None,
+    decryption: AnyDecryption | None = None,
     threads: int | None = None,
     progress: Callable[[ProvenFile, int], object] | None = None,
 ) -> Proof:

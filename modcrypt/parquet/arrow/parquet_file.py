@@ -26,7 +26,7 @@ from modcrypt.parquet.arrow.file_scan import (
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.file_identity import FileIdentity
 
 __all__ = ["ParquetFile", "limit_rows"]
@@ -61,7 +61,7 @@ class ParquetFile:
     def __init__(
         self,
         source: SourceLike,
-        decryption: FileDecryptionProperties,
+        decryption: AnyDecryption,
         *,
         filesystem: Any = None,
         expected: FileIdentity | None = None,

@@ -23,7 +23,7 @@ from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import encode
 from modcrypt.parquet.format.schema import leaves_of
@@ -44,7 +44,7 @@ _MAX_THREADS = 8
 
 def open_parquet(
     source: SourceLike,
-    decryption: FileDecryptionProperties,
+    decryption: AnyDecryption,
     *,
     columns: Sequence[str] | None = None,
     filesystem: Any = None,

@@ -36,8 +36,8 @@ from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, Plan, plan_encryption
+from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
-from modcrypt.parquet.crypto.properties import as_encryption
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
 
@@ -67,7 +67,7 @@ _UNSUPPORTED_OPTIONS = {
 def write_table(
     table: pa.Table,
     where: Destination,
-    encryption: EncryptionLike,
+    encryption: AnyEncryption,
     *,
     row_group_size: int | None = None,
     filesystem: Any = None,
@@ -142,7 +142,7 @@ class ParquetWriter:
         self,
         where: Destination,
         schema: pa.Schema,
-        encryption: EncryptionLike,
+        encryption: AnyEncryption,
         *,
         row_group_size: int | None = None,
         filesystem: Any = None,

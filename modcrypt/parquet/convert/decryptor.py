@@ -16,7 +16,7 @@ from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
 from modcrypt.parquet.convert.encryptor import Addition, NewFile, Parts
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode
 
@@ -26,7 +26,7 @@ __all__ = ["decrypt_parquet"]
 def decrypt_parquet(
     source: SourceLike,
     destination: Destination,
-    properties: FileDecryptionProperties,
+    properties: AnyDecryption,
     *,
     filesystem: Any = None,
     overwrite: bool = True,

@@ -35,6 +35,7 @@ from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
+    AnyEncryption,
     FileEncryptionProperties,
     as_encryption,
 )
@@ -80,7 +81,7 @@ __all__ = [
 def encrypt_parquet(
     source: SourceLike,
     destination: Destination,
-    properties: EncryptionLike,
+    properties: AnyEncryption,
     *,
     filesystem: Any = None,
     overwrite: bool = True,

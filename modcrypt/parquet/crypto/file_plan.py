@@ -25,8 +25,8 @@ from modcrypt.parquet.crypto.column_kinds import (
 )
 from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import (
+    AnyDecryption,
     BoundRetriever,
-    FileDecryptionProperties,
     as_decryption,
     bind_to_file,
 )
@@ -86,7 +86,7 @@ class OpenFile:
     def __init__(
         self,
         source: Source,
-        properties: FileDecryptionProperties,
+        properties: AnyDecryption,
         expected: FileIdentity | None = None,
     ) -> None:
         properties = as_decryption(properties)

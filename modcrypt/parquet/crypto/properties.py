@@ -22,6 +22,8 @@ from modcrypt.tracebacks import hide_frames
 __all__ = [
     "ALGORITHMS",
     "FILE_UNIQUE_SIZE",
+    "AnyDecryption",
+    "AnyEncryption",
     "BoundRetriever",
     "Encryption",
     "FileDecryptionProperties",
@@ -141,7 +143,7 @@ class FileEncryption(Protocol):
         """Return properties with throw-away keys, for checks of names and options."""
 
 
-Encryption: TypeAlias = "FileEncryptionProperties | FileEncryption"
+Encryption: TypeAlias = FileEncryptionProperties | FileEncryption
 """The properties of one file, or a source of properties for many files."""
 
 
@@ -290,12 +292,19 @@ class BoundRetriever:
         return self.keys.retrieve(key_metadata, column)
 
 
+AnyEncryption: TypeAlias = Encryption | KeySettings
+"""An `Encryption`, or Settings that become one."""
+
+AnyDecryption: TypeAlias = FileDecryptionProperties | KeySettings
+"""Properties, or Settings that become properties."""
+
+
 def is_keyed(encryption: object) -> TypeGuard[FileEncryption]:
     """Return whether this is a `FileEncryption`; `isinstance` of a protocol would take 20 µs."""
     return hasattr(encryption, "for_file")
 
 
-def as_encryption(encryption: Encryption | KeySettings) -> Encryption:
+def as_encryption(encryption: AnyEncryption) -> Encryption:
     """Return an `Encryption`, which Settings become here; raise a TypeError for anything else."""
     if isinstance(encryption, KeySettings):
         return encryption.encryption()
@@ -308,7 +317,7 @@ def as_encryption(encryption: Encryption | KeySettings) -> Encryption:
     return encryption
 
 
-def as_decryption(properties: FileDecryptionProperties | KeySettings) -> FileDecryptionProperties:
+def as_decryption(properties: AnyDecryption) -> FileDecryptionProperties:
     """Return properties, which Settings become here; raise a TypeError for anything else."""
     if isinstance(properties, KeySettings):
         return properties.decryption()

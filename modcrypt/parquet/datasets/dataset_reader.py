@@ -29,6 +29,7 @@ from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
 from modcrypt.parquet.crypto.properties import (
+    AnyDecryption,
     FileDecryptionProperties,
     as_decryption,
     set_prefix_root,
@@ -39,7 +40,7 @@ from modcrypt.parquet.format.file_identity import FileIdentity
 
 __all__ = ["Decryption", "iter_batches", "open_first", "read_table"]
 
-Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
+Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """The properties of all files, or a function that returns the properties for a path."""
 
 _MAX_THREADS = 8
@@ -184,8 +185,8 @@ def open_first(
 
 
 def _check_single(decryption: Decryption) -> FileDecryptionProperties:
-    if isinstance(decryption, FileDecryptionProperties):
-        return decryption
+    if not callable(decryption):
+        return as_decryption(decryption)
     raise TypeError(
         "decryption must be FileDecryptionProperties for a single file; a function is for datasets"
     )
@@ -223,7 +224,7 @@ class _DatasetReader:
         self.dataset = discover(files, filesystem, partitioning)
         self._decryption, self._options = decryption, options
         self._template = template
-        if isinstance(decryption, FileDecryptionProperties):
+        if not callable(decryption):
             self._decryption = self._prepare_properties(decryption)
         # Results of the function `decryption`.
         self._properties_by_path: dict[str, FileDecryptionProperties] = {}
@@ -257,15 +258,16 @@ class _DatasetReader:
 
     def _find_properties(self, path: str) -> FileDecryptionProperties:
         given = self._decryption
-        if not isinstance(given, FileDecryptionProperties):
+        if callable(given):
             if path not in self._properties_by_path:
                 self._properties_by_path[path] = self._prepare_properties(given(path))
             given = self._properties_by_path[path]
         prefix = self._prefixes.get(path)
+        given = as_decryption(given)
         return given if prefix is None else replace(given, aad_prefix=prefix)
 
-    def _prepare_properties(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
-        properties = as_decryption(properties)
+    def _prepare_properties(self, given: AnyDecryption) -> FileDecryptionProperties:
+        properties = as_decryption(given)
         prefix = properties.aad_prefix or properties.aad_prefix_verifier
         if self._template is not None and prefix is not None:
             raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")

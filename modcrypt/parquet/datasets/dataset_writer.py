@@ -27,6 +27,7 @@ import pyarrow.dataset as ds
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, shared_prefix_error
 from modcrypt.parquet.crypto.properties import (
+    AnyEncryption,
     Encryption,
     FileEncryptionProperties,
     as_encryption,
@@ -38,7 +39,7 @@ from modcrypt.pkmt1.material import external_name
 
 __all__ = ["write_dataset"]
 
-EncryptionOf: TypeAlias = "Encryption | Callable[[str], Encryption]"
+EncryptionOf: TypeAlias = AnyEncryption | Callable[[str], AnyEncryption]
 """The properties of all files, or a function that returns the properties for a path."""
 
 _BLOCK_BYTES = 16 << 20
@@ -193,7 +194,7 @@ class _Plan:
         if "/" in self.make_path("", 0):
             raise ValueError("basename_template must be a file name without folders")
         if not callable(self.encryption):
-            self._check(self.encryption)
+            object.__setattr__(self, "encryption", self._check(self.encryption))
 
     def make_path(self, where: str, number: int) -> str:
         return where + self.basename.prefix(number).decode()
@@ -201,8 +202,7 @@ class _Plan:
     def make_properties(self, path: str, number: int) -> Encryption:
         encryption = self.encryption
         if callable(encryption):
-            encryption = encryption(path)
-            self._check(encryption)
+            encryption = self._check(encryption(path))
         untyped: Any = encryption  # Both kinds are dataclasses with this field.
         if self.aad_prefix is None:
             with_root: Encryption = set_prefix_root(untyped, self.folder.root)
@@ -210,9 +210,9 @@ class _Plan:
         with_prefix: Encryption = replace(untyped, aad_prefix=self.aad_prefix.prefix(number))
         return with_prefix
 
-    def _check(self, properties: Encryption) -> None:
-        """Raise for invalid properties before a key, file or folder is made."""
-        properties = as_encryption(properties)
+    def _check(self, given: AnyEncryption) -> Encryption:
+        """Return properties; raise for invalid ones before a key, file or folder is made."""
+        properties = encryption = as_encryption(given)
         if not isinstance(properties, FileEncryptionProperties):
             properties = properties.for_check()
         if self.aad_prefix is not None and properties.aad_prefix is not None:
@@ -224,6 +224,7 @@ class _Plan:
                 f"everybody can read in the names of folders: {', '.join(public)}"
             )
         self.writer(pa.BufferOutputStream(), encryption=replace(properties, companion=nullcontext))
+        return encryption
 
 
 @dataclass

@@ -17,8 +17,10 @@ from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
 from modcrypt.keys import KeyLike, as_key
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.properties import (
+    AnyDecryption,
+    AnyEncryption,
+    Encryption,
     FileDecryptionProperties,
     as_decryption,
     as_encryption,
@@ -39,8 +41,8 @@ __all__ = ["mask_parquet", "rekey_in_place", "rekey_parquet", "share_parquet"]
 def rekey_parquet(
     source: SourceLike,
     destination: Destination,
-    decryption: FileDecryptionProperties,
-    encryption: EncryptionLike,
+    decryption: AnyDecryption,
+    encryption: AnyEncryption,
     *,
     keep_unchanged: bool = False,
     filesystem: Any = None,
@@ -88,8 +90,8 @@ def rekey_parquet(
 def mask_parquet(
     source: SourceLike,
     destination: Destination,
-    decryption: FileDecryptionProperties,
-    encryption: EncryptionLike | None = None,
+    decryption: AnyDecryption,
+    encryption: AnyEncryption | None = None,
     *,
     null: Sequence[str] = (),
     hashed: Sequence[str] = (),
@@ -155,8 +157,8 @@ def mask_parquet(
 def share_parquet(
     source: SourceLike,
     destination: Destination,
-    decryption: FileDecryptionProperties,
-    encryption: EncryptionLike,
+    decryption: AnyDecryption,
+    encryption: AnyEncryption,
     columns: Sequence[str],
     *,
     filesystem: Any = None,
@@ -198,8 +200,8 @@ def share_parquet(
 def rekey_in_place(
     source: Source,
     place: Place,
-    decryption: FileDecryptionProperties,
-    encryption: EncryptionLike,
+    decryption: AnyDecryption,
+    encryption: Encryption,
 ) -> None:
     """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
@@ -222,7 +224,7 @@ def rekey_in_place(
             record_seals()
 
 
-def _require_checked_footer(properties: FileDecryptionProperties) -> FileDecryptionProperties:
+def _require_checked_footer(properties: AnyDecryption) -> FileDecryptionProperties:
     """Require a verified footer: an altered one must not be encrypted or signed again."""
     return replace(as_decryption(properties), check_footer_integrity=True)
 
@@ -230,8 +232,8 @@ def _require_checked_footer(properties: FileDecryptionProperties) -> FileDecrypt
 def _rewrite(
     source: SourceLike,
     destination: Destination,
-    decryption: FileDecryptionProperties,
-    encryption: EncryptionLike | None,
+    decryption: AnyDecryption,
+    encryption: AnyEncryption | None,
     change: Change,
     filesystem: Any,
     overwrite: bool,

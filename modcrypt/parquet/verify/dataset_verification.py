@@ -27,7 +27,11 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, as_decryption
+from modcrypt.parquet.crypto.properties import (
+    AnyDecryption,
+    FileDecryptionProperties,
+    as_decryption,
+)
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_part_faults, identify_part
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
@@ -52,7 +56,7 @@ __all__ = ["find_copies", "find_shared_prefixes", "verify_dataset", "verify_plac
 Groups: TypeAlias = Mapping[bytes, Sequence[str]]
 """Paths of several files, by a part of their AAD that they share."""
 
-Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
+Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """Properties for all files, or a function that returns the properties for a path."""
 
 MAX_FILES = 8
@@ -112,7 +116,9 @@ def verify_dataset(
         OSError: A file or folder that `where` names does not exist, or the file system failed. An
             existing file that cannot be read is a finding instead.
     """
-    _check_arguments(properties, aad_prefix_template, expected_parts, jobs)
+    if properties is not None and not callable(properties):
+        properties = _check_prefix(properties, with_template=aad_prefix_template is not None)
+    _check_arguments(aad_prefix_template, expected_parts, jobs)
     check_expected(expected_rows)
     places, hidden = split_hidden(list_files(where, filesystem))
     if not places:
@@ -138,13 +144,7 @@ def verify_dataset(
     )
 
 
-def _check_arguments(
-    properties: Decryption | None, template: str | None, parts: int | None, jobs: int | None
-) -> None:
-    if isinstance(properties, FileDecryptionProperties):
-        _check_prefix(properties, with_template=template is not None)
-    elif properties is not None and not callable(properties):
-        properties = as_decryption(properties)
+def _check_arguments(template: str | None, parts: int | None, jobs: int | None) -> None:
     if parts is not None and template is None:
         raise ValueError("expected_parts needs aad_prefix_template; pass both")
     if parts is not None and parts < 1:
@@ -152,13 +152,14 @@ def _check_arguments(
     check_threads(jobs)
 
 
-def _check_prefix(properties: FileDecryptionProperties, *, with_template: bool) -> None:
-    properties = as_decryption(properties)
+def _check_prefix(given: AnyDecryption, *, with_template: bool) -> FileDecryptionProperties:
+    properties = as_decryption(given)
     prefix = properties.aad_prefix or properties.aad_prefix_verifier
     if with_template and prefix is not None:
         raise ValueError(
             "pass either aad_prefix_template, or aad_prefix or aad_prefix_verifier, not both"
         )
+    return properties
 
 
 # --- the files -----------------------------------------------------------------------------------
@@ -248,8 +249,8 @@ class _FileRun:
     def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
         if callable(given):
-            given = given(place.path)
-            _check_prefix(given, with_template=self.template is not None)
+            given = _check_prefix(given(place.path), with_template=self.template is not None)
+        given = None if given is None else as_decryption(given)
         if given is not None and (given.aad_prefix or given.aad_prefix_verifier):
             self.demands_prefix = True
         return given

@@ -27,6 +27,7 @@ from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
+    AnyDecryption,
     FileDecryptionProperties,
     as_decryption,
     bind_to_file,
@@ -67,7 +68,7 @@ Python than in AES, and Python runs on one thread at a time."""
 
 def verify_parquet(
     source: SourceLike,
-    properties: FileDecryptionProperties | None = None,
+    properties: AnyDecryption | None = None,
     *,
     filesystem: Any = None,
     threads: int | None = None,

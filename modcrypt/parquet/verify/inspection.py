@@ -14,7 +14,10 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, as_decryption
+from modcrypt.parquet.crypto.properties import (
+    AnyDecryption,
+    as_decryption,
+)
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.type_names import codec_name, logical_name, physical_name
@@ -168,7 +171,7 @@ class Inspection:
 
 def inspect_parquet(
     source: SourceLike,
-    properties: FileDecryptionProperties | None = None,
+    properties: AnyDecryption | None = None,
     *,
     filesystem: Any = None,
     pages: bool = False,
