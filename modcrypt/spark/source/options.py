@@ -271,7 +271,7 @@ class _Options:
         if not (settings.has_service or settings.has_keys):
             raise ValueError(
                 "keys come from a key service (kms, or a policy that names one) or from references "
-                "(footerKey, columnKeys); pass one of the two"
+                "(footerKey, columnKeys); pass exactly one of the two"
             )
         return settings
 
