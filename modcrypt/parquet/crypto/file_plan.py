@@ -131,11 +131,10 @@ class OpenFile:
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
         self._check_given_keys(wanted, ordinals)
-        kinds = {c: self._column_kind(c, ordinals) for c in wanted}
         keys: dict[tuple[int, int], Key] = {}
         missing: list[int] = []
-        for c, kind in kinds.items():
-            for r in ordinals if kind in (FOOTER_KEY, COLUMN_KEY) else ():
+        for c, kinds in self._find_kinds(wanted, ordinals).items():
+            for r in ordinals if kinds & {FOOTER_KEY, COLUMN_KEY} else ():
                 key = self._chunks.find_key(r, c).key
                 if key is not None:
                     keys[r, c] = key
@@ -160,7 +159,7 @@ class OpenFile:
 
     def has_own_key(self, column: int) -> bool:
         """Return whether a column has its own key."""
-        return self._column_kind(column, self._all_row_groups) == COLUMN_KEY
+        return COLUMN_KEY in self._find_kinds([column])[column]
 
     def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
         """Return the available keys of those columns that have their own key, by dotted name."""
@@ -176,12 +175,8 @@ class OpenFile:
 
     def plaintext_columns(self, columns: Iterable[int]) -> list[str]:
         """Return the dotted names of those columns that are plaintext."""
-        kinds = ((c, self._column_kind(c, self._all_row_groups)) for c in columns)
-        return [".".join(self.leaves[c]) for c, kind in kinds if kind == PLAINTEXT]
-
-    @property
-    def _all_row_groups(self) -> range:
-        return range(len(self.metadata.row_groups))
+        found = self._find_kinds(columns)
+        return [".".join(self.leaves[c]) for c, kinds in found.items() if PLAINTEXT in kinds]
 
     # --- requirements of the caller --------------------------------------------------------------
 
@@ -197,8 +192,7 @@ class OpenFile:
             leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
         elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
-        columns = range(len(self.leaves))
-        kinds = find_kinds(self.metadata, self.leaves, columns, self._all_row_groups, self._report)
+        kinds = self._find_kinds(range(len(self.leaves)))
         for error in requirement_faults(self.properties, self.leaves, kinds):
             raise error
 
@@ -213,7 +207,7 @@ class OpenFile:
         keys = self.properties.column_keys
         names = {covering_name(self.leaves[c], keys) for c in wanted} - {None} if keys else ()
         covered = [c for c, leaf in enumerate(self.leaves) if covering_name(leaf, keys) in names]
-        kinds = find_kinds(self.metadata, self.leaves, covered, ordinals, self._report)
+        kinds = self._find_kinds(covered, ordinals)
         for error in given_key_faults(self.properties, self.leaves, kinds):
             raise error
 
@@ -264,14 +258,17 @@ class OpenFile:
 
     # --- chunks ----------------------------------------------------------------------------------
 
-    def _column_kind(self, column: int, ordinals: Iterable[int]) -> str | None:
-        """Return how a column is encrypted; None if there are no row groups.
+    def _find_kinds(
+        self, columns: Iterable[int], row_groups: Sequence[int] | None = None
+    ) -> dict[int, set[str]]:
+        """Return how columns are encrypted; they have no kind without row groups.
 
         Raises:
             FormatError: Row groups disagree, or the crypto metadata names no known kind of key.
         """
-        kinds = find_kinds(self.metadata, self.leaves, [column], ordinals, self._report)
-        return next(iter(kinds[column]), None)
+        if row_groups is None:
+            row_groups = range(len(self.metadata.row_groups))
+        return find_kinds(self.metadata, self.leaves, columns, row_groups, self._report)
 
     def _open_chunk(self, row_group: int, column: int, key: Key | None) -> Chunk:
         """Return an open chunk."""
