@@ -23,7 +23,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.spark.jobs.conversion import TableConversion
 from modcrypt.spark.jobs.file_work import Job
-from modcrypt.spark.jobs.task_files import assign_tasks
+from modcrypt.spark.jobs.task_files import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,14 +36,10 @@ __all__ = [
     "convert_files",
     "folders_of",
     "run_job",
-    "slots_of",
 ]
 
 FILES_PER_TASK = 500
 BYTES_PER_TASK = 256 << 20
-
-SLOTS = 32
-"""Number of concurrent tasks if Spark does not report it, as over Spark Connect."""
 
 PROBED_FILES = 3
 """Number of files that are opened before a job, to check that the settings fit."""
@@ -231,27 +227,10 @@ def report_of(
     Spark sends the names to the executors as rows, not within a closure, and the report stays on
     the executors, so the driver holds only the listing.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    if files_per_task < 1 or bytes_per_task < 1:
-        raise ValueError("files_per_task and bytes_per_task must be at least 1")
-    sizes = [file.size for file in files]
-    tasks = assign_tasks(sizes, files=files_per_task, size=bytes_per_task, slots=slots_of(spark))
     names = [os.fsencode(file.name) for file in files]  # names may be any bytes
-    table = pa.table(
-        {
-            "task": pa.array(tasks, pa.int32()),
-            "name": pa.array(names, pa.binary()),
-            "size": pa.array(sizes, pa.int64()),
-        }
-    )
-    frame = spark.createDataFrame(table).repartitionById(max(tasks) + 1, "task")
-    return frame.mapInArrow(job.run, from_arrow_schema(job.schema)).localCheckpoint()
-
-
-def slots_of(spark: SparkSession) -> int:
-    """Return the number of concurrent tasks, or a default if Spark does not report it."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except AttributeError:  # Spark Connect has no context
-        return SLOTS
+    columns = {
+        "name": pa.array(names, pa.binary()),
+        "size": pa.array([file.size for file in files], pa.int64()),
+    }
+    frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
+    return frame.localCheckpoint()

@@ -23,7 +23,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
@@ -42,9 +42,9 @@ from modcrypt.jobs.engine import map_files
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.kms.settings import Settings
-from modcrypt.spark.jobs.driver import check_settings, slots_of
+from modcrypt.spark.jobs.driver import JobOptions, check_settings
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK
-from modcrypt.spark.jobs.task_files import assign_tasks
+from modcrypt.spark.jobs.task_files import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ FILES_PER_TASK, BYTES_PER_TASK = 64, 1 << 30
 _TEXT, _LONG, _BYTES = pa.string(), pa.int64(), pa.binary()
 _ITEMS = pa.schema(
     [
-        ("task", pa.int32()), ("location", _TEXT), ("file_format", _TEXT), ("size", _LONG),
+        ("location", _TEXT), ("file_format", _TEXT), ("size", _LONG),
         ("sealed", _BYTES),
     ]
 )  # fmt: skip
@@ -73,10 +73,8 @@ def rotate_table_deks(
     table: IcebergTable,
     settings: Settings,
     *,
-    filesystem: MakeFilesystem | None = None,
     dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[JobOptions],
 ) -> TableRotation:
     """Re-encrypt the files of a table's current snapshot: `rotate_table(table, "dek")` on Spark.
 
@@ -85,11 +83,8 @@ def rotate_table_deks(
             and the commit.
         table: Table returned by `open_table` or `load_table` in this process.
         settings: Reference to the table's key service (`Settings(kms=...)`), which executors open.
-        filesystem: Function that makes the table's filesystem on executors; None if its folders
-            have paths or URLs.
         dry_run: Only report what would be done.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
         ModcryptError, OSError: As in `rotate_table`; and the first error of an executor. The table
@@ -101,15 +96,11 @@ def rotate_table_deks(
     def run(
         table: IcebergTable, job: IcebergKey, name: str, items: Sequence[RekeyItem]
     ) -> Iterable[RekeyedFile]:
-        work = TableRekeyJob(
-            settings=settings,
-            job=job,
-            name=name,
-            key_length=table.metadata.key_length,
-            folders=_map_folders(table, filesystem),
-            filesystem=filesystem,
-        )
-        return _run_on_spark(spark, work, items, files_per_task, bytes_per_task)
+        length = table.metadata.key_length
+        return _run_on_spark(
+            spark, table, items, settings=settings, job=job, name=name, key_length=length,
+            **options,
+        )  # fmt: skip
 
     return rotate_table(table, "dek", dry_run=dry_run, run=run)
 
@@ -120,10 +111,8 @@ def rotate_table_keks(
     settings: Settings,
     *,
     new_master_key_id: str | None = None,
-    filesystem: MakeFilesystem | None = None,
     dry_run: bool = False,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Unpack[JobOptions],
 ) -> TableRotation:
     """Replace the KEKs of a table by new ones: `rotate_table(table, "kek")` on Spark.
 
@@ -136,11 +125,8 @@ def rotate_table_keks(
         table: Table returned by `open_table` or `load_table` in this process.
         settings: Reference to the table's key service, as in `rotate_table_deks`.
         new_master_key_id: Id of the new master key, as in `rotate_table`.
-        filesystem: Function that makes the table's filesystem on executors; None if its folders
-            have paths or URLs.
         dry_run: Only report what would be done.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+        options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
         ModcryptError, OSError, TypeError: As in `rotate_table_deks`.
@@ -150,57 +136,39 @@ def rotate_table_keks(
     def reseal(
         table: IcebergTable, job: IcebergKey, exchange: Exchange, items: Sequence[RekeyItem]
     ) -> Iterable[RekeyedFile]:
-        work = TableRekeyJob(
-            settings=settings,
-            job=job,
-            name=exchange.name,
-            key_length=exchange.key_length,
-            folders=_map_folders(table, filesystem),
-            filesystem=filesystem,
-            exchange=exchange,
-        )
-        return _run_on_spark(spark, work, items, files_per_task, bytes_per_task)
+        return _run_on_spark(
+            spark, table, items, settings=settings, job=job, name=exchange.name,
+            key_length=exchange.key_length, exchange=exchange, **options,
+        )  # fmt: skip
 
     return rotate_table(
         table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=reseal
     )
 
 
-def _map_folders(table: IcebergTable, filesystem: MakeFilesystem | None) -> dict[str, str]:
-    folders = table.walk.locations.folders
-    return {prefix: _name_folder(place, filesystem) for prefix, place in folders.items()}
-
-
-def _name_folder(place: Place, filesystem: MakeFilesystem | None) -> str:
-    """Return the name by which another process finds a folder."""
-    return place.full_name if filesystem is None else place.path
-
-
 def _run_on_spark(
-    spark: SparkSession,
-    work: TableRekeyJob,
-    items: Sequence[RekeyItem],
-    files_per_task: int,
-    bytes_per_task: int,
-) -> list[RekeyedFile]:
+    spark: SparkSession, table: IcebergTable, items: Sequence[RekeyItem], *,
+    filesystem: MakeFilesystem | None = None, files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK, **how: Any,
+) -> list[RekeyedFile]:  # fmt: skip
     """Have Spark do the work; Spark sends the items as rows, not within a closure.
 
     Raises:
         ModcryptError, OSError, ValueError: The error of the first file that failed.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     if not items:
         return []
-    sizes = [item.size for item in items]
-    tasks = assign_tasks(sizes, files=files_per_task, size=bytes_per_task, slots=slots_of(spark))
-    columns = (
-        tasks, [item.location for item in items], [item.file_format for item in items], sizes,
-        [item.sealed for item in items],
-    )  # fmt: skip
-    frame = spark.createDataFrame(pa.Table.from_arrays(list(map(pa.array, columns)), schema=_ITEMS))
-    frame = frame.repartitionById(max(tasks) + 1, "task")
-    rows = frame.mapInArrow(work.run, from_arrow_schema(_DONE)).collect()
+    folders = {
+        prefix: place.full_name if filesystem is None else place.path
+        for prefix, place in table.walk.locations.folders.items()
+    }
+    work = TableRekeyJob(folders=folders, filesystem=filesystem, **how)
+    columns = {
+        field.name: pa.array([getattr(item, field.name) for item in items], field.type)
+        for field in _ITEMS
+    }
+    frame = run_tasks(spark, columns, work.run, _DONE, files_per_task, bytes_per_task)
+    rows = frame.collect()
     for row in rows:
         if row["word"] is not None:
             raise _make_error(row["word"], row["message"])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["assign_tasks"]
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["assign_tasks", "run_tasks"]
 
 TASKS_PER_SLOT = 4
 """Minimum number of tasks per slot, so that the last tasks end at about the same time."""
@@ -12,6 +18,9 @@ TASKS_PER_SLOT = 4
 MAX_TASKS = 100_000
 """Maximum number of tasks of a job, as Spark's driver keeps each in memory; beyond it, tasks become
 larger."""
+
+SLOTS = 32
+"""Number of concurrent tasks if Spark does not report it, as over Spark Connect."""
 
 LEAST_FILES, LEAST_BYTES = 16, 8 << 20
 """Files and bytes that a task always accepts: less is not worth starting a task, about 30 ms."""
@@ -55,3 +64,40 @@ def _fill_tasks(sizes: Sequence[int], files: int, size: int) -> tuple[list[int],
         count += 1
         tasks.append(len(weights) - 1)
     return tasks, weights
+
+
+def run_tasks(
+    spark: SparkSession,
+    columns: Mapping[str, pa.Array],
+    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    files_per_task: int,
+    bytes_per_task: int,
+) -> DataFrame:
+    """Have Spark run a function on rows of files, of which `size` is one column.
+
+    Args:
+        spark: Spark session.
+        columns: Columns of the rows.
+        run: Function that yields result rows of the batches of a task.
+        schema: Schema of the result rows.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if files_per_task < 1 or bytes_per_task < 1:
+        raise ValueError("files_per_task and bytes_per_task must be at least 1")
+    sizes, slots = columns["size"].to_pylist(), _count_slots(spark)
+    tasks = assign_tasks(sizes, files=files_per_task, size=bytes_per_task, slots=slots)
+    frame = spark.createDataFrame(pa.table({"task": pa.array(tasks, pa.int32()), **columns}))
+    frame = frame.repartitionById(max(tasks) + 1, "task")
+    return frame.mapInArrow(run, from_arrow_schema(schema))
+
+
+def _count_slots(spark: SparkSession) -> int:
+    """Return the number of concurrent tasks, or a default if Spark does not report it."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except AttributeError:  # Spark Connect has no context
+        return SLOTS
