@@ -30,6 +30,7 @@ IMPORTERS = {
         "modcrypt.machine_checks",
     },  # the latter for its version alone
     "thriftpy2": {"modcrypt.parquet.format.idl"},
+    "cloup": {"modcrypt.cli"},
     "jinja2": {"modcrypt.report.html"},
     "markupsafe": {"modcrypt.report.html"},
     # Where Arrow schemas and buffers come in and go out.

@@ -21,10 +21,10 @@ def run() -> None:
     try:
         from modcrypt.cli.app import program
     except ModuleNotFoundError as error:
-        if error.name != "click":
+        if error.name not in ("click", "cloup"):
             raise
         sys.stderr.write(
-            "modcrypt: error: usage: the command line needs click and rich: "
+            "modcrypt: error: usage: the command line needs click, cloup and rich: "
             "pip install 'modcrypt[cli]'\n"
         )
         sys.exit(2)

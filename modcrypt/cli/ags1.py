@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+import cloup
 
 import modcrypt
 from modcrypt.cli.options.kms_options import (
@@ -34,6 +35,7 @@ from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     combine_options,
     convert,
+    exclude_each_other,
     force_option,
     json_option,
     key_options,
@@ -84,6 +86,7 @@ _reading_options = combine_options(
         help="Accept a stream whose length you cannot check; the loss of its last blocks is not "
         "detected.",
     ),
+    exclude_each_other("length", "unverified_length"),
 )
 
 # click keeps the lines of a paragraph after \b as they are.
@@ -116,7 +119,7 @@ Example:
   modcrypt ags1 inspect notes.ags1"""
 
 
-@click.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
+@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def ags1(context: click.Context) -> None:
     """Encrypt and decrypt any file or pipe as an AGS1 stream.
@@ -318,9 +321,10 @@ def _read_key_and_prefix(
             raise click.UsageError("--key-metadata-file contains the key; omit other key options")
         from modcrypt.kms.key_references import read_metadata_file  # not to be loaded for the help
 
-        if settings is None:  # other users may read encrypted metadata
+        if settings is None:
+            metadata = read_metadata_file(key_metadata_file)  # refuses what is encrypted
             warn_if_shared(f"file:{key_metadata_file}", kind="key metadata file")
-            return read_metadata_file(key_metadata_file), prefix
+            return metadata, prefix
         tools = settings.tools()
         return read_metadata_file(key_metadata_file, tools.open_key_metadata), prefix
     if key is None:
@@ -366,8 +370,6 @@ def _reading_arguments(
     source: str, *, length: int | None, unverified_length: bool, **references: Any
 ) -> dict[str, Any]:
     """Return key, AAD prefix and length as arguments of the library."""
-    if length is not None and unverified_length:
-        raise click.UsageError("--length and --unverified-length exclude each other")
     key, aad_prefix = _read_key_and_prefix(source, references)
     from modcrypt.ags1.lengths import trusted_length  # not to be loaded for the help
 

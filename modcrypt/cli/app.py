@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+import cloup
 
 import modcrypt
 from modcrypt.cli.ags1 import ags1
@@ -28,7 +29,7 @@ from modcrypt.cli.verify import verify
 __all__ = ["program"]
 
 
-class _Program(click.Group):
+class _Program(cloup.Group):
     """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
@@ -71,9 +72,13 @@ Exit codes:
 """
 
 
-@click.group(
+@cloup.group(
     cls=_Program,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "formatter_settings": cloup.HelpFormatter.settings(col1_max_width=28),
+    },
     epilog=_FIRST_EXAMPLE + EXIT_CODES,
     invoke_without_command=True,
 )

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
@@ -56,13 +57,13 @@ files_options = combine_options(
     click.option(
         "--glob",
         metavar="PATTERN",
-        help='For folders: process only files whose path matches PATTERN, for example "*.parquet".',
+        help='Only files whose path matches, as "*.parquet".',
     ),
     click.option(
         "--jobs",
         metavar="N",
         type=click.IntRange(min=1),
-        help="For folders: number of files processed concurrently. Default: number of processors.",
+        help="Files processed concurrently. Default: number of processors.",
     ),
 )
 in_place_option = click.option(
@@ -71,15 +72,13 @@ in_place_option = click.option(
 record_option = click.option(
     "--record",
     metavar="FILE",
-    help="Resume file: record finished files in FILE, and do not inspect those recorded there that "
-    "have not changed since.",
+    help="Resume file: record finished files, and do not inspect them again unless they changed.",
 )
-batch_options = combine_options(
+batch_options = cloup.option_group(
+    "Folders",
     files_options,
     record_option,
-    click.option(
-        "--dry-run", is_flag=True, help="Report what would be done, without writing anything."
-    ),
+    click.option("--dry-run", is_flag=True, help="Report what would be done; write nothing."),
     click.option("--fail-fast", is_flag=True, help="Start no further file after a failure."),
     spark_option,
 )

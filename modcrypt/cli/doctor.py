@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 import modcrypt
 from modcrypt.cli.options.kms_options import service_options, service_settings
@@ -36,7 +37,7 @@ MAX_PROBED = 20
 """Maximal number of master keys tried if neither a policy nor the URI names one."""
 
 
-@click.command(epilog=_EXAMPLE)
+@cloup.command(epilog=_EXAMPLE)
 @service_options
 @root_option
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.shared import combine_options
+from modcrypt.cli.shared import combine_options, needs_one_of
 from modcrypt.cli.spark import is_any_typed
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -28,6 +28,7 @@ html_options = combine_options(
         help="Write the result as a self-contained HTML page to OUT; not for several files.",
     ),
     click.option("--force", is_flag=True, help="Replace OUT if it exists."),
+    needs_one_of("force", "html"),
 )
 
 
@@ -74,8 +75,7 @@ class HtmlPage:
         files: Files that the command examines; None for a table.
 
     Raises:
-        click.UsageError: There is not a single file to draw, or `out` is that file; or `force` is
-            given without a page.
+        click.UsageError: There is not a single file to draw, or `out` is that file.
         FileExistsError: `out` exists, and `force` is False.
     """
 
@@ -85,8 +85,6 @@ class HtmlPage:
 
         self.out, self._force = out, force
         if out is None:
-            if force:
-                raise click.UsageError("--force needs --html")
             return
         if files is not None and len(files) != 1:
             raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")

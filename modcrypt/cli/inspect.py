@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.batch import files_options
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
-from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
-from modcrypt.cli.options.parquet_options import decryption_settings, parquet_key_options
+from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.output.failures import (
     Failure,
     common_code,
@@ -24,10 +25,8 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
-    prefix_options,
     print_facts,
     print_line,
-    root_option,
 )
 from modcrypt.cli.spark import (
     SHOWN,
@@ -57,16 +56,12 @@ Examples: what anyone can see; all modules, with the keys; a drawing
   modcrypt inspect --kms file:lake.keyring --html orders.html orders.kms.parquet"""
 
 
-@click.command(epilog=_INSPECT_EXAMPLE)
+@cloup.command(epilog=_INSPECT_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
     "--modules", "pages", is_flag=True, help="Show the position of every module, including pages."
 )
-@parquet_key_options
-@prefix_options
-@root_option
-@reading_service_options
-@audit_option
+@decryption_options
 @files_options
 @spark_option
 @html_options

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 import modcrypt
 from modcrypt.cli.options.kms_options import (
@@ -41,7 +42,7 @@ Examples: without any key; also columns in files with encrypted footers
   modcrypt keys scan --kms file:lake.keyring lake"""
 
 
-@click.command(epilog=_SCAN_EXAMPLE)
+@cloup.command(epilog=_SCAN_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @reading_service_options
 @root_option

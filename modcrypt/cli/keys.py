@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import cloup
 
 import modcrypt
 from modcrypt.cli.key_scan import scan
@@ -26,6 +27,7 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
+    exclude_each_other,
     format_table,
     json_option,
     lines_option,
@@ -92,7 +94,7 @@ _version_option = click.option(
 )
 
 
-@click.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
+@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
     """Manage master keys, and the keys that they wrap in files.
@@ -127,6 +129,7 @@ def keys(context: click.Context) -> None:
     metavar="VARIABLE",
     help="Keyring only: import the key from an environment variable with the hex or base64 text.",
 )
+@exclude_each_other("import_file", "import_env")
 @json_option
 def create(
     *,

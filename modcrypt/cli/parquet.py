@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import cloup
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option
-from modcrypt.cli.options.kms_options import audit_option, reading_service_options
+from modcrypt.cli.options.kms_options import audit_option
 from modcrypt.cli.options.parquet_options import (
+    decryption_options,
     encryption_options,
     output_options,
-    parquet_key_options,
     reading_options,
 )
-from modcrypt.cli.shared import prefix_options, root_option
 
 __all__ = ["decrypt", "encrypt"]
 
@@ -40,7 +40,7 @@ with the master keys of a keyring
   modcrypt decrypt --kms file:lake.keyring orders.kms.parquet orders.back.parquet"""
 
 
-@click.command(epilog=_ENCRYPT_EXAMPLE)
+@cloup.command(epilog=_ENCRYPT_EXAMPLE)
 @click.argument("source")
 @click.argument("destination", required=False)
 @encryption_options
@@ -63,15 +63,11 @@ def encrypt(*, source: str, destination: str | None, **options: Any) -> int:
     return batch.run(encryption=batch.encryption(options))
 
 
-@click.command(epilog=_DECRYPT_EXAMPLE)
+@cloup.command(epilog=_DECRYPT_EXAMPLE)
 @click.argument("source")
 @click.argument("destination", required=False)
-@parquet_key_options
-@prefix_options
-@root_option
+@decryption_options
 @reading_options
-@reading_service_options
-@audit_option
 @in_place_option
 @batch_options
 @output_options

@@ -5,24 +5,28 @@ Options of `decrypt` give the old keys; those of `encrypt`, prefixed with `new-`
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import click
+import cloup
+from cloup.constraints import constraint
 
 from modcrypt.cli.batch import Batch, batch_options, in_place_option
-from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
+from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
+    decryption_options,
     encryption_options,
     missing_key_option,
     output_options,
-    parquet_key_options,
 )
-from modcrypt.cli.shared import make_reference, prefix_options, read_key, root_option
+from modcrypt.cli.shared import key_options, make_reference, read_key
 from modcrypt.cli.spark import is_any_typed
 
 __all__ = ["mask", "rekey", "share"]
@@ -31,36 +35,41 @@ __all__ = ["mask", "rekey", "share"]
 
 _NEW = "new_"
 
-
-def _options_of(options: Callable[[Any], Any]) -> list[click.Option]:
-    """Return the click options that a decorator adds."""
-    command = click.command()(options(lambda: None))
-    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-_ENCRYPTION = _options_of(encryption_options)
+def _encrypt() -> None:
+    """Take the options of `encrypt`, from which those of the new file are made."""
+
+
+encryption_options(_encrypt)
+_ENCRYPTION: list[click.Option] = list(reversed(vars(_encrypt)["__click_params__"]))
 _NAMES = re.compile(
     rf"--({'|'.join(sorted((new.opts[0][2:] for new in _ENCRYPTION), key=len, reverse=True))})\b"
     r"(?!-)"
 )
 
 
-def _with_new_options(command: click.Command) -> click.Command:
-    """Add the options of `encrypt`, prefixed with `new-`, to a command."""
-    for option in _ENCRYPTION:
-        new = copy(option)
-        new.name = f"{_NEW}{option.name}"
-        new.opts = [_rename_options(name) for name in option.opts]
-        new.help = f"New file: {_rename_options(option.help or '')}"
-        command.params.insert(_insertion_index(command), new)
+def _new_options(command: F) -> F:
+    """Add the options of `encrypt`, prefixed with `new-`, and their constraints to a command."""
+    for group, options in itertools.groupby(reversed(_ENCRYPTION), lambda o: vars(o)["group"]):
+        add_each: list[Any] = [
+            partial(_add_new, option=option) for option in reversed(list(options))
+        ]
+        cloup.option_group(f"{group.title} of the new file", *add_each)(command)
+    for spec in vars(_encrypt)["__cloup_constraints__"]:
+        constraint(spec.constraint, [f"{_NEW}{name}" for name in spec.param_names])(command)
     return command
 
 
-def _insertion_index(command: click.Command) -> int:
-    """Return the index among the parameters at which the new file's options are inserted."""
-    return next(
-        number for number, parameter in enumerate(command.params) if parameter.name == "audit"
-    )
+def _add_new(command: Any, option: click.Option) -> None:
+    """Add the option of the new file for an option of `encrypt`."""
+    new = copy(option)
+    new.name = f"{_NEW}{option.name}"
+    new.opts = [_rename_options(name) for name in option.opts]
+    new.help = _rename_options(option.help or "")
+    vars(new)["group"] = None
+    command.__click_params__.append(new)
 
 
 def _rename_options(text: str) -> str:
@@ -127,23 +136,19 @@ Example: two columns for a partner, under a key of their own
       --new-key-file partner.key orders.enc.parquet orders.partner.parquet"""
 
 
-@_with_new_options
-@click.command(epilog=_REKEY_EXAMPLE)
+@cloup.command(epilog=_REKEY_EXAMPLE)
 @click.argument("source")
 @click.argument("destination", required=False)
-@parquet_key_options
-@prefix_options
-@root_option
+@decryption_options
 @accept_option
 @missing_key_option
-@reading_service_options
 @click.option(
     "--keep-unchanged",
     is_flag=True,
     help="Copy the pages of columns whose key, algorithm and AAD prefix stay, without "
     "opening them; modules of the old file then still fit into the new one.",
 )
-@audit_option
+@_new_options
 @in_place_option
 @batch_options
 @output_options
@@ -162,8 +167,7 @@ def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **optio
     )
 
 
-@_with_new_options
-@click.command(epilog=_MASK_EXAMPLE)
+@cloup.command(epilog=_MASK_EXAMPLE)
 @click.argument("source")
 @click.argument("destination", required=False)
 @click.option(
@@ -187,28 +191,10 @@ def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **optio
     multiple=True,
     help="Leave out a column, or all columns in a group. Repeatable.",
 )
-@click.option(
-    "--hash-key-file",
-    metavar="PATH",
-    help="Hash key: file with 16, 24 or 32 raw bytes, or their hex or base64 text.",
-)
-@click.option(
-    "--hash-key-env",
-    metavar="VARIABLE",
-    help="Hash key: environment variable with the hex or base64 text; child processes inherit it.",
-)
-@click.option(
-    "--hash-key-fd",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Hash key: open file descriptor, read to its end: raw bytes, hex or base64 text.",
-)
-@parquet_key_options
-@prefix_options
-@root_option
+@key_options("Hash key", "--hash-key")
+@decryption_options
 @accept_option
-@reading_service_options
-@audit_option
+@_new_options
 @in_place_option
 @batch_options
 @output_options
@@ -262,8 +248,7 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     return reference
 
 
-@_with_new_options
-@click.command(epilog=_SHARE_EXAMPLE)
+@cloup.command(epilog=_SHARE_EXAMPLE)
 @click.argument("source")
 @click.argument("destination")
 @click.option(
@@ -273,12 +258,9 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     multiple=True,
     help="Share a column, or all columns in a group. Repeatable.",
 )
-@parquet_key_options
-@prefix_options
-@root_option
+@decryption_options
 @accept_option
-@reading_service_options
-@audit_option
+@_new_options
 @batch_options
 @output_options
 def share(*, source: str, destination: str, columns: tuple[str, ...], **options: Any) -> int:

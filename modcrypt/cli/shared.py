@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
+from cloup.constraints.common import get_params_whose_value_is_set
 
 from modcrypt.cli.output.failures import printable
 from modcrypt.cli.output.progress import progress_bar
@@ -25,12 +27,14 @@ __all__ = [
     "combine_options",
     "convert",
     "drop_stdout",
+    "exclude_each_other",
     "force_option",
     "format_table",
     "json_option",
     "key_options",
     "lines_option",
     "make_reference",
+    "needs_one_of",
     "prefix_options",
     "print_facts",
     "print_line",
@@ -81,26 +85,56 @@ def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return apply
 
 
-def key_options(what: str) -> Callable[[F], F]:
+def exclude_each_other(*parameters: str) -> Callable[[F], F]:
+    """Declare that at most one of some parameters of a command may be given."""
+
+    def message(error: ConstraintViolated) -> str:
+        values = error.ctx.params if error.ctx else {}
+        given = get_params_whose_value_is_set(error.params, values)
+        return f"{' and '.join(param.opts[0] for param in given)} exclude each other"
+
+    return constraint(mutually_exclusive.rephrased(error=message), parameters)
+
+
+class _Needs(Constraint):
+    """A constraint: the first parameter may only be given with one of the others."""
+
+    def help(self, ctx: click.Context) -> str:
+        return "the first needs one of the others"
+
+    def check_values(self, params: Sequence[click.Parameter], ctx: click.Context) -> None:
+        first, *others = params
+        if get_params_whose_value_is_set(params, ctx.params) == [first]:
+            message = f"{first.opts[0]} needs {' or '.join(param.opts[0] for param in others)}"
+            raise ConstraintViolated(message, ctx=ctx, constraint=self, params=params)
+
+
+def needs_one_of(parameter: str, *others: str) -> Callable[[F], F]:
+    """Declare that a parameter of a command may only be given with one of some others."""
+    return constraint(_Needs(), (parameter, *others))
+
+
+def key_options(what: str, option: str = "--key") -> Callable[[F], F]:
     """Return the options that refer to one key; their help texts start with `what`."""
+    name = option[2:].replace("-", "_")
     return combine_options(
         click.option(
-            "--key-file",
+            f"{option}-file",
             metavar="PATH",
-            help=f"{what}: file with 16, 24 or 32 raw bytes, or their hex or base64 text.",
+            help=f"{what}: file of raw bytes, hex or base64.",
         ),
         click.option(
-            "--key-env",
+            f"{option}-env",
             metavar="VARIABLE",
-            help=f"{what}: environment variable with the hex or base64 text; child processes "
-            "inherit it.",
+            help=f"{what}: environment variable of hex or base64; child processes inherit it.",
         ),
         click.option(
-            "--key-fd",
+            f"{option}-fd",
             metavar="N",
             type=click.IntRange(min=0),
-            help=f"{what}: open file descriptor, read to its end: raw bytes, hex or base64 text.",
+            help=f"{what}: open file descriptor of raw bytes, hex or base64.",
         ),
+        exclude_each_other(*(f"{name}_{kind}" for kind in ("file", "env", "fd"))),
     )
 
 
@@ -110,19 +144,19 @@ prefix_options = combine_options(
     click.option(
         "--aad-prefix-file",
         metavar="PATH",
-        help="AAD prefix: all bytes of a file, including a final newline.",
+        help="AAD prefix: a whole file, with a final newline.",
     ),
+    exclude_each_other("aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
 )
 root_option = click.option(
     "--root",
     metavar="FOLDER",
-    help="Folder of the dataset, which {path} in an AAD prefix is relative to. Default: the "
-    "folder named on the command line.",
+    help="Dataset folder, for {path} in an AAD prefix. Default: the folder on the command line.",
 )
 shared_prefix_option = click.option(
     "--shared-aad-prefix",
     is_flag=True,
-    help="Allow several files with the same AAD prefix; one can then replace another undetected.",
+    help="Allow several files with the same AAD prefix; they can be swapped undetected.",
 )
 lines_option = click.option(
     "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
@@ -135,7 +169,7 @@ force_option = click.option("--force", is_flag=True, help="Replace DESTINATION i
 
 def threads_option(text: str) -> Callable[[F], F]:
     """Return the option for the number of threads, with its help text."""
-    return click.option("--threads", type=click.IntRange(min=1), help=text)
+    return click.option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
 
 
 def make_reference(options: Mapping[str, Any], option: str) -> str | None:
@@ -148,8 +182,6 @@ def make_reference(options: Mapping[str, Any], option: str) -> str | None:
     start = option[2:].replace("-", "_")
     given = {kind: options[f"{start}_{kind}"] for kind in ("file", "env", "fd")}
     references = [f"{kind}:{where}" for kind, where in given.items() if where is not None]
-    if len(references) > 1:
-        raise click.UsageError(f"{option}-file, {option}-env and {option}-fd exclude each other")
     warn_if_shared(*references, kind="passphrase file" if "pass" in option else "key file")
     return references[0] if references else None
 
@@ -188,12 +220,7 @@ def read_aad_prefix(options: Mapping[str, Any]) -> bytes | None:
     """Return the AAD prefix of `prefix_options`; None if none of them is given."""
     names = ("aad_prefix", "aad_prefix_hex", "aad_prefix_file")
     text, digits, path = (options.get(name) for name in names)
-    given = [value for value in (text, digits, path) if value is not None]
-    if len(given) > 1:
-        raise click.UsageError(
-            "--aad-prefix, --aad-prefix-hex and --aad-prefix-file exclude each other"
-        )
-    if not given:
+    if text is None and digits is None and path is None:
         return None
     if path is not None:
         with open(path, "rb") as file:

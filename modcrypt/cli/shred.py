@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.options.kms_options import (
     audit_option,
@@ -20,7 +21,7 @@ from modcrypt.cli.options.kms_options import (
 )
 from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, print_line, root_option, threads_option
+from modcrypt.cli.shared import format_table, needs_one_of, print_line, root_option, threads_option
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.report.text import format_count
@@ -43,8 +44,9 @@ a later proof for it
   modcrypt shred --kms file:lake.keyring --all --prove --json lake/day=2026-01-01"""
 
 
-@click.command(epilog=_EXAMPLE)
+@cloup.command(epilog=_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@needs_one_of("destroy", "master_keys")
 @service_options
 @root_option
 @click.option(
@@ -121,8 +123,6 @@ def shred(
     """
     if sum(map(bool, (columns, master_keys, everything))) != 1:
         raise click.UsageError("select the keys by exactly one of --column, --master-key and --all")
-    if destroy and not master_keys:
-        raise click.UsageError("--destroy-master-key needs --master-key")
     for path in paths:
         local = local_path(path)
         if local is not None and not os.path.exists(local):

@@ -42,8 +42,8 @@ spark_option = click.option(
     "--spark",
     "spark_master",
     metavar="MASTER",
-    help="For folders: run on Spark at local[4], spark://HOST:PORT, yarn or sc://HOST:PORT, "
-    "and skip finished files. Its executors must reach the sources of keys.",
+    help="Run on Spark: local[4], spark://HOST:PORT, yarn or sc://HOST:PORT; executors must reach "
+    "keys.",
 )
 
 SHOWN = 100

@@ -6,6 +6,7 @@ import json
 import os
 
 import click
+import cloup
 
 from modcrypt.cli.shared import force_option, json_option, print_line
 
@@ -22,7 +23,7 @@ _USE = """\
 or, in Python, modcrypt.spark.native(spark, kms=...) in a session that has the jar."""
 
 
-@click.command("spark-jar", short_help="Write a jar for Spark's own Parquet.")
+@cloup.command("spark-jar", short_help="Write a jar for Spark's own Parquet.")
 @click.argument("destination")
 @force_option
 @json_option

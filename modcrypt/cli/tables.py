@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 import modcrypt
-from modcrypt.cli.options.kms_options import audit_option, reading_service_options
 from modcrypt.cli.options.parquet_options import (
+    decryption_options,
     decryption_settings,
-    parquet_key_options,
     reading_options,
 )
 from modcrypt.cli.output.failures import printable
@@ -30,12 +30,12 @@ from modcrypt.cli.row_output import (
 )
 from modcrypt.cli.shared import (
     combine_options,
+    exclude_each_other,
     force_option,
     format_table,
     json_option,
-    prefix_options,
+    needs_one_of,
     print_line,
-    root_option,
 )
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -49,9 +49,7 @@ __all__ = ["cat", "head", "schema"]
 # --- options that they share ---------------------------------------------------------------------
 
 _file_options = combine_options(
-    parquet_key_options,
-    prefix_options,
-    root_option,
+    decryption_options,
     click.option(
         "--aad-prefix-template",
         metavar="TEXT",
@@ -70,8 +68,9 @@ _file_options = combine_options(
         is_flag=True,
         help="Also accept unencrypted files, in which nothing is authenticated.",
     ),
-    reading_service_options,
-    audit_option,
+    needs_one_of("expected_parts", "aad_prefix_template"),
+    exclude_each_other("aad_prefix_template", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+    exclude_each_other("aad_prefix_template", "no_check_footer"),  # footers must be verified
 )
 _row_options = combine_options(
     click.option(
@@ -114,16 +113,6 @@ class _Reading:
     ) -> None:
         if where == "-":
             raise click.UsageError("pipes are not supported: Parquet needs random access")
-        if expected_parts is not None and aad_prefix_template is None:
-            raise click.UsageError("--expected-parts needs --aad-prefix-template")
-        prefixes = (reading[name] for name in ("aad_prefix", "aad_prefix_hex", "aad_prefix_file"))
-        if aad_prefix_template is not None and any(prefix is not None for prefix in prefixes):
-            raise click.UsageError("--aad-prefix-template and --aad-prefix exclude each other")
-        if aad_prefix_template is not None and reading["no_check_footer"]:
-            raise click.UsageError(
-                "--aad-prefix-template and --no-check-footer exclude each other: footers must "
-                "be verified"
-            )
         settings = decryption_settings(reading)
         if allow_plaintext:
             settings = settings.evolve(require_encrypted=False)
@@ -233,7 +222,7 @@ Examples: with only the footer key; with a keyring, in Parquet's form
   modcrypt schema --kms file:lake.keyring --parquet orders.kms.parquet"""
 
 
-@click.command(epilog=_SCHEMA_EXAMPLE)
+@cloup.command(epilog=_SCHEMA_EXAMPLE)
 @click.argument("path", metavar="FILE|DIR")
 @click.option(
     "--parquet",
@@ -299,7 +288,7 @@ Examples: the first five rows of two columns; rows of one day
 _HEAD_ROWS = 65536  # rows per batch
 
 
-@click.command(epilog=_HEAD_EXAMPLE)
+@cloup.command(epilog=_HEAD_EXAMPLE)
 @click.argument("path", metavar="FILE|DIR")
 @click.option(
     "-n",
@@ -360,7 +349,7 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
   modcrypt cat --format arrow -o orders.arrows --kms file:lake.keyring orders.kms.parquet"""
 
 
-@click.command(epilog=_CAT_EXAMPLE)
+@cloup.command(epilog=_CAT_EXAMPLE)
 @click.argument("path", metavar="FILE|DIR")
 @click.option(
     "--format",

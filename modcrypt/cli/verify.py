@@ -8,23 +8,23 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.batch import digest_of, files_options, record_option
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
-from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
+from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
+    decryption_options,
     decryption_settings,
-    parquet_key_options,
 )
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
-    prefix_options,
+    needs_one_of,
     print_line,
-    root_option,
     shared_prefix_option,
     threads_option,
 )
@@ -65,14 +65,12 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 4 the key service is unavailable"""
 
 
-@click.command(epilog=_VERIFY_EXAMPLE)
+@cloup.command(epilog=_VERIFY_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@parquet_key_options
-@prefix_options
+@decryption_options
 @shared_prefix_option
-@root_option
 @accept_option
-@reading_service_options
+@needs_one_of("expected_parts", "aad_prefix_template")
 @click.option(
     "--aad-prefix-template",
     metavar="TEXT",
@@ -91,7 +89,6 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
     help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
-@audit_option
 @files_options
 @record_option
 @threads_option("Number of threads for a single file. Default: by file size and processors.")
@@ -127,7 +124,7 @@ def verify(
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
         return _verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
-    _check_set_options(aad_prefix_template, expected_parts)
+    _check_template(aad_prefix_template)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
     files = find_files(paths, glob)
@@ -181,9 +178,7 @@ def _verify_with_record(
     return code
 
 
-def _check_set_options(template: str | None, parts: int | None) -> None:
-    if parts is not None and template is None:
-        raise click.UsageError("--expected-parts needs --aad-prefix-template")
+def _check_template(template: str | None) -> None:
     if template is not None:
         refuse(
             {"aad_prefix", "aad_prefix_hex", "aad_prefix_file"},

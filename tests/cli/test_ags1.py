@@ -963,7 +963,8 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
         check_ok(run(folder, "encrypt", *sealed_folder, env=path))
     text = check_ok(run_here(folder, *([] if command is None else [command]), "--help")).decode()
     joined = text.replace("\\\n", " ")
-    lines = [line for line in joined.splitlines() if line.startswith("    ") and "modcrypt" in line]
+    examples = joined.partition("Example")[2].splitlines()
+    lines = [line for line in examples if line.startswith("  ") and "modcrypt " in line]
     assert lines
     for line in lines:
         answer = subprocess.run(

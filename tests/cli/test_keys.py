@@ -958,7 +958,7 @@ COVERED = [
     ("--aad-prefix", "x"),
     ("--aad-prefix-hex", "00"),
     ("--aad-prefix-file", "x"),
-    ("--no-store-aad-prefix",),
+    ("--aad-prefix-hex", "00", "--no-store-aad-prefix"),
     ("--v2-levels", "plaintext"),
     ("--master-key", "footer"),
     ("--column-master-key", "id=pii"),
@@ -978,7 +978,8 @@ def test_what_a_policy_says_is_not_said_again(clear: Path, option: tuple[str, ..
     (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
     files = ("plain.parquet", "out")
     message = check_refusal(invoke(clear, "encrypt", "--policy", "lake.toml", *option, *files))
-    assert message.startswith(f"{option[0]}: ")
+    assert message.startswith(option[0])
+    assert "policy" in message
     assert "out" not in names(clear)
 
 
@@ -1058,7 +1059,7 @@ def test_the_last_equals_sign_parts_column_and_master_key(clear: Path) -> None:
 
 # --- help ----------------------------------------------------------------------------------------
 
-HEAVY = {"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "importlib.metadata"}
+HEAVY = {"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"}
 SERVICES = {"boto3", "hvac", "pkcs11", "google.cloud.kms", "azure", "modcrypt.kms.keyring.keyring"}
 
 
@@ -1116,7 +1117,7 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
         run_here(tmp_path, "keys", *([] if command is None else [command]), "--help")
     )
     joined = help_text.replace("\\\n", " ")
-    lines = [line for line in joined.splitlines() if line.startswith("    modcrypt ")]
+    lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]
     assert lines
     for line in lines:
         check_ok(run_here(tmp_path, *shlex.split(line)[1:]))

@@ -304,7 +304,10 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
     [
         (("rekey", *OLD, *FILES), "--new-key-file, --new-key-env or --new-key-fd; or --new-kms or"),
         (("share", *OLD, "--column", "id", *FILES), "a footer key is needed: --new-key-file"),
-        (("rekey", *OLD, *NEW_KEY, "--new-key-env", "X", *FILES), "--new-key-env and --new-key-fd"),
+        (
+            ("rekey", *OLD, *NEW_KEY, "--new-key-env", "X", *FILES),
+            "--new-key-file and --new-key-env",
+        ),
         (("rekey", *OLD, *NEW_KEY, "--new-kms", "file:x", *FILES), "--new-key-file: keys come"),
         (
             ("rekey", *OLD, "--new-master-key", "x", *FILES),
@@ -409,7 +412,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     (folder / "lake").mkdir()
     run_ok(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
     help_text = run(folder, command, "--help").stdout.replace("\\\n", " ")
-    typed = [line for line in help_text.splitlines() if line.startswith("    modcrypt ")]
+    typed = [line for line in help_text.splitlines() if line.startswith("  modcrypt ")]
     assert len(typed) == {"rekey": 3, "mask": 2, "share": 1}[command]
     for line in typed:
         answer: Answer = run(folder, *shlex.split(line)[1:])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.examine import HtmlPage, html_options
 from modcrypt.cli.options.iceberg_options import (
@@ -18,7 +19,14 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.shared import format_table, lines_option, print_facts, print_line
+from modcrypt.cli.shared import (
+    exclude_each_other,
+    format_table,
+    lines_option,
+    needs_one_of,
+    print_facts,
+    print_line,
+)
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.text import format_count
 
@@ -55,7 +63,7 @@ _jobs_option = click.option(
 # --- verify --------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_VERIFY_EXAMPLE)
+@cloup.command(epilog=_VERIFY_EXAMPLE)
 @table_argument
 @click.option(
     "--snapshot",
@@ -144,7 +152,9 @@ def _print_list(heading: str, lines: list[str]) -> None:
 # --- tree ----------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_TREE_EXAMPLE)
+@cloup.command(epilog=_TREE_EXAMPLE)
+@needs_one_of("version", "protected_by")
+@exclude_each_other("html", "protected_by")
 @table_argument
 @click.option(
     "--protected-by",
@@ -178,10 +188,6 @@ def tree(
     """
     from modcrypt.iceberg import key_tree
 
-    if version is not None and protected_by is None:
-        raise click.UsageError("--version needs --protected-by with a master key")
-    if html is not None and protected_by is not None:
-        raise click.UsageError("--html and --protected-by exclude each other")
     page = HtmlPage(html, force)
     target = open_selected_table(where, options)
     with progress_bar("Reading manifests", None) as progress:

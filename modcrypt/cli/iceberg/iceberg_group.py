@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.iceberg.iceberg_examine import tree, verify
 from modcrypt.cli.iceberg.iceberg_policy import policy
@@ -64,7 +65,7 @@ Examples: the first rows; some rows for a spreadsheet; all rows for another prog
   modcrypt iceberg scan --kms file:lake.keyring --format arrow -o orders.arrows lake/orders"""
 
 
-@click.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
+@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def iceberg(context: click.Context) -> None:
     """Read, write, verify and rotate encrypted Iceberg tables.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+import cloup
 
 from modcrypt.cli.options.iceberg_options import (
     listing_options,
@@ -80,7 +81,7 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
     return {member: value for member, value in values.items() if value is not None}
 
 
-@click.command(epilog=_EXAMPLE)
+@cloup.command(epilog=_EXAMPLE)
 @table_argument
 @policy_options(new=False)
 @click.option(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import cloup
 
 from modcrypt.cli.options.iceberg_options import (
     open_selected_table,
@@ -52,7 +53,7 @@ _dry_run_option = click.option(
 # --- rotate --------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_ROTATE_EXAMPLE)
+@cloup.command(epilog=_ROTATE_EXAMPLE)
 @click.argument("what", metavar="mek|kek|dek", type=click.Choice(["mek", "kek", "dek"]))
 @table_argument
 @click.option(
@@ -143,7 +144,7 @@ def _print_rotation(done: TableRotation, as_json: bool) -> None:
 # --- prune ---------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_PRUNE_EXAMPLE)
+@cloup.command(epilog=_PRUNE_EXAMPLE)
 @table_argument
 @_dry_run_option
 @table_options
@@ -171,7 +172,7 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 # --- expire --------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_EXPIRE_EXAMPLE)
+@cloup.command(epilog=_EXPIRE_EXAMPLE)
 @table_argument
 @click.option(
     "--keep",

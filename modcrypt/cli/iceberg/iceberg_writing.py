@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from modcrypt.cli.iceberg.iceberg_policy import policy_members, policy_options
 from modcrypt.cli.options.iceberg_options import (
@@ -132,7 +133,7 @@ _NEW_TABLE_PARAMETERS = (
 # --- create --------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_CREATE_EXAMPLE)
+@cloup.command(epilog=_CREATE_EXAMPLE)
 @table_argument
 @click.option(
     "--like", metavar="FILE", required=True, help="Parquet file whose columns the table gets."
@@ -210,7 +211,7 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
 # --- append --------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_APPEND_EXAMPLE)
+@cloup.command(epilog=_APPEND_EXAMPLE)
 @table_argument
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @table_options
@@ -249,7 +250,7 @@ def _open_parquet(file: str) -> Any:
 # --- encrypt -------------------------------------------------------------------------------------
 
 
-@click.command(epilog=_ENCRYPT_EXAMPLE)
+@cloup.command(epilog=_ENCRYPT_EXAMPLE)
 @click.argument("source", metavar="SOURCE")
 @table_argument
 @click.option(

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.shared import combine_options, make_reference
+from modcrypt.cli.shared import combine_options, exclude_each_other, make_reference
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -35,20 +35,20 @@ passphrase_options = combine_options(
     click.option(
         "--passphrase-file",
         metavar="PATH",
-        help="Passphrase of the keyring: first line of a file, which should have mode 0600.",
+        help="Passphrase of a keyring: first line of a file.",
     ),
     click.option(
         "--passphrase-env",
         metavar="VARIABLE",
-        help="Passphrase of the keyring: environment variable, which child processes inherit. "
-        f"Default: {VARIABLE}, else a prompt on the terminal.",
+        help=f"Passphrase of a keyring: variable. Default: {VARIABLE}, else a prompt.",
     ),
     click.option(
         "--passphrase-fd",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Passphrase of the keyring: first line of an open file descriptor.",
+        help="Passphrase: first line of a descriptor.",
     ),
+    exclude_each_other("passphrase_file", "passphrase_env", "passphrase_fd"),
 )
 service_options = combine_options(
     click.option(
@@ -61,8 +61,8 @@ service_options = combine_options(
         "--policy",
         "policy_file",
         metavar="FILE",
-        help="TOML file with the master keys, the columns and how to encrypt them, and the key "
-        "service unless --kms names it.",
+        help="TOML file of keys, columns and how to encrypt, with the key service unless --kms "
+        "names it.",
     ),
     passphrase_options,
 )
@@ -79,7 +79,7 @@ reading_service_options = combine_options(service_options, master_keys_option)
 audit_option = click.option(
     "--audit",
     metavar="FILE",
-    help="Append each use of a key to FILE, as a line of JSON.",
+    help="Append uses of keys to FILE as lines of JSON.",
 )
 
 

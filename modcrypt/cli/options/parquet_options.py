@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 import modcrypt
 from modcrypt.cli.options.kms_options import (
+    audit_option,
     default_key,
     parse_pairs,
+    reading_service_options,
     refuse,
     runs_on_spark,
     service_options,
@@ -24,6 +27,7 @@ from modcrypt.cli.shared import (
     force_option,
     key_options,
     make_reference,
+    needs_one_of,
     prefix_options,
     read_aad_prefix,
     root_option,
@@ -38,6 +42,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 __all__ = [
     "accept_option",
+    "decryption_options",
     "decryption_settings",
     "encryption_options",
     "encryption_settings",
@@ -50,35 +55,32 @@ __all__ = [
 
 # --- options -------------------------------------------------------------------------------------
 
-parquet_key_options = combine_options(
+parquet_key_options = cloup.option_group(
+    "Keys",
     key_options("Footer key"),
     click.option(
         "--column-key",
         "column_key_refs",
         metavar="NAME=REF",
         multiple=True,
-        help="Key of a column, or of all columns in a group; REF is file:PATH, env:VARIABLE or "
-        "fd:N. Repeatable.",
+        help="Key of a column or group of columns; REF is file:PATH, env:VARIABLE or fd:N. "
+        "Repeatable.",
     ),
 )
-output_options = combine_options(
+output_options = cloup.option_group(
+    "Output",
     click.option(
         "--keep-unknown-fields",
         is_flag=True,
-        help="Keep Thrift fields unknown to modcrypt in files that lose, mask or re-key columns; "
-        "newer writers may put statistics of any column there.",
+        help="Keep Thrift fields unknown to modcrypt, which may hold statistics of any column.",
     ),
     force_option,
-    threads_option(
-        "Number of threads: 1, or 2 or more to write in a second thread. Default: by file size "
-        "and processors."
-    ),
+    threads_option("1, or more to write in a second thread. Default: by file size and processors."),
     click.option(
         "--json",
         "as_json",
         is_flag=True,
-        help="Print one line of JSON on stdout, also for a failure; for a folder, one line per "
-        "file, then the totals.",
+        help="Print results and failures as lines of JSON on stdout; for a folder, also totals.",
     ),
 )
 accept_option = click.option(
@@ -97,7 +99,13 @@ missing_key_option = click.option(
     help="Action for columns whose key is missing: refuse the file, drop the columns or fill "
     "them with nulls.",
 )
-reading_options = combine_options(
+decryption_options = combine_options(
+    parquet_key_options,
+    cloup.option_group("AAD prefix", prefix_options, root_option),
+    cloup.option_group("Key service", reading_service_options, audit_option),
+)
+reading_options = cloup.option_group(
+    "Reading",
     accept_option,
     missing_key_option,
     click.option(
@@ -110,80 +118,89 @@ reading_options = combine_options(
 # How a file is encrypted. Commands add --audit themselves.
 encryption_options = combine_options(
     parquet_key_options,
-    click.option(
-        "--plaintext-column",
-        "plaintext_columns",
-        metavar="NAME",
-        multiple=True,
-        help="Leave a column, or all columns in a group, unencrypted and unauthenticated. "
-        "Repeatable.",
+    cloup.option_group(
+        "Encryption",
+        click.option(
+            "--plaintext-column",
+            "plaintext_columns",
+            metavar="NAME",
+            multiple=True,
+            help="Leave a column or group unencrypted and unauthenticated. Repeatable.",
+        ),
+        click.option(
+            "--plaintext-footer",
+            is_flag=True,
+            help="Sign the footer but leave it readable: schema, row counts, metadata of "
+            "plaintext columns.",
+        ),
+        click.option(
+            "--algorithm",
+            metavar="NAME",
+            type=click.Choice(ALGORITHMS),
+            default=ALGORITHMS[0],
+            show_default=True,
+            help="AES_GCM_V1, or AES_GCM_CTR_V1, which does not authenticate pages.",
+        ),
+        click.option(
+            "--footer-key-metadata",
+            metavar="TEXT",
+            help="Unencrypted text to find the footer key by.",
+        ),
+        click.option(
+            "--column-key-metadata",
+            metavar="NAME=TEXT",
+            multiple=True,
+            help="Text to find the key of column NAME by; unencrypted in a plaintext footer. "
+            "Repeatable.",
+        ),
+        click.option(
+            "--v2-levels",
+            metavar="FORM",
+            type=click.Choice(["encrypted", "plaintext"]),
+            default="encrypted",
+            show_default=True,
+            help="Data pages V2: levels encrypted (for Arrow) or plaintext (parquet-java).",
+        ),
     ),
-    click.option(
-        "--plaintext-footer",
-        is_flag=True,
-        help="Sign the footer with the footer key but leave it readable: anyone can see the "
-        "schema, row counts and the metadata of plaintext columns.",
+    cloup.option_group(
+        "AAD prefix",
+        prefix_options,
+        root_option,
+        shared_prefix_option,
+        click.option(
+            "--no-store-aad-prefix",
+            is_flag=True,
+            help="Leave the prefix out; readers must supply it.",
+        ),
+        needs_one_of("no_store_aad_prefix", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
     ),
-    click.option(
-        "--algorithm",
-        type=click.Choice(ALGORITHMS),
-        default=ALGORITHMS[0],
-        show_default=True,
-        help="Encryption algorithm; AES_GCM_CTR_V1 does not authenticate pages.",
-    ),
-    prefix_options,
-    root_option,
-    shared_prefix_option,
-    click.option(
-        "--no-store-aad-prefix",
-        is_flag=True,
-        help="Leave the AAD prefix out of the file; readers must supply it.",
-    ),
-    click.option(
-        "--footer-key-metadata",
-        metavar="TEXT",
-        help="Text stored unencrypted in the file, by which readers find the footer key.",
-    ),
-    click.option(
-        "--column-key-metadata",
-        metavar="NAME=TEXT",
-        multiple=True,
-        help="Text stored in the file, by which readers find the key of column NAME; unencrypted "
-        "if the footer is plaintext. Repeatable.",
-    ),
-    click.option(
-        "--v2-levels",
-        type=click.Choice(["encrypted", "plaintext"]),
-        default="encrypted",
-        show_default=True,
-        help="Form of the levels of data pages V2: parquet-java cannot read encrypted levels, "
-        "Arrow cannot read plaintext ones.",
-    ),
-    service_options,
-    click.option(
-        "--master-key",
-        metavar="ID",
-        help="With --kms: master key that wraps the footer key. Default: the one that the URI "
-        "names.",
-    ),
-    click.option(
-        "--column-master-key",
-        "column_master_keys",
-        metavar="NAME=ID",
-        multiple=True,
-        help="With --kms: master key of a column, or of all columns in a group, which then get "
-        "keys of their own. The last = separates the two. Repeatable.",
-    ),
-    click.option(
-        "--single-wrapping",
-        is_flag=True,
-        help="With --kms: wrap data keys directly under master keys, without key encryption "
-        "keys; this takes more calls of the key service.",
-    ),
-    click.option(
-        "--external-key-material",
-        is_flag=True,
-        help="With --kms: store wrapped keys in a file beside DESTINATION, not inside it.",
+    cloup.option_group(
+        "Key service",
+        service_options,
+        click.option(
+            "--master-key",
+            metavar="ID",
+            help="With --kms: master key of the footer. Default: the one that the URI names.",
+        ),
+        click.option(
+            "--column-master-key",
+            "column_master_keys",
+            metavar="NAME=ID",
+            multiple=True,
+            help="With --kms: master key of a column or group; the last = separates them. "
+            "Repeatable.",
+        ),
+        click.option(
+            "--single-wrapping",
+            is_flag=True,
+            help="With --kms: wrap data keys under master keys directly, in more calls of the "
+            "key service.",
+        ),
+        click.option(
+            "--external-key-material",
+            is_flag=True,
+            help="With --kms: store wrapped keys in a file beside DESTINATION, not inside it.",
+        ),
     ),
 )
 
@@ -296,7 +313,7 @@ def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcryp
         **keys,
         **more,
         plaintext_columns=options["plaintext_columns"],
-        aad_prefix=_stored_prefix(options),
+        aad_prefix=read_aad_prefix(options),
         encryption_options={
             "footer_key_metadata": None if metadata is None else os.fsencode(metadata),
             "column_key_metadata": _column_key_metadata(
@@ -310,23 +327,13 @@ def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcryp
     )
 
 
-def _stored_prefix(options: dict[str, Any]) -> bytes | None:
-    """Return the AAD prefix of new files."""
-    prefix = read_aad_prefix(options)
-    if options["no_store_aad_prefix"] and prefix is None:
-        raise click.UsageError(
-            "--no-store-aad-prefix needs --aad-prefix, --aad-prefix-hex or --aad-prefix-file"
-        )
-    return prefix
-
-
 def _make_policy(options: dict[str, Any]) -> Policy:
     """Return the policy that the options describe; the caller replaces a missing master key."""
     columns: dict[str, list[str]] = {}
     pairs = parse_pairs(options["column_master_keys"], "--column-master-key", "NAME=ID")
     for name, master in pairs.items():
         columns.setdefault(master, []).append(name)
-    prefix = _stored_prefix(options)
+    prefix = read_aad_prefix(options)
     try:
         return modcrypt.Policy(
             footer_key="later" if options["master_key"] is None else options["master_key"],

@@ -31,17 +31,17 @@ __all__ = [
 ]
 
 EXIT_CODES = """\
-0    done
-1    integrity: the file is not authentic, is damaged or is not the expected one; or several
-     files failed with different codes
-2    usage: wrong arguments, a file that does not exist, a destination that exists and is not
-     the finished result
-3    a key is missing, denied, disabled or malformed
-4    the key service is unavailable, or a concurrent commit to a table won: try again
-5    unsupported: valid, but not supported, or only accepted with an option
-70   internal: a bug in modcrypt
-74   input or output failed, for example on a full disk
-130  interrupted by Ctrl-C; 143 ended by SIGTERM"""
+  0    done
+  1    integrity: the file is not authentic, is damaged or is not the expected one; or several
+       files failed with different codes
+  2    usage: wrong arguments, a file that does not exist, a destination that exists and is not
+       the finished result
+  3    a key is missing, denied, disabled or malformed
+  4    the key service is unavailable, or a concurrent commit to a table won: try again
+  5    unsupported: valid, but not supported, or only accepted with an option
+  70   internal: a bug in modcrypt
+  74   input or output failed, for example on a full disk
+  130  interrupted by Ctrl-C; 143 ended by SIGTERM"""
 
 # Names of arguments in the library's messages, and the options that replace them.
 _OPTION_NAMES = (
