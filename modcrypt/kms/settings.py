@@ -120,7 +120,7 @@ class Settings(KeySettings):
         if self.has_service and self.has_keys:
             raise ValueError(
                 "keys come from a key service (kms, or a policy that names one) or from references "
-                "(footer_key, column_keys); pass one of the two"
+                "(footer_key, column_keys); pass exactly one of the two"
             )
         if self.policy is not None and not self.has_service:
             raise ValueError("the policy names no key service; pass kms")
