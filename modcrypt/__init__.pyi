@@ -36,10 +36,10 @@ from modcrypt.jobs.key_scan import ScannedKey as ScannedKey
 from modcrypt.jobs.key_scan import scan_keys as scan_keys
 from modcrypt.jobs.shredding import ShreddedFile as ShreddedFile
 from modcrypt.jobs.shredding import shred_keys as shred_keys
-from modcrypt.jobs.shredding_proof import KeyProof as KeyProof
 from modcrypt.jobs.shredding_proof import Proof as Proof
 from modcrypt.jobs.shredding_proof import ProvenFile as ProvenFile
 from modcrypt.jobs.shredding_proof import prove_shredded as prove_shredded
+from modcrypt.jobs.shredding_trial import KeyProof as KeyProof
 from modcrypt.key_metadata import StandardKeyMetadata as StandardKeyMetadata
 from modcrypt.keys import Key as Key
 from modcrypt.keys import KeyRetriever as KeyRetriever

@@ -17,19 +17,6 @@ from enum import IntEnum
 
 from modcrypt.errors import LimitError
 
-__all__ = [
-    "MAX_BLOCK_INDEX",
-    "MAX_ORDINAL",
-    "BlockId",
-    "ModuleId",
-    "ModuleType",
-    "aad_of_type",
-    "block_aad",
-    "module_aad",
-    "ordinal_bytes",
-    "page_aads",
-]
-
 MAX_ORDINAL = 32_767
 """The largest row group, column or page ordinal: they are int16 in the AAD (PME 4.4.2)."""
 

@@ -32,18 +32,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from modcrypt.keys import Key, invocation_counter, key_bytes
 
-__all__ = [
-    "BLOCK_OVERHEAD",
-    "CTR_OVERHEAD",
-    "CTR_SLACK",
-    "GCM_OVERHEAD",
-    "TAG_SIZE",
-    "CtrCipher",
-    "GcmCipher",
-    "TagError",
-    "keyed_hash",
-]
-
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
 
 LENGTH_SIZE = 4

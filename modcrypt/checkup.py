@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
-__all__ = [
-    "event_log",
-    "keyring",
-    "master_key",
-    "parquet_file",
-    "policy_file",
-    "secret_file",
-    "secret_variables",
-]
-
-
 # --- variables and files -------------------------------------------------------------------------
 
 _SECRET_VARIABLE = re.compile(

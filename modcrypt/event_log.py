@@ -22,8 +22,6 @@ from modcrypt.errors import LimitError
 from modcrypt.keys import Key, key_bytes
 from modcrypt.secret_patterns import find_secrets
 
-__all__ = ["Leak", "SearchedLog", "search_event_log"]
-
 MAX_LINE = 64 << 20
 """Bytes of the longest line that is read; Spark's longest are plans."""
 

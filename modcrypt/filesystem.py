@@ -34,8 +34,6 @@ from modcrypt.parquet.crypto.properties import AnyDecryption
 if TYPE_CHECKING:
     from modcrypt.parquet.datasets.dataset_reader import Decryption
 
-__all__ = ["ModcryptFileSystem"]
-
 
 class ModcryptFileSystem(StackedFileSystem):
     """The encrypted Parquet files of another file system, read as plaintext files.

@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["cached_property", "fork_safe"]
-
 T = TypeVar("T")
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -14,8 +14,6 @@ if TYPE_CHECKING:  # not to be loaded for files
     from modcrypt.iceberg.verify.key_trees import KeyTree
     from modcrypt.iceberg.verify.table_results import TableVerification
 
-__all__ = ["render_html"]
-
 
 def render_html(result: Inspection | Verification | TableVerification | KeyTree) -> str:
     """Return a self-contained HTML page about a result; it loads nothing and contains no keys.

@@ -18,8 +18,6 @@ from modcrypt.errors import FormatError
 from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key, key_bytes
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["StandardKeyMetadata", "as_prefix"]
-
 VERSION = 1
 PREFIX_LENGTH = 16
 """Length in bytes of a generated AAD prefix, as in Iceberg."""

@@ -8,8 +8,6 @@ import re
 
 from modcrypt.keys import Key
 
-__all__ = ["key_from_base64", "key_from_hex", "looks_like_key"]
-
 
 def key_from_hex(text: bytes) -> Key | None:
     """Return the key that 32, 48 or 64 hex digits encode; None for any other text."""

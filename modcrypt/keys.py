@@ -16,17 +16,6 @@ from modcrypt.tracebacks import hide_frames
 if TYPE_CHECKING:
     from modcrypt.io.sources import Source
 
-__all__ = [
-    "INVOCATION_LIMIT",
-    "FileKeyRetriever",
-    "FileKeys",
-    "Key",
-    "KeyLike",
-    "KeyRetriever",
-    "Secret",
-    "as_key",
-]
-
 KEY_LENGTHS = (16, 24, 32)
 """AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
 

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-__all__ = ["attach", "public_names"]
-
 _modules: dict[str, dict[str, str]] = {}
 
 

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from modcrypt.keys import Key
 
-__all__ = ["Check", "State", "machine"]
-
 State = Literal["ok", "hint", "warn", "fail"]
 
 SLOW_AES = 0.5

@@ -11,8 +11,6 @@ from typing import Any
 
 from modcrypt.keys import KEY_LENGTHS
 
-__all__ = ["find_secrets"]
-
 MAX_NESTING = 100
 """Deepest nesting of an event that is looked into: plans are trees."""
 

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["convert_argument", "hide_frames"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -14,8 +14,6 @@ from modcrypt.io.threads import ThreadPool, check_threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
-__all__ = ["BlockCipher", "Workers", "block_cipher", "split_blocks"]
-
 MAX_WORKERS = 4
 """Most threads of one stream: AES saturates the memory before it saturates a fifth core."""
 

@@ -29,8 +29,6 @@ from modcrypt.io.sources import SourceLike
 from modcrypt.io.streams import Stream, open_stream
 from modcrypt.io.threads import check_threads
 
-__all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
-
 _READ_BYTES = 4 << 20
 """Bytes of plaintext read at once, enough to occupy several threads."""
 

@@ -41,8 +41,6 @@ from modcrypt.io.stacked_filesystem import StackedFileSystem
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import as_key
 
-__all__ = ["Ags1FileSystem"]
-
 OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
 
 

@@ -17,18 +17,6 @@ from modcrypt.aad import MAX_BLOCK_INDEX
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.errors import FormatError, LimitError, PlaintextError, TruncationError
 
-__all__ = [
-    "DEFAULT_BLOCK_LENGTH",
-    "HEADER_SIZE",
-    "MAX_BLOCK_LENGTH",
-    "MIN_LENGTH",
-    "Layout",
-    "check_block_length",
-    "encrypted_length",
-    "make_header",
-    "parse_header",
-]
-
 MAGIC = b"AGS1"
 HEADER_SIZE = 8
 MIN_LENGTH = HEADER_SIZE + BLOCK_OVERHEAD

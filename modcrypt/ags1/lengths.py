@@ -14,15 +14,6 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.tracebacks import convert_argument
 
-__all__ = [
-    "UNVERIFIED",
-    "Ags1Key",
-    "TrustedLength",
-    "check_length",
-    "takes_key",
-    "trusted_length",
-]
-
 
 class _Unverified(Enum):
     UNVERIFIED = "UNVERIFIED"

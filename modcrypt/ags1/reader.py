@@ -39,8 +39,6 @@ from modcrypt.io.sources import (
 )
 from modcrypt.io.threads import SharedResources, check_threads
 
-__all__ = ["Ags1Reader", "open"]
-
 CACHE_BYTES = 4 << 20
 """Bytes of plaintext in the cache: blocks of small reads and blocks opened ahead of them."""
 

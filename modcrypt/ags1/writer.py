@@ -32,8 +32,6 @@ from modcrypt.io.destinations import Destination
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
-__all__ = ["Ags1Writer", "fresh_metadata", "seal"]
-
 _LOT_BYTES = (4 << 20) + (1 << 10)
 """Bytes of blocks that are sealed, perhaps by several threads, before each call of the sink."""
 

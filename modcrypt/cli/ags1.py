@@ -30,7 +30,6 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     combine_options,
@@ -47,11 +46,10 @@ from modcrypt.cli.shared import (
     threads_option,
     warn_if_shared,
 )
+from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
-
-__all__ = ["ags1"]
 
 _READ_BYTES = 4 << 20
 """Bytes of plaintext read at once, enough to occupy several threads."""

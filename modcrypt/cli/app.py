@@ -26,8 +26,6 @@ from modcrypt.cli.spark_jar import spark_jar
 from modcrypt.cli.tables import cat, head, schema
 from modcrypt.cli.verify import verify
 
-__all__ = ["program"]
-
 
 class _Program(cloup.Group):
     """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`."""

@@ -23,7 +23,7 @@ import cloup
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
-from modcrypt.cli.output.failures import common_code, show, use_option_names
+from modcrypt.cli.output.failures import show, use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
 from modcrypt.cli.shared import combine_options, format_table, print_line
 from modcrypt.cli.spark import (
@@ -35,21 +35,13 @@ from modcrypt.cli.spark import (
 )
 from modcrypt.errors import printable
 from modcrypt.fork_safety import fork_safe
+from modcrypt.jobs.failures import common_code
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
     from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import ConversionRecord
-
-__all__ = [
-    "Batch",
-    "batch_options",
-    "digest_of",
-    "files_options",
-    "in_place_option",
-    "record_option",
-]
 
 # --- options -------------------------------------------------------------------------------------
 

@@ -14,17 +14,15 @@ import cloup
 import modcrypt
 from modcrypt.cli.options.kms_options import service_options, service_settings
 from modcrypt.cli.options.parquet_options import key_references, parquet_key_options
-from modcrypt.cli.output.failures import explain, printable, use_option_names
+from modcrypt.cli.output.failures import explain, use_option_names
 from modcrypt.cli.shared import json_option, print_line, root_option
-from modcrypt.errors import KeyRetrievalError
+from modcrypt.errors import KeyRetrievalError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.settings import Settings
     from modcrypt.machine_checks import Check
-
-__all__ = ["doctor"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b

@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.inspection import Inspection
     from modcrypt.parquet.verify.verification_results import Verification
 
-__all__ = ["HtmlPage", "find_files", "html_options", "properties_of_options"]
-
 html_options = combine_options(
     click.option(
         "--html",

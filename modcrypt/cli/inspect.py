@@ -14,13 +14,7 @@ from modcrypt.cli.batch import files_options
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
-from modcrypt.cli.output.failures import (
-    Failure,
-    common_code,
-    explain,
-    printable,
-    use_option_names,
-)
+from modcrypt.cli.output.failures import explain, use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_table,
@@ -37,15 +31,14 @@ from modcrypt.cli.spark import (
     start_spark,
     take_details,
 )
-from modcrypt.jobs.failures import describe_inspection
+from modcrypt.errors import printable
+from modcrypt.jobs.failures import Failure, common_code, describe_inspection
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame
 
     from modcrypt.jobs.listing import File
     from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
-
-__all__ = ["inspect"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _INSPECT_EXAMPLE = """\b

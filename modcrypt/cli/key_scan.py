@@ -16,7 +16,7 @@ from modcrypt.cli.options.kms_options import (
     refuse,
     service_settings,
 )
-from modcrypt.cli.output.failures import exit_code, printable, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
@@ -30,11 +30,11 @@ from modcrypt.cli.spark import (
     spark_option,
     start_spark,
 )
+from modcrypt.errors import printable
+from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_scan import ScannedKey
-
-__all__ = ["scan"]
 
 _SCAN_EXAMPLE = """\b
 Examples: without any key; also columns in files with encrypted footers

@@ -24,7 +24,7 @@ from modcrypt.cli.options.kms_options import (
     required_service,
     service_options,
 )
-from modcrypt.cli.output.failures import exit_code, printable, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     exclude_each_other,
@@ -38,15 +38,15 @@ from modcrypt.cli.shared import (
     threads_option,
 )
 from modcrypt.cli.spark import print_report, refuse_local_options, spark_option, start_spark
+from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
+from modcrypt.jobs.failures import exit_code
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_rotation import RotatedFile
     from modcrypt.kms.client import MasterKey
     from modcrypt.kms.settings import Settings
-
-__all__ = ["keys"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b

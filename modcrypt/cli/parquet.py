@@ -16,8 +16,6 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
 )
 
-__all__ = ["decrypt", "encrypt"]
-
 # click keeps the lines of a paragraph after \b as they are.
 _ENCRYPT_EXAMPLE = """\b
 Examples: prices under a key of their own, ship dates readable by everyone

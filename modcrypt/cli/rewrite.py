@@ -29,8 +29,6 @@ from modcrypt.cli.options.parquet_options import (
 from modcrypt.cli.shared import key_options, make_reference, read_key
 from modcrypt.cli.spark import is_any_typed
 
-__all__ = ["mask", "rekey", "share"]
-
 # --- options -------------------------------------------------------------------------------------
 
 _NEW = "new_"

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.shared import SIGPIPE_EXIT, print_line
+from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
     from modcrypt.io.sinks import Sink
-
-__all__ = ["check_safe", "print_pieces", "print_rows", "safe_option", "write_pieces"]
 
 safe_option = click.option(
     "--safe",

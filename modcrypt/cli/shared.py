@@ -15,36 +15,12 @@ import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
 from cloup.constraints.common import get_params_whose_value_is_set
 
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.errors import printable
 from modcrypt.key_text import looks_like_key
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
-
-__all__ = [
-    "SIGPIPE_EXIT",
-    "combine_options",
-    "convert",
-    "drop_stdout",
-    "exclude_each_other",
-    "force_option",
-    "format_table",
-    "json_option",
-    "key_options",
-    "lines_option",
-    "make_reference",
-    "needs_one_of",
-    "prefix_options",
-    "print_facts",
-    "print_line",
-    "read_aad_prefix",
-    "read_key",
-    "root_option",
-    "shared_prefix_option",
-    "threads_option",
-    "warn_if_shared",
-]
 
 SIGPIPE_EXIT = 141
 """Exit code that a shell reports for a program ended by SIGPIPE."""

@@ -19,18 +19,18 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
-from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, needs_one_of, print_line, root_option, threads_option
+from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
+from modcrypt.jobs.failures import common_code, exit_code
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.shredding import ShreddedFile
     from modcrypt.jobs.shredding_proof import Proof, ProvenFile
-
-__all__ = ["shred"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b

@@ -16,27 +16,16 @@ import click
 from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.output.failures import exit_code, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import format_table, print_line
+from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
-    from modcrypt.iceberg.rotate.table_rotation import TableRotation
+    from modcrypt.iceberg.rotate.rotation_report import TableRotation
     from modcrypt.iceberg.tables.table import IcebergTable
     from modcrypt.kms.settings import Settings
-
-__all__ = [
-    "SHOWN",
-    "is_any_typed",
-    "iterate_rows",
-    "print_report",
-    "refuse_local_options",
-    "rotate_table_on_spark",
-    "spark_option",
-    "start_spark",
-    "take_details",
-]
 
 spark_option = click.option(
     "--spark",

@@ -10,8 +10,6 @@ import cloup
 
 from modcrypt.cli.shared import force_option, json_option, print_line
 
-__all__ = ["spark_jar"]
-
 _USE = """\
 {path}: pass it to Spark, and the URI of the key service (file: or hcvault:), for example
 

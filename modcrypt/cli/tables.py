@@ -20,7 +20,6 @@ from modcrypt.cli.options.parquet_options import (
     decryption_settings,
     reading_options,
 )
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.row_output import (
     check_safe,
     print_pieces,
@@ -37,14 +36,13 @@ from modcrypt.cli.shared import (
     needs_one_of,
     print_line,
 )
+from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
     from modcrypt.parquet.arrow.filters import Filters
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
-
-__all__ = ["cat", "head", "schema"]
 
 # --- options that they share ---------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from modcrypt.cli.options.parquet_options import (
     decryption_options,
     decryption_settings,
 )
-from modcrypt.cli.output.failures import printable, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     format_table,
@@ -38,7 +38,7 @@ from modcrypt.cli.spark import (
     start_spark,
     take_details,
 )
-from modcrypt.errors import KmsUnavailableError
+from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.jobs.failures import describe_finding, describe_verification
 from modcrypt.report.text import format_count, format_size
 
@@ -49,8 +49,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.format.findings import Finding, Unauthenticated
     from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
-
-__all__ = ["verify"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _VERIFY_EXAMPLE = """\b

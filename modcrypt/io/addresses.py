@@ -6,8 +6,6 @@ import os
 import re
 import urllib.parse
 
-__all__ = ["add_authority", "is_url", "local_path"]
-
 _SCHEME = r"[a-z][a-z0-9+.-]*"
 _URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://|(?:{_SCHEME}::)+/", re.IGNORECASE)
 _LOCAL_URL = re.compile(r"(file|local)://", re.IGNORECASE)

@@ -19,16 +19,6 @@ from modcrypt.io.sinks import Sink
 from modcrypt.io.sources import FileSource, ObjectSource, Source
 from modcrypt.io.threads import check_threads, usable_cores
 
-__all__ = [
-    "WORTH_A_THREAD",
-    "Output",
-    "Scratch",
-    "Window",
-    "check_apart",
-    "fill_bytes",
-    "open_output",
-]
-
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
 

@@ -14,8 +14,6 @@ from modcrypt.io.sinks import ObjectSink, Sink
 from modcrypt.io.stores import locate
 from modcrypt.io.uploads import open_upload
 
-__all__ = ["Destination", "open_sink", "open_sink_at"]
-
 Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes] | Place"
 """A path, an fsspec URL, or a writable binary file object; within modcrypt also a `Place`."""
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from modcrypt.io.store_errors import add_path_to_errors
 
-__all__ = ["open_folder", "relative_to", "split_below", "symbolic_link_error"]
-
 _FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | getattr(os, "O_CLOEXEC", 0)
 
 

@@ -17,8 +17,6 @@ from modcrypt.io.folders import open_folder, relative_to, split_below, symbolic_
 from modcrypt.io.store_errors import add_url_to_errors, format_url
 from modcrypt.io.stores import is_arrow, is_same_store, locate
 
-__all__ = ["Place", "Root", "Stamp", "exists_error", "make_stamp", "place_of"]
-
 Root: TypeAlias = "str | os.PathLike[str] | Place"
 """A folder: a place, a URL, or a path in the file system that its files are in."""
 

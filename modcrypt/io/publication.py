@@ -18,8 +18,6 @@ from modcrypt.io.places import Place, exists_error
 from modcrypt.io.sinks import FdSink
 from modcrypt.io.store_errors import add_path_to_errors
 
-__all__ = ["fsync_folder", "open_local_sink", "publish", "temporary_name"]
-
 
 @contextlib.contextmanager
 def open_local_sink(

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from modcrypt.io.buffers import fill_bytes
 
-__all__ = ["SeekableFile"]
-
 _PEEK_BYTES = 256
 
 

@@ -11,8 +11,6 @@ from typing import IO, Protocol
 from modcrypt.io.sources import FileSource, Source
 from modcrypt.io.store_errors import add_path_to_errors
 
-__all__ = ["FdSink", "ObjectSink", "Sink", "copy_range"]
-
 _COPY_BUFFER = 8 << 20
 """Bytes that `copy_range` copies at once."""
 

@@ -18,17 +18,6 @@ from modcrypt.io.places import Place, Stamp, make_stamp
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import is_arrow, locate
 
-__all__ = [
-    "FileSource",
-    "MemorySource",
-    "ObjectSource",
-    "RangeSource",
-    "Source",
-    "SourceLike",
-    "open_source",
-    "open_source_at",
-]
-
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
 """A path, an fsspec URL (`scheme://...`), bytes in memory, or a seekable binary file object."""
 

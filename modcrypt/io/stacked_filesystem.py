@@ -20,8 +20,6 @@ from fsspec.utils import stringify_path
 
 from modcrypt.io.destinations import open_sink
 
-__all__ = ["StackedFileSystem"]
-
 
 class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """A file system with the names, folders and times of its target file system.

@@ -12,8 +12,6 @@ from typing import Any
 from modcrypt.errors import MAX_MESSAGE, printable
 from modcrypt.io.addresses import is_url
 
-__all__ = ["add_path_to_errors", "add_url_to_errors", "format_url"]
-
 _QUERY = re.compile(r"\?[^\s'\"]+")  # queries of URLs contain signatures
 
 _ERRNO: dict[type[OSError], int] = {

@@ -14,8 +14,6 @@ from typing import Any
 from modcrypt.io.addresses import add_authority, local_path
 from modcrypt.io.store_errors import add_url_to_errors
 
-__all__ = ["is_arrow", "is_same_store", "locate"]
-
 
 def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
     """Return the file system of a file, None for the local one, and the file's path in it.

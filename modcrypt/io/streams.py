@@ -12,8 +12,6 @@ from typing import IO, Any
 from modcrypt.io.addresses import local_path
 from modcrypt.io.sources import Source, SourceLike, open_source
 
-__all__ = ["PipeStream", "SourceStream", "Stream", "open_stream"]
-
 _PIPE_READ = 1 << 20
 """Bytes requested from a pipe at once: each read allocates that much."""
 

@@ -13,15 +13,6 @@ from typing import Any, Generic, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = [
-    "Lender",
-    "SharedResources",
-    "ThreadPool",
-    "check_threads",
-    "in_threads",
-    "usable_cores",
-]
-
 AHEAD = 4
 """Maximum number of items for each thread that wait while the result of an earlier one is used."""
 

@@ -18,8 +18,6 @@ from modcrypt.io.sinks import ObjectSink
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import is_arrow
 
-__all__ = ["open_upload"]
-
 
 def open_upload(
     filesystem: Any, path: str, name: str, *, overwrite: bool

@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # each command loads what it needs
     from modcrypt.jobs.idempotence import Difference, NewKeys
     from modcrypt.jobs.run_record import ConversionRecord
 
-__all__ = ["DONE", "Conversion", "ConvertedFile", "DifferentError", "Verb"]
-
 Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
 
 DONE = {

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = ["AbandonedError", "FileResult", "Meter", "Progress", "map_files", "process_files"]
-
 Progress: TypeAlias = Callable[[int], None]
 """Function to call with the number of bytes of one file that are done."""
 

@@ -23,11 +23,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.inspection import Inspection
     from modcrypt.parquet.verify.verification_results import Verification
 
-__all__ = [
-    "Failure", "common_code", "describe", "describe_failure", "describe_finding",
-    "describe_inspection", "describe_verification", "exit_code", "module_fields",
-]  # fmt: skip
-
 # The first class that matches decides: UnsupportedFormatError is a FormatError, too.
 _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
     (UnsupportedFormatError, 5),

@@ -11,8 +11,6 @@ from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source
 from modcrypt.pkmt1.material import encode_store
 
-__all__ = ["replace_file", "update_store"]
-
 _ATTEMPTS = 3  # to replace key material that another process changes at the same time
 
 

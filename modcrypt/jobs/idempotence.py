@@ -38,22 +38,10 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, read_note
 from modcrypt.parquet.format.schema import covering_name, leaf_paths, leaves_of
-from modcrypt.parquet.rewrite.file_rewrite import Change, Choice, restore_properties
+from modcrypt.parquet.rewrite.changes import Change
+from modcrypt.parquet.rewrite.file_rewrite import Choice, restore_properties
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
-
-__all__ = [
-    "Difference",
-    "ExpectedMasks",
-    "NewKeys",
-    "Shape",
-    "find_open_difference",
-    "find_plaintext_difference",
-    "is_newer",
-    "plan_change",
-    "read_decrypted_shape",
-    "read_plain_shape",
-]
 
 
 def is_newer(destination: Place, source: Place) -> bool:

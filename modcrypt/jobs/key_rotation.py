@@ -73,8 +73,6 @@ from modcrypt.pkmt1.material import (
     decode_metadata,
 )
 
-__all__ = ["RotatedFile", "rotate_keys"]
-
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
 

@@ -34,8 +34,6 @@ from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, try_decode_metadata
 
-__all__ = ["ScannedKey", "parse_wrapped_version", "scan_keys"]
-
 _VERSIONS = (
     re.compile(
         r'\{"masterKeyVersion":"([0-9A-Za-z._-]{1,64})"'

@@ -17,15 +17,6 @@ from typing import Any, TypeAlias
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.stores import is_same_store, locate
 
-__all__ = [
-    "File",
-    "Folder",
-    "MakeFilesystem",
-    "check_apart",
-    "list_tables",
-    "place_at",
-]
-
 MakeFilesystem: TypeAlias = Callable[[], Any]
 """Function that makes a pyarrow or fsspec filesystem in each process that needs it; it finds its
 credentials there, so that none are sent."""

@@ -19,18 +19,6 @@ from modcrypt.jobs.engine import FileResult, process_files
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.pkmt1.external import store_of
 
-__all__ = [
-    "ConversionRecord",
-    "RunRecord",
-    "Stamps",
-    "has_unfinished_rotation",
-    "list_files_except",
-    "read_record",
-    "rotation_fields",
-    "run_recorded",
-    "stamps_of",
-]
-
 F = TypeVar("F", bound=FileResult)
 
 Stamps: TypeAlias = Sequence[Sequence[int | str] | None]

@@ -63,15 +63,6 @@ from modcrypt.pkmt1.material import (
     try_decode_metadata,
 )
 
-__all__ = [
-    "REMAINS",
-    "ShreddedFile",
-    "is_ags1",
-    "resolve_decryption",
-    "shred_keys",
-    "stores_of",
-]
-
 REMAINS = (
     "Removed keys may survive in earlier versions of the files: freed blocks and journals of a "
     "disk, snapshots, versions of an object, replicas, backups, copies. Such a key opens the data "

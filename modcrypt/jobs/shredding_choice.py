@@ -24,8 +24,6 @@ from modcrypt.pkmt1.material import (
     write_of,
 )
 
-__all__ = ["Chosen", "Criteria", "choose", "criteria_of", "remove_chosen_entries"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:

@@ -26,8 +26,6 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import list_files
 
-__all__ = ["KeyProof", "Proof", "ProvenFile", "prove_shredded"]
-
 LIMITS = (
     REMAINS,
     "Anyone who has read the data before, or had a data key, may have kept a copy. Processes that "

@@ -40,8 +40,6 @@ from modcrypt.pkmt1.material import (
     write_of,
 )
 
-__all__ = ["TEMPORARY", "KeyProof", "Trial", "identify"]
-
 TEMPORARY = ".modcrypt-"
 """Prefix of the names of unfinished files."""
 

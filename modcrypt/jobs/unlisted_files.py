@@ -13,8 +13,6 @@ from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import as_arrow, walk_local_paths
 
-__all__ = ["list_surrounding_files"]
-
 
 def list_surrounding_files(where: Any, filesystem: Any) -> tuple[list[Place], list[Place]]:
     """List all files in folders, including hidden files, and all files beside single files.

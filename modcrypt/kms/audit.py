@@ -21,8 +21,6 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.kms.private_files import check_trusted
 
-__all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging", "record_use"]
-
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
 
 

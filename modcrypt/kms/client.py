@@ -25,19 +25,6 @@ from modcrypt.keys import KEY_LENGTHS, KeyLike, as_key, key_bytes
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "Capabilities",
-    "KeyAdmin",
-    "KmsClient",
-    "MasterKey",
-    "capabilities_of",
-    "is_current",
-    "rewrap",
-    "unwrap",
-    "wrap",
-    "wrap_many",
-]
-
 ATTEMPTS = 4
 """Number of calls to an unavailable service."""
 

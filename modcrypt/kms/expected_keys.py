@@ -17,8 +17,6 @@ from modcrypt.kms.policy import Policy
 from modcrypt.parquet.format.schema import covering_name
 from modcrypt.pkmt1.material import KeyMaterial
 
-__all__ = ["ExpectedKeys", "expect_keys", "id_set"]
-
 MAX_SHOWN = 5
 """Number of expected ids that an error lists: a policy may contain hundreds."""
 

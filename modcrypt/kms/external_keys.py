@@ -32,8 +32,6 @@ from modcrypt.pkmt1.material import (
     write_of,
 )
 
-__all__ = ["ExternalKeys"]
-
 
 class ExternalKeys:
     """The external key material of one file to be written.

@@ -24,14 +24,6 @@ from modcrypt.kms.private_files import check_trusted
 from modcrypt.kms.wrapped_key_metadata import is_sealed
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "absolute_reference",
-    "check_reference",
-    "read_descriptor",
-    "read_key",
-    "read_metadata_file",
-]
-
 MAX_KEY_FILE = 4096
 """Maximal length of a key file in bytes: ample for the longest key in hex, and white space."""
 

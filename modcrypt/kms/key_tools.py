@@ -35,8 +35,6 @@ from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["KeyTools", "KeyedEncryption", "expect_also", "file_event"]
-
 
 class KeyTools:
     """A wrapper and unwrapper of files' keys with one key service, for any number of threads.

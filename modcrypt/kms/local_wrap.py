@@ -19,8 +19,6 @@ from modcrypt.errors import KeyMaterialError
 from modcrypt.keys import KEY_LENGTHS
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 
-__all__ = ["format_wrapped_key", "local_aad", "parse_wrapped"]
-
 MAX_LOCAL_WRAPPED = 1024
 """Length limit of a wrapped key, in characters; modcrypt writes at most 130."""
 

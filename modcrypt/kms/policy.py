@@ -30,8 +30,6 @@ from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.crypto.properties import ALGORITHMS, GCM_V1
 from modcrypt.pkmt1.material import check_id
 
-__all__ = ["MAX_CACHE_LIFETIME", "Policy"]
-
 KEY_BITS = (128, 192, 256)
 
 MAX_POLICY = 1 << 20

@@ -10,8 +10,6 @@ import stat
 
 from modcrypt.errors import KeyRetrievalError
 
-__all__ = ["check_owner", "check_private", "check_trusted", "read_secret"]
-
 
 def check_owner(status: os.stat_result, what: str) -> None:
     """Raise KeyRetrievalError if a file belongs to a user other than this one and root."""

@@ -21,8 +21,6 @@ from typing import Any
 from modcrypt.kms.client import KmsClient
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["open_kms"]
-
 ENTRY_POINTS = "modcrypt.kms"
 """Entry point group by which other packages add schemes: functions like `open_keyring`."""
 

@@ -42,8 +42,6 @@ from modcrypt.parquet.crypto.properties import (
     KeySettings,
 )
 
-__all__ = ["Settings"]
-
 T = TypeVar("T")
 
 _ENCRYPTION_OPTIONS = frozenset(

@@ -10,8 +10,6 @@ import re
 import tomllib
 from typing import Any
 
-__all__ = ["strict_toml"]
-
 MAX_DEPTH = 8
 """Limit of nested arrays and tables, and of parts of a dotted key; policies need two."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import urllib.parse
 from dataclasses import dataclass
 
-__all__ = ["KmsUri", "missing_extra", "parse_kms_uri"]
-
 
 @dataclass(frozen=True, slots=True)
 class KmsUri:

@@ -24,16 +24,6 @@ from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 from modcrypt.pkmt1.wrapped_keys import is_wrapped_key
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "MAX_SEALED",
-    "encode_wrapped_metadata",
-    "holds_encrypted_metadata",
-    "is_sealed",
-    "open_key_metadata",
-    "parse_wrapped_metadata",
-    "seal_key_metadata",
-]
-
 VERSION = 1
 
 _BEGINNING = b'{"modcryptKeyMetadata":'

@@ -41,8 +41,6 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Kek", "KeyWrapper", "Refusals"]
-
 _Place: TypeAlias = "tuple[str, bytes, str]"  # master key id, KEK id, wrapped KEK
 
 MAX_CACHED = 100_000

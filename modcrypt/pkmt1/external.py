@@ -36,21 +36,6 @@ from modcrypt.pkmt1.material import (
     write_of,
 )
 
-__all__ = [
-    "COLUMN_KEY",
-    "FOOTER_KEY",
-    "STAGED",
-    "find_material",
-    "place_with_store",
-    "read_if_present",
-    "read_store",
-    "read_store_at",
-    "settle_keys",
-    "staged_name",
-    "store_of",
-    "write_store",
-]
-
 FOOTER_KEY = "footerKey"
 """Name of the footer key in a file of key material, as the key tools write it."""
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.material import DEFAULT_INSTANCE, KeyMaterial, decode_metadata
 
-__all__ = ["KeyInfo", "key_info", "key_name"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyInfo:

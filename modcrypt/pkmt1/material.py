@@ -34,22 +34,6 @@ from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 
-__all__ = [
-    "KEK_ID_SIZE",
-    "SHREDDED",
-    "WRITE",
-    "KeyMaterial",
-    "KeyReference",
-    "check_id",
-    "decode_material",
-    "decode_metadata",
-    "decode_store",
-    "encode_store",
-    "external_name",
-    "try_decode_metadata",
-    "write_of",
-]
-
 TYPE = "PKMT1"
 
 KEK_ID_SIZE = 16

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from modcrypt.errors import KeyMaterialError
 
-__all__ = ["decode_base64", "refuse_constant", "refuse_repeats", "require_members", "strict_json"]
-
 
 def strict_json(data: str | bytes) -> Any:
     """Parse JSON in UTF-8 without repeated members.

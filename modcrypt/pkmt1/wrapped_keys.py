@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-__all__ = ["MAX_WRAPPED", "is_wrapped_key"]
-
 MAX_WRAPPED = 16 << 10
 """Length limit of a wrapped key from a service or a file, in characters."""
 

@@ -22,8 +22,6 @@ from modcrypt.report.text import format_count, format_size
 if TYPE_CHECKING:  # an extra
     from jinja2 import Environment
 
-__all__ = ["MAX_NAME", "format_day", "format_name", "format_readable", "group_notes", "render"]
-
 MAX_NAME = 240
 """Maximum number of characters shown of a name."""
 

@@ -6,8 +6,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["json_fields"]
-
 
 def json_fields(result: Any, *properties: str) -> dict[str, Any]:
     """Return the attributes of a dataclass as values that JSON can represent.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["format_count", "format_size"]
-
 
 def format_size(size: int) -> str:
     """Return a number of bytes with a unit that people read."""

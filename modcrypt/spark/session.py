@@ -14,8 +14,6 @@ from modcrypt.kms.uris import missing_extra
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["spark_session"]
-
 _LOOPBACK = "127.0.0.1"
 
 

@@ -12,7 +12,8 @@ from modcrypt import (
     decrypt_parquet,
     verify_parquet,
 )
-from modcrypt.parquet.verify.file_verification import Finding, Verification
+from modcrypt.parquet.format.findings import Finding
+from modcrypt.parquet.verify.verification_results import Verification
 
 UNCOMPARED = (
     ModuleType.COLUMN_INDEX, ModuleType.OFFSET_INDEX,

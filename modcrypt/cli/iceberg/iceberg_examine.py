@@ -17,7 +17,7 @@ from modcrypt.cli.options.iceberg_options import (
     table_argument,
     table_options,
 )
-from modcrypt.cli.output.failures import printable, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     exclude_each_other,
@@ -27,14 +27,12 @@ from modcrypt.cli.shared import (
     print_facts,
     print_line,
 )
-from modcrypt.errors import KmsUnavailableError
+from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import ProtectedFile
     from modcrypt.iceberg.verify.table_results import TableVerification
-
-__all__ = ["tree", "verify"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _VERIFY_EXAMPLE = """\b

@@ -35,8 +35,6 @@ from modcrypt.cli.shared import force_option, format_table, lines_option, print_
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-__all__ = ["iceberg"]
-
 # click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Examples: snapshots of a table; its rows; its KEKs under the newest master key

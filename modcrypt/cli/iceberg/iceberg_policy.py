@@ -15,10 +15,8 @@ from modcrypt.cli.options.iceberg_options import (
     open_selected_table,
     table_argument,
 )
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_line
-
-__all__ = ["policy", "policy_members", "policy_options"]
+from modcrypt.errors import printable
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b

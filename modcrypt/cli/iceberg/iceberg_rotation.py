@@ -16,16 +16,15 @@ from modcrypt.cli.options.iceberg_options import (
     table_options,
 )
 from modcrypt.cli.options.kms_options import refuse, required_service
-from modcrypt.cli.output.failures import printable, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import lines_option, print_line
 from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark
+from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.rotate.expiry import Expired
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
-
-__all__ = ["expire", "prune", "rotate"]
 
 _ROTATE_EXAMPLE = """\b
 Examples: KEKs under the newest version of their master key, or under another master key;

@@ -27,9 +27,8 @@ from modcrypt.cli.options.iceberg_options import (
     tables_service,
 )
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import combine_options, lines_option, print_line
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -37,8 +36,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from pyiceberg.partitioning import PartitionSpec
 
     from modcrypt.iceberg.tables.table import IcebergTable
-
-__all__ = ["append", "create", "encrypt"]
 
 _CREATE_EXAMPLE = """\b
 Examples: a table with the columns of a file; one in a catalog, with a KEK per partition

@@ -16,9 +16,8 @@ from modcrypt.cli.options.kms_options import (
     passphrase_options,
     service_settings,
 )
-from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import combine_options
-from modcrypt.errors import KeyAccessDeniedError
+from modcrypt.errors import KeyAccessDeniedError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyiceberg.catalog import Catalog
@@ -27,23 +26,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.tables.table import IcebergTable
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-
-__all__ = [
-    "catalog_options",
-    "key_store_option",
-    "listing_options",
-    "location_map_option",
-    "open_catalog",
-    "open_key_store",
-    "open_selected_table",
-    "open_service",
-    "parse_location_map",
-    "parse_snapshot",
-    "snapshot_option",
-    "table_argument",
-    "table_options",
-    "tables_service",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

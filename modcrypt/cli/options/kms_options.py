@@ -15,20 +15,6 @@ from modcrypt.cli.shared import combine_options, exclude_each_other, make_refere
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
 
-__all__ = [
-    "audit_option",
-    "default_key",
-    "master_keys_option",
-    "parse_pairs",
-    "passphrase_options",
-    "reading_service_options",
-    "refuse",
-    "required_service",
-    "runs_on_spark",
-    "service_options",
-    "service_settings",
-]
-
 VARIABLE = "MODCRYPT_PASSPHRASE"
 
 passphrase_options = combine_options(

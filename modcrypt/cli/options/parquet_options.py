@@ -40,19 +40,6 @@ from modcrypt.parquet.crypto.properties import ALGORITHMS
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.policy import Policy
 
-__all__ = [
-    "accept_option",
-    "decryption_options",
-    "decryption_settings",
-    "encryption_options",
-    "encryption_settings",
-    "key_references",
-    "missing_key_option",
-    "output_options",
-    "parquet_key_options",
-    "reading_options",
-]
-
 # --- options -------------------------------------------------------------------------------------
 
 parquet_key_options = cloup.option_group(

@@ -15,20 +15,8 @@ import click
 
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.errors import printable
-from modcrypt.jobs.failures import Failure, common_code, describe, exit_code, module_fields
+from modcrypt.jobs.failures import Failure, describe
 from modcrypt.key_text import looks_like_key
-
-__all__ = [
-    "EXIT_CODES",
-    "Failure",
-    "common_code",
-    "exit_code",
-    "explain",
-    "module_fields",
-    "printable",
-    "show",
-    "use_option_names",
-]
 
 EXIT_CODES = """\
   0    done

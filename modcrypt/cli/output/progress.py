@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["batch_bar", "files_bar", "progress_bar"]
-
 SHOW_AFTER = 1.0
 """Seconds of work before a bar is worth showing."""
 

@@ -19,18 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from modcrypt.cli.output.failures import printable
-from modcrypt.errors import FormatError
-
-__all__ = [
-    "align_cells",
-    "format_cell",
-    "format_rows",
-    "is_number",
-    "json_line",
-    "rows_of",
-    "validate_batches",
-]
+from modcrypt.errors import FormatError, printable
 
 WIDEST = 40
 """Maximal width of a value in a table; longer values are cut."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.cli.output.failures import printable
+from modcrypt.errors import printable
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY, PLAINTEXT
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.format.idl import ThriftStruct
@@ -16,8 +16,6 @@ from modcrypt.pkmt1.material import KeyMaterial, try_decode_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["ColumnKind", "arrow_rows", "columns_of", "fields_of", "parquet_text"]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-__all__ = ["Stopped", "raise_on_signals"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNTOUCHED = (signal.SIG_DFL, signal.default_int_handler)
 

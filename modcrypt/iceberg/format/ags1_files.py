@@ -9,8 +9,6 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["write_ags1"]
-
 
 @hide_frames  # a manifest in plaintext holds data keys
 def write_ags1(

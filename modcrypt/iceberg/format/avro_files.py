@@ -22,8 +22,6 @@ from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["AvroFile", "AvroRows", "open_avro", "read_avro", "write_avro"]
-
 MAX_AVRO = 2 << 30
 """Maximum size in bytes of an Avro file that is read into memory, and of its decompressed rows."""
 

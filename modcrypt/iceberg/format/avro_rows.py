@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["ColumnConverter", "plan_columns"]
-
 FIELD_ID = b"PARQUET:field_id"
 """Key under which PyArrow stores a field's id."""
 

@@ -13,8 +13,6 @@ from importlib.util import find_spec
 
 from modcrypt.errors import FormatError, ModcryptError
 
-__all__ = ["as_format_errors", "require_extra"]
-
 _LIBRARIES = ("pyiceberg", "fastavro", "pyroaring")
 
 

@@ -19,8 +19,6 @@ from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 
-__all__ = ["Locations", "find_place", "plain_location"]
-
 
 @dataclass(frozen=True, slots=True)
 class Locations:

@@ -16,8 +16,6 @@ from typing import Any
 
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 
-__all__ = ["find_misplacements", "find_redefinitions"]
-
 
 def find_misplacements(header: Mapping[str, str], snapshot: Snapshot) -> Iterator[str]:
     """Describe the differences between a manifest list's header and the snapshot that names it.

@@ -23,16 +23,6 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-__all__ = [
-    "ENTRY_NAMES",
-    "FILE_NAMES",
-    "LIST_NAMES",
-    "LIST_SCHEMA",
-    "as_json",
-    "encode_schema",
-    "entry_schema",
-]
-
 
 def encode_schema(schema: Schema, name: str) -> tuple[dict[str, Any], str]:
     """Return a schema in Avro's form, and as Iceberg's JSON."""

@@ -18,20 +18,6 @@ from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "ADDED",
-    "DATA",
-    "DELETED",
-    "DELETES",
-    "EQUALITY_DELETES",
-    "EXISTING",
-    "POSITION_DELETES",
-    "FileEntry",
-    "ManifestFile",
-    "read_manifest",
-    "read_manifest_list",
-]
-
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Status of an entry."""
 

@@ -19,8 +19,6 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, plan_encryption
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties
 
-__all__ = ["EncryptedParquet", "make_folder", "write_parquet"]
-
 
 @dataclass(frozen=True, slots=True)
 class EncryptedParquet:

@@ -18,8 +18,6 @@ from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 
-__all__ = ["name_mapping", "schema_of", "schemas_of", "spec_of"]
-
 _UNREAD = ("variant", "geometry", "geography")
 """Types of format version 3 that pyiceberg does not have, or cannot convert to Arrow."""
 

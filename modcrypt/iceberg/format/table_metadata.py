@@ -19,16 +19,6 @@ from typing import Any, NoReturn
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 
-__all__ = [
-    "KEY_ID",
-    "KEY_LENGTH",
-    "SCOPE",
-    "STATISTICS",
-    "EncryptedKey",
-    "Snapshot",
-    "TableMetadata",
-]
-
 MAX_METADATA = 512 << 20
 """Maximum size in bytes of a metadata.json; 10,000 snapshots with their keys take 10 MB."""
 

@@ -25,23 +25,6 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 
-__all__ = [
-    "METADATA",
-    "FolderVersions",
-    "Versions",
-    "check_newest",
-    "create_once",
-    "file_names",
-    "has_versions",
-    "is_later",
-    "log_of",
-    "newest_metadata",
-    "read_current",
-    "read_metadata",
-    "version_number",
-    "write_hint",
-]
-
 METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 """Pattern of names of metadata.json files, compressed or not."""
 

@@ -33,20 +33,6 @@ from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMe
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 
-__all__ = [
-    "KEKS_SINCE",
-    "SINGLES",
-    "KeyPolicy",
-    "WritingKeys",
-    "master_key_of",
-    "next_kek_time",
-    "partition_scope",
-    "retired_kek_ids",
-    "writing_key",
-    "writing_keys",
-    "writing_policy",
-]
-
 PREFIX = "modcrypt.encryption."
 """Prefix of the names of a policy's table properties."""
 

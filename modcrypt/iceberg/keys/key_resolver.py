@@ -40,16 +40,6 @@ from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "WRAPPING",
-    "KeyResolver",
-    "KeyStore",
-    "is_sealed_metadata",
-    "open_from_manifest",
-    "parse_sealing_key",
-    "seal_for_manifest",
-]
-
 WRAPPING = "modcrypt.wrapping"
 """Property of an entry of `encryption-keys` that a master key wraps directly: `single`."""
 

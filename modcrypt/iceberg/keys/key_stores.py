@@ -28,8 +28,6 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.kms.keyring import keyring_file
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 
-__all__ = ["FileKeyStore", "SqliteKeyStore"]
-
 MAX_FILE = keyring_file.MAX_FILE
 """Maximum size in bytes of a JSON file: 64 MiB, some 200,000 KEKs."""
 

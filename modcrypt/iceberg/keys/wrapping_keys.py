@@ -42,18 +42,6 @@ from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap_many
 from modcrypt.pkmt1.strict_json import decode_base64
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "KEY_TIMESTAMP",
-    "TABLE",
-    "IcebergKey",
-    "MasterKeys",
-    "OpenKey",
-    "format_wrapped_key",
-    "new_key_id",
-    "wrapped_bytes",
-    "wrapped_part",
-]
-
 KEY_TIMESTAMP = "KEY_TIMESTAMP"
 """Property of a KEK: its creation time in ms since 1970, as text; bound to what it encrypts."""
 

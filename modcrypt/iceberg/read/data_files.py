@@ -37,9 +37,6 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 
-__all__ = ["Batch", "DataFile", "open_data_file", "open_parquet_file"]
-
-
 _BATCH_ROWS = 1 << 17
 
 

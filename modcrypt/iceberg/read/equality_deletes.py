@@ -37,8 +37,6 @@ from modcrypt.iceberg.read.position_deletes import EqualityDeletes
 from modcrypt.iceberg.read.schema_projection import Projection, field_id, with_field_ids
 from modcrypt.iceberg.read.table_walk import Walk
 
-__all__ = ["DeletedKeys", "KeysOfFile", "KeysOfFiles"]
-
 MAX_KEYS = 1 << 30
 """Maximum size in bytes of the keys that a scan holds, of all equality deletes together."""
 

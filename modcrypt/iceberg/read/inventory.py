@@ -37,21 +37,6 @@ from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "Failure",
-    "Inventory",
-    "Keys",
-    "Mark",
-    "ReachedFile",
-    "ReachedList",
-    "ReachedManifest",
-    "in_threads",
-    "mark_of",
-    "sealed_part",
-    "sealing_key",
-    "take_inventory",
-]
-
 Failure: TypeAlias = ModcryptError | OSError
 
 R = TypeVar("R")

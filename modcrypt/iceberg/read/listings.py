@@ -18,8 +18,6 @@ from modcrypt.iceberg.keys.key_resolver import (
 )
 from modcrypt.iceberg.read.table_walk import Walk
 
-__all__ = ["list_files", "list_keys", "list_snapshots"]
-
 _TIME = pa.timestamp("ms", tz="UTC")
 
 _SNAPSHOTS = pa.schema(

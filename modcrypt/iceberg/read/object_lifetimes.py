@@ -13,8 +13,6 @@ import time
 import weakref
 from typing import Any, TypeVar
 
-__all__ = ["track_lifetime"]
-
 MAX_WAIT = 1.0
 """Maximum waiting time at exit, in seconds: objects that the script itself left open stay alive."""
 

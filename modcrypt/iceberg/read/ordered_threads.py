@@ -14,8 +14,6 @@ from typing import Generic, Protocol, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = ["run_in_order"]
-
 MAX_AHEAD = 64 << 20
 """Size in bytes of the results that a lane may hold ready; it may exceed this by one result."""
 

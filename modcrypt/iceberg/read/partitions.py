@@ -25,8 +25,6 @@ from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.library_errors import as_format_errors
 
-__all__ = ["comparable", "split_by_partition"]
-
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _ROW = "row"
 

@@ -27,10 +27,6 @@ from modcrypt.iceberg.read.data_files import open_parquet_file
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk
 
-__all__ = [
-    "DeleteIndex", "DeletedRows", "EqualityDeletes", "Partitions", "Positions", "read_vector",
-]  # fmt: skip
-
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _PATH_ID, _POS_ID = 2147483546, 2147483545  # spec, "Reserved Field IDs"
 _PATH, _POS = "file_path", "pos"

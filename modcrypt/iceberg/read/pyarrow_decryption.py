@@ -30,8 +30,6 @@ from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tai
 from modcrypt.parquet.format.idl import decode
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["HeldSource", "Readable", "StoredFile", "load_if_small", "open_natively"]
-
 SMALL = 1 << 20
 """Maximum size in bytes of a file that is read at once instead of in parts."""
 

@@ -40,8 +40,6 @@ from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUI
 
 from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 
-__all__ = ["RowFilter", "null_with_parents", "parse_filter"]
-
 
 def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
     """Return a filter as an expression; text is parsed.

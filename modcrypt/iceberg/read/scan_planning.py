@@ -44,8 +44,6 @@ from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.read.position_deletes import DeleteIndex, EqualityDeletes
 from modcrypt.iceberg.read.table_walk import Walk
 
-__all__ = ["PlannedFile", "Planner", "as_data_file", "internal_value"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:

@@ -31,8 +31,6 @@ from pyiceberg.types import (
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.iceberg.format.avro_rows import FIELD_ID
 
-__all__ = ["Projection", "arrow_schema", "arrow_type", "field_id", "with_field_ids"]
-
 Convert = Callable[[pa.Array], pa.Array]
 
 MAX_FILLED = 32 << 20

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.format.table_metadata import Snapshot
     from modcrypt.iceberg.read.table_walk import Walk
 
-__all__ = ["TableScan"]
-
 _MAX_THREADS = 16
 _WAITING = 4
 

@@ -13,8 +13,6 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
 
-__all__ = ["Expectation", "TableVersion"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:

@@ -39,8 +39,6 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Walk"]
-
 _LOST = " (Iceberg 1.11 encrypts deletion vectors and loses their keys: read an older snapshot)"
 
 MAX_READ = 2 << 30

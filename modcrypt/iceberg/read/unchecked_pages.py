@@ -15,8 +15,6 @@ from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import chunk_start
 
-__all__ = ["UncheckedPages"]
-
 
 class UncheckedPages:
     """The pages of a plaintext file, whose declared sizes nobody vouches for.

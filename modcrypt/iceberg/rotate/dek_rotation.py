@@ -76,8 +76,6 @@ from modcrypt.io.threads import usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
-__all__ = ["DekRotation", "Run"]
-
 Run: TypeAlias = Callable[
     [IcebergTable, IcebergKey, str, Sequence[RekeyItem]], Iterable[RekeyedFile]
 ]

@@ -64,8 +64,6 @@ from modcrypt.parquet.format.findings import raise_first
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
 
-__all__ = ["DeletionRule", "check_newest_stay"]
-
 _PUFFIN = b"PFA1"
 
 _NUMBER = re.compile(r"[0-9]{1,19}")

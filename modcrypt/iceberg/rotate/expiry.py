@@ -33,8 +33,6 @@ from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 
-__all__ = ["Expired", "expire_history"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expired:

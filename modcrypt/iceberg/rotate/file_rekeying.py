@@ -20,8 +20,6 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
-__all__ = ["RekeyItem", "RekeyedFile", "match_results", "rekey_file"]
-
 _COPIED = 4 << 20
 """Number of bytes of plaintext copied at a time."""
 

@@ -33,7 +33,6 @@ from modcrypt.iceberg.keys.key_resolver import (
     seal_for_manifest,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
-from modcrypt.iceberg.read.inventory import in_threads
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.file_rekeying import RekeyItem, match_results
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, Reseal, reseal_manifest
@@ -56,12 +55,11 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import metadata_folder
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
+from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.tracebacks import hide_frames
-
-__all__ = ["KekRotation"]
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""

@@ -21,8 +21,6 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import sealed_manifests
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
 
-__all__ = ["Pruned", "prune_keys", "retired_keks", "used_keys"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:

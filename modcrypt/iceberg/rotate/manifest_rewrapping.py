@@ -26,8 +26,6 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import rewrite_manifest
 from modcrypt.key_metadata import StandardKeyMetadata
 
-__all__ = ["Exchange", "Reseal", "reseal_item", "reseal_manifest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:

@@ -30,8 +30,6 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import check_store, has_single
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import capabilities_of
 
-__all__ = ["MekRotation"]
-
 
 def _check_double(table: IcebergTable) -> None:
     """Raise if the master key wraps data keys directly, which would still need the old one."""

@@ -9,8 +9,6 @@ from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
 
-__all__ = ["set_policy"]
-
 
 def set_policy(table: IcebergTable, policy: KeyPolicy) -> IcebergTable:
     """Change how the keys of a table's new files are protected; the key service is not called.

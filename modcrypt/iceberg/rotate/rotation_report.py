@@ -16,19 +16,6 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.report.text import format_count
 
-__all__ = [
-    "CountingClient",
-    "Rotated",
-    "TableRotation",
-    "count_kms_calls",
-    "latest",
-    "logged_versions",
-    "move_calls",
-    "older_versions",
-    "target_of",
-    "with_resolver",
-]
-
 LISTED = 5
 """Maximum number of ids of lost keys in the advice."""
 

@@ -34,8 +34,6 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.new_files import NewFiles
 
-__all__ = ["TableRotation", "rotate_table"]
-
 
 class Rotation(Protocol):
     """A rotation of one kind of keys.

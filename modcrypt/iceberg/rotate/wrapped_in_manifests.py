@@ -16,24 +16,10 @@ from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, Table
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
 from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, parse_sealing_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.read.inventory import in_threads
 from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.io.threads import in_threads
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
-
-__all__ = [
-    "Opened",
-    "SealedManifest",
-    "SealedManifests",
-    "check_store",
-    "has_singles",
-    "list_keys",
-    "lost_keys",
-    "place_of",
-    "sealed_manifests",
-    "sealing_keys",
-    "seals_files",
-]
 
 THREADS = 16
 """Number of files or keys processed concurrently: single wrapping waits for the key service."""

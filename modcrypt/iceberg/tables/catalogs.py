@@ -27,8 +27,8 @@ from modcrypt.iceberg.format.locations import Locations, find_place, plain_locat
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import check_newest, create_once, version_number
 from modcrypt.iceberg.keys.key_resolver import KeyStore
+from modcrypt.iceberg.read.table_version import Expectation
 from modcrypt.iceberg.tables.table import (
-    Expectation,
     IcebergTable,
     expected_master_keys,
     open_located_table,
@@ -40,8 +40,6 @@ from modcrypt.kms.references import open_kms
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-
-__all__ = ["CatalogVersions", "load_table"]
 
 Identifier = str | tuple[str, ...]
 

@@ -16,7 +16,6 @@ from modcrypt.iceberg.format.table_versions import (
     FolderVersions,
     Versions,
     read_current,
-    read_metadata,
 )
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.read.table_version import Expectation, TableVersion
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
 
     from modcrypt.iceberg.read.table_scan import TableScan
-
-__all__ = [
-    "Expectation", "IcebergTable", "expected_master_keys", "open_located_table", "open_table",
-    "read_metadata", "resolver_of",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,6 @@ from modcrypt.iceberg.write.snapshot_writing import MAIN
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
-__all__ = ["Contents", "Copy"]
-
 _FORMATS = ("PARQUET", "AVRO", "PUFFIN")
 _THREADS = 4
 """Number of files copied concurrently: with an object store, threads mostly wait."""

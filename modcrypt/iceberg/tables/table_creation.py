@@ -20,8 +20,9 @@ from modcrypt.iceberg.format.table_metadata import KEY_ID, KEY_LENGTH, TableMeta
 from modcrypt.iceberg.format.table_versions import FolderVersions, has_versions
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.read.table_version import Expectation
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.iceberg.tables.table import Expectation, IcebergTable, resolver_of
+from modcrypt.iceberg.tables.table import IcebergTable, resolver_of
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
 from modcrypt.io.places import Place
 from modcrypt.keys import KEY_LENGTHS
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.tables.catalogs import CatalogVersions
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-
-__all__ = ["NewPlace", "create_table", "encryption_properties", "new_metadata", "new_place"]
 
 
 def create_table(

@@ -27,7 +27,8 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import FolderVersions, newest_metadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.tables.table import Expectation, IcebergTable, open_located_table, resolver_of
+from modcrypt.iceberg.read.table_version import Expectation
+from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, resolver_of
 from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.iceberg.write.commit import is_answered
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.keys.key_resolver import KeyStore
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-
-__all__ = ["encrypt_table"]
 
 _DROPPED = (
     "write.data.path", "write.metadata.path", "write.folder-storage.path",

@@ -24,8 +24,6 @@ from modcrypt.io.places import Place
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
 
-__all__ = ["check_lasting", "metadata_files", "vouched_versions"]
-
 _LASTING = frozenset({
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
     errno.ENXIO, errno.EPERM,

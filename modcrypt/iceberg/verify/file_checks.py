@@ -29,8 +29,6 @@ from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 from modcrypt.parquet.verify.file_verification import verify_source
 
-__all__ = ["FileCheck", "check_file"]
-
 MAX_BLOCK_FINDINGS = 12
 """Maximum number of blocks reported per file: with a wrong key, all blocks fail."""
 

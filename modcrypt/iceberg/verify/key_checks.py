@@ -24,22 +24,12 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, format_wrapped_key
-from modcrypt.iceberg.read.inventory import Failure, Inventory, Mark, in_threads, sealing_key
+from modcrypt.iceberg.read.inventory import Failure, Inventory, Mark, sealing_key
 from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport, is_refusal
+from modcrypt.io.threads import in_threads
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.kms.client import is_current
 from modcrypt.parquet.format.findings import FILE
-
-__all__ = [
-    "KeyChecks",
-    "KeyUses",
-    "check_keks",
-    "compare_marks",
-    "count_key_uses",
-    "describe_keks",
-    "master_key_version",
-    "report_unused_keys",
-]
 
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -22,8 +22,6 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
 from modcrypt.report.html import format_day, format_name, render
 from modcrypt.report.text import format_count, format_size
 
-__all__ = ["draw_page", "draw_text"]
-
 T = TypeVar("T")
 
 HUES = 8

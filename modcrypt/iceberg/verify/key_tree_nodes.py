@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from modcrypt.fork_safety import cached_property
 
-__all__ = ["KeyTreeNodes", "TreeFile", "TreeKek", "TreeList", "TreeManifest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeKek:

@@ -42,12 +42,6 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
 from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport
 from modcrypt.io.threads import check_threads, usable_cores
 
-__all__ = [
-    "KeyTree",
-    "ProtectedFile",
-    "key_tree",
-]
-
 MAX_JOBS = 8
 
 

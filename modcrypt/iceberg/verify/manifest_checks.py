@@ -9,8 +9,6 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.inventory import ReachedList, ReachedManifest
 from modcrypt.iceberg.verify.table_findings import TableReport
 
-__all__ = ["check_list", "check_manifest"]
-
 
 def check_list(reached: ReachedList, report: TableReport) -> None:
     """Check a manifest list against its snapshots, which its encrypted header names."""

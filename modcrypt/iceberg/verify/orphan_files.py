@@ -21,9 +21,9 @@ import pyarrow.fs as pafs
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import FormatError, ModcryptError, list_names
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import HINT, METADATA, log_of
-from modcrypt.iceberg.read.inventory import Inventory, in_threads
-from modcrypt.iceberg.tables.table import IcebergTable, read_metadata
+from modcrypt.iceberg.format.table_versions import HINT, METADATA, log_of, read_metadata
+from modcrypt.iceberg.read.inventory import Inventory
+from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.vouched_versions import vouched_versions
 from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
@@ -34,9 +34,8 @@ from modcrypt.iceberg.verify.table_findings import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.io.threads import in_threads
 from modcrypt.parquet.datasets.discovery import as_arrow
-
-__all__ = ["check_orphans"]
 
 DAY = 24 * 60 * 60
 

@@ -23,15 +23,6 @@ from modcrypt.parquet.format.findings import (
     Report,
 )
 
-__all__ = [
-    "CheckedKek",
-    "CheckedTableFile",
-    "StrayFile",
-    "TableFinding",
-    "TableReport",
-    "is_refusal",
-]
-
 ORPHAN = "orphan"
 """Error code for a file that nothing reaches."""
 

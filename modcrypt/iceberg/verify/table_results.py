@@ -15,8 +15,6 @@ from modcrypt.iceberg.verify.table_findings import (
 from modcrypt.parquet.format.findings import Unauthenticated
 from modcrypt.parquet.verify.verification_results import VerificationResult
 
-__all__ = ["TableVerification"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableVerification(VerificationResult):

@@ -22,7 +22,6 @@ from modcrypt.iceberg.read.inventory import (
     Mark,
     ReachedList,
     ReachedManifest,
-    in_threads,
     take_inventory,
 )
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -43,9 +42,7 @@ from modcrypt.iceberg.verify.table_findings import (
     TableReport,
 )
 from modcrypt.iceberg.verify.table_results import TableVerification
-from modcrypt.io.threads import check_threads, usable_cores
-
-__all__ = ["verify_table"]
+from modcrypt.io.threads import check_threads, in_threads, usable_cores
 
 MAX_JOBS = 8
 """Default maximum number of files verified concurrently."""

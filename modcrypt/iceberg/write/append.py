@@ -31,8 +31,6 @@ from modcrypt.keys import Secret
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
 
-__all__ = ["append", "encrypt_key_metadata"]
-
 
 def append(table: Table, data: Data) -> Table:
     """Append rows to a table, as a new snapshot on its main branch.

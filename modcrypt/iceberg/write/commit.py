@@ -15,8 +15,6 @@ from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
 
-__all__ = ["Make", "Table", "commit", "is_answered", "successor"]
-
 Table = TypeVar("Table", bound=TableVersion)
 
 Make: TypeAlias = Callable[[Table], TableMetadata]

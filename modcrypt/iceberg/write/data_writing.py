@@ -52,8 +52,6 @@ from modcrypt.key_metadata import StandardKeyMetadata
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
 
-__all__ = ["Data", "DataWriter", "NewFile"]
-
 Data: TypeAlias = "pa.Table | pa.RecordBatchReader"
 
 _PROPERTIES = (

@@ -66,19 +66,6 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.keys.wrapping_keys import OpenKey
     from modcrypt.iceberg.read.table_version import TableVersion
 
-__all__ = [
-    "PartitionPaths",
-    "SnapshotFields",
-    "entry_row",
-    "first_row_ids",
-    "metadata_folder",
-    "partition_spec",
-    "rewrite_manifest",
-    "schema_of_spec",
-    "write_manifest",
-    "write_manifest_list",
-]
-
 Row = Mapping[str, Any]
 
 

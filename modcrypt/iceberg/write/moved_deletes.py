@@ -24,8 +24,6 @@ from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.sources import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
 
-__all__ = ["MovedDeletes", "move_bounds", "move_deletes", "write_moved"]
-
 Rename = Callable[[str], str]
 """Returns the new location of a data file for its old one; an unmoved location is unchanged."""
 

@@ -18,8 +18,6 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 
-__all__ = ["NewFiles"]
-
 
 class NewFiles(AbstractContextManager["NewFiles"]):
     """The new files of a job; an exception that leaves the context removes them.

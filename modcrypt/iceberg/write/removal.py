@@ -6,10 +6,8 @@ import posixpath
 from collections.abc import Iterable
 
 from modcrypt.iceberg.format.table_versions import HINT, METADATA
-from modcrypt.iceberg.read.inventory import in_threads
 from modcrypt.io.places import Place
-
-__all__ = ["JOBS", "is_protected", "remove_files"]
+from modcrypt.io.threads import in_threads
 
 JOBS = 4
 """Number of files read or deleted concurrently."""

@@ -31,8 +31,6 @@ from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.avro_rows import FIELD_ID
 from modcrypt.iceberg.read.schema_projection import Projection, arrow_schema
 
-__all__ = ["as_value_errors", "check_fits", "file_schema", "fit_rows", "rows_for_file"]
-
 _DATA = "the data"
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
     from modcrypt.iceberg.write.new_files import NewFiles
 
-__all__ = ["MAIN", "add_snapshot", "add_totals", "new_snapshot_id"]
-
 MAIN = "main"
 """The branch whose newest snapshot is the table's current one."""
 

@@ -50,15 +50,6 @@ from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "Keyring",
-    "Passphrase",
-    "check_key_id",
-    "keyring_path",
-    "open_keyring",
-    "passphrase_of_uri",
-]
-
 SCRYPT_N = 2**17
 """Scrypt cost of a new passphrase: 128 MiB and about a third of a second, as OWASP recommends."""
 

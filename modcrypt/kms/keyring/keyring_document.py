@@ -44,26 +44,6 @@ from modcrypt.kms.client import MasterKey
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "DESTROYED",
-    "DISABLED",
-    "ENABLED",
-    "FIRST",
-    "MAX_ID",
-    "Document",
-    "Edition",
-    "Master",
-    "Scrypt",
-    "Seal",
-    "Sealed",
-    "Version",
-    "decode_document",
-    "decode_keys",
-    "encode_document",
-    "is_id",
-    "new_version",
-]
-
 FORMAT = "modcrypt-keyring"
 FORMAT_VERSION = 2
 OLD_VERSION = 1

@@ -23,8 +23,6 @@ from modcrypt.io.sources import FileSource
 from modcrypt.io.store_errors import add_path_to_errors
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Stamp", "check_absent", "create", "lock_file", "make_stamp", "read", "replace"]
-
 MAX_FILE = 64 << 20
 """Size limit of a keyring file, in bytes."""
 

@@ -18,17 +18,6 @@ from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
 from modcrypt.kms.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "PROMPT",
-    "Ask",
-    "Passphrase",
-    "Seals",
-    "ask_passphrase",
-    "check_passphrase_reference",
-    "make_asker",
-    "make_reference_asker",
-]
-
 Ask: TypeAlias = Callable[[], str | bytes]
 """A function that returns a passphrase, called when the passphrase is needed."""
 

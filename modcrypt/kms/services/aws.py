@@ -52,8 +52,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("AWS KMS", "aws") from error
 
-__all__ = ["AwsKms", "open_aws"]
-
 MAX_BLOB = 6144
 """Length limit of a CiphertextBlob, in bytes (KMS API Reference, Decrypt)."""
 

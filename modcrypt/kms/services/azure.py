@@ -49,8 +49,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("Azure Key Vault", "azure") from error
 
-__all__ = ["AzureKms", "open_azure"]
-
 DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net", "managedhsm.azure.net")
 """Domains of Azure's vaults."""
 

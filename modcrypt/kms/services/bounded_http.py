@@ -17,8 +17,6 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-__all__ = ["UnacceptableAnswerError", "bounded_session"]
-
 MAX_ANSWER = 4 << 20
 """Size limit of an answer with its headers, in bytes: a list of tens of thousands of keys."""
 

@@ -22,8 +22,6 @@ from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["EnvironmentKms", "open_environment"]
-
 
 class EnvironmentKms:
     """A `KmsClient` with one master key, which was read from an environment variable.

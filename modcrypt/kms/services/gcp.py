@@ -41,8 +41,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("Google Cloud KMS", "gcp") from error
 
-__all__ = ["GcpKms", "crc32c", "open_gcp"]
-
 MAX_AAD = 64 << 10
 """Length limit of AAD, set by the service, in bytes."""
 

@@ -51,8 +51,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("PKCS#11", "pkcs11") from error
 
-__all__ = ["Pkcs11Kms", "open_pkcs11"]
-
 NONCE_SIZE = 12
 MAX_PIN = 255
 """Length limit of a PIN from a file, in bytes."""

@@ -7,8 +7,6 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Pkcs11Uri", "parse_pkcs11_uri"]
-
 _PATH_NAMES = {"token", "manufacturer", "model", "serial", "slot-id", "object", "id", "type"}
 _TRAITS = {"token": "label", "manufacturer": "manufacturer_id", "model": "model"}
 _QUERY_NAMES = {"module-path", "pin-source"}

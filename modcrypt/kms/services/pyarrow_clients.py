@@ -19,8 +19,6 @@ from modcrypt.kms import client as kms
 from modcrypt.kms.client import Capabilities, KmsClient
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["as_pyarrow_client", "from_pyarrow_client"]
-
 
 def as_pyarrow_client(
     client: KmsClient, *, aad: bytes = b""

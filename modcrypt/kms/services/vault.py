@@ -63,8 +63,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("Vault", "vault") from error
 
-__all__ = ["VaultKms", "open_vault"]
-
 MAX_BATCH = 200
 """Largest number of keys in one request."""
 

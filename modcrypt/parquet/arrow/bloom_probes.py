@@ -19,8 +19,6 @@ from modcrypt.parquet.arrow.filters import Filter, Predicate
 from modcrypt.parquet.crypto.bloom_filters import bloom_hash
 from modcrypt.parquet.format.idl import ThriftStruct
 
-__all__ = ["Probe", "find_probe", "may_match"]
-
 _MAX_VALUES = 1000
 """Most values of one `is_in` that are looked up: about one in a hundred matches by chance."""
 

@@ -25,9 +25,6 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_t
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import Part
 
-__all__ = ["load_chunks", "load_pages", "make_footer_file"]
-
-
 _WORTH_THREADS = 1 << 20
 """Smallest size in bytes that several threads decrypt."""
 

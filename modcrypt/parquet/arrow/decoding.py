@@ -23,8 +23,6 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_t
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.format.page_header import scan
 
-__all__ = ["Decoder", "Loaded", "count_fitting_rows", "is_fault_of_bytes", "merge_small"]
-
 BATCH_BYTES = 64 << 20
 """Planned maximum of Arrow memory, in bytes, for the rows that are decoded at once.
 

@@ -45,8 +45,6 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 
-__all__ = ["Request", "Scan", "Session", "concatenate_tables", "make_schema_file"]
-
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
 
 _BATCH_ROWS = 1 << 17

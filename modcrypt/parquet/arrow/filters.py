@@ -17,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-__all__ = ["Filter", "Filters", "Predicate", "as_filter", "bind_filter"]
-
 Filters: TypeAlias = "pc.Expression | Sequence[Any]"
 """Tuples as in pyarrow.parquet (disjunctive normal form), or a pyarrow expression.
 

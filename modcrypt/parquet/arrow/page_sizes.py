@@ -19,8 +19,6 @@ from modcrypt.parquet.format.page_header import (
     scan,
 )
 
-__all__ = ["MAX_EXPANDED_PAGE", "Dictionary", "Longest", "check_pages"]
-
 _LARGEST_RATIO = {
     0: 1,  # UNCOMPRESSED
     1: 22,  # SNAPPY: a copy of 64 bytes takes 3

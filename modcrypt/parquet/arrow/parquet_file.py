@@ -29,8 +29,6 @@ from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.file_identity import FileIdentity
 
-__all__ = ["ParquetFile", "limit_rows"]
-
 TABLE_BYTES = 64 << 20
 """Encrypted bytes of a lot when a table is read; two lots are read at once."""
 

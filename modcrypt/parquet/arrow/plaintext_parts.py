@@ -36,8 +36,6 @@ from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, varint, zigza
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
-__all__ = ["PageReader", "PartReader", "make_part_readers", "overlay"]
-
 # The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
 # header. The format reserves id 32767 for fields that readers skip, but that needs the long form
 # of the head, and fastparquet reads only the short one.

@@ -35,8 +35,6 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
-__all__ = ["Parts", "Ranges", "find_candidate_rows"]
-
 Ranges = list[tuple[int, int]]
 """Rows of a row group: sorted [start, stop) ranges that neither touch nor overlap."""
 

@@ -28,8 +28,6 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import encode
 from modcrypt.parquet.format.schema import leaves_of
 
-__all__ = ["PlaintextView", "open_parquet"]
-
 _GAP = 64 << 10
 """Number of zeros before the footer. Readers begin with the last 64 KiB (PyArrow). Without a gap,
 that would decrypt pages, perhaps of an unwanted column, and all pages before them in the chunk."""

@@ -41,8 +41,6 @@ from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
 
-__all__ = ["ParquetWriter", "write_table"]
-
 ROW_GROUP_ROWS = 1 << 20
 """Default number of rows of a row group, as in PyArrow."""
 

@@ -20,8 +20,6 @@ from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode
 
-__all__ = ["decrypt_parquet"]
-
 
 def decrypt_parquet(
     source: SourceLike,

@@ -32,8 +32,6 @@ from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
-__all__ = ["EncryptedFeed", "ExtendedSource", "MaskChunk", "MaskedChunk"]
-
 
 class MaskedChunk(NamedTuple):
     """A chunk's new pages, in plaintext, and their metadata."""

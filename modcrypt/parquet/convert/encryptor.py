@@ -68,15 +68,6 @@ from modcrypt.parquet.format.page_header import (
 )
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 
-__all__ = [
-    "Encryption",
-    "PlainFeed",
-    "Plan",
-    "assign_file_keys",
-    "encrypt_parquet",
-    "plan_encryption",
-]
-
 
 def encrypt_parquet(
     source: SourceLike,

@@ -21,8 +21,6 @@ from modcrypt.parquet.format.page_header import (
     v2_layout,
 )
 
-__all__ = ["PageRules", "seal_pages"]
-
 
 class PageRules(NamedTuple):
     """Rules for the page loop, from a chunk's codec and the caller's options.

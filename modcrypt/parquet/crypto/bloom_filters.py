@@ -12,17 +12,6 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
 from modcrypt.parquet.format.modules import Part, Span
 
-__all__ = [
-    "BloomFilter",
-    "bloom_hash",
-    "is_known_kind",
-    "may_hold",
-    "open_bloom_filter",
-    "open_part",
-    "part_modules",
-    "seal_bloom_filter",
-]
-
 
 class BloomFilter(NamedTuple):
     """A decrypted bloom filter."""

@@ -29,8 +29,6 @@ from modcrypt.parquet.format.modules import Part, Span, check_column_metadata
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.pkmt1.key_info import key_name
 
-__all__ = ["Chunk", "ChunkOpening"]
-
 
 @dataclass(slots=True)
 class Chunk:

@@ -20,15 +20,6 @@ from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import ambiguous_names, covering_name, leaves_of
 
-__all__ = [
-    "ChunkCipher",
-    "ColumnKey",
-    "FileCipher",
-    "assign_keys",
-    "check_length",
-    "check_names",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnKey:

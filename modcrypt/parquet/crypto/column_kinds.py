@@ -10,17 +10,6 @@ from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import covering_name
 
-__all__ = [
-    "COLUMN_KEY",
-    "FOOTER_KEY",
-    "PLAINTEXT",
-    "chunk_kind",
-    "declares_plaintext",
-    "find_kinds",
-    "given_key_faults",
-    "requirement_faults",
-]
-
 PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
 """The ways in which a column can be encrypted."""
 

@@ -16,8 +16,6 @@ from modcrypt.parquet.format.mask_note import PAIR as MASKED
 from modcrypt.parquet.format.mask_note import drop_missing_columns
 from modcrypt.parquet.format.schema import keep_leaves, leaf_elements, leaf_paths
 
-__all__ = ["drop_columns", "drop_foreign_pairs", "mask_columns"]
-
 _ARROW_SCHEMA = b"ARROW:schema"
 _PANDAS = b"pandas"
 _GEO = b"geo"

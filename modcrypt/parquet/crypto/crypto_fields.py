@@ -17,19 +17,6 @@ from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1, FileDecryptio
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, Tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, decode_some
 
-__all__ = [
-    "CryptoFields",
-    "check_algorithm",
-    "check_border",
-    "declared_aad",
-    "make_file_aad",
-    "needs_prefix",
-    "other_aads",
-    "read_algorithm",
-    "read_crypto_fields",
-    "stored_prefix",
-]
-
 MAX_AAD_SIZE = 64 << 10
 """Longest AAD prefix or file-unique read from a file, in bytes."""
 

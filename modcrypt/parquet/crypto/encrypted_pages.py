@@ -37,21 +37,6 @@ from modcrypt.parquet.format.page_header import (
     v2_layout,
 )
 
-__all__ = [
-    "EncryptedPage",
-    "Page",
-    "check_crc",
-    "check_levels",
-    "drop_unknown_header_fields",
-    "has_clear_levels",
-    "length_error",
-    "measure_levels",
-    "open_and_check_crc",
-    "open_body",
-    "open_header",
-    "walk_pages",
-]
-
 
 class Page(NamedTuple):
     """The address of a page, formatted only when an error needs it."""

@@ -42,8 +42,6 @@ from modcrypt.parquet.format.modules import (
 )
 from modcrypt.parquet.format.schema import covering_name, leaf_elements, leaves_of
 
-__all__ = ["OpenFile", "Plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

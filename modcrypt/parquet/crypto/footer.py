@@ -22,8 +22,6 @@ from modcrypt.parquet.format.idl import (
     set_extension,
 )
 
-__all__ = ["FOOTER", "build_tail", "mark_absent", "protect_chunk", "sign_footer", "take_mark"]
-
 FOOTER = ModuleId(ModuleType.FOOTER)
 
 # The fields that a legacy reader needs to skip an encrypted chunk. The other fields of

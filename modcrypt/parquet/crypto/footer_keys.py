@@ -29,16 +29,6 @@ from modcrypt.parquet.format.modules import check_shape
 from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.pkmt1.material import SHREDDED
 
-__all__ = [
-    "ColumnUse",
-    "FooterKey",
-    "KeyUses",
-    "key_uses",
-    "list_footer_keys",
-    "list_key_metadata",
-    "new_tail",
-]
-
 Change = Callable[[bytes, "str | None"], "bytes | None"]
 """A function of the old key metadata and the column (None for the footer key); it returns the new
 key metadata, or None to remove it."""

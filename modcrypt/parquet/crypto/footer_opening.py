@@ -56,14 +56,6 @@ from modcrypt.parquet.format.framing import (
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.pkmt1.key_info import key_name
 
-__all__ = [
-    "Footer",
-    "bind_and_report",
-    "has_encrypted_chunks",
-    "open_footer",
-    "read_plain",
-]
-
 _OPEN_BY_DESIGN = (
     "the format encrypts it in no file: the algorithm's name, the border between AAD prefix and "
     "file-unique, and the key metadata can be altered; AADs and tags depend on the rest"

@@ -21,17 +21,6 @@ from modcrypt.parquet.format.modules import chunk_start
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 
-__all__ = [
-    "PageFacts",
-    "bloom_faults",
-    "chunk_faults",
-    "claim_faults",
-    "column_index_faults",
-    "known_null_counts",
-    "missing_in_bloom",
-    "offset_index_faults",
-]
-
 _BOOLEAN, _INT32, _INT64, _INT96, _FLOAT, _DOUBLE, _BYTE_ARRAY = range(7)  # Type of the IDL
 _UTF8 = 0
 _SIGNED = {None, 6, 7, 8, 9, 10, 15, 16, 17, 18}  # ConvertedTypes of integers in signed order

@@ -25,8 +25,6 @@ from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import covering_name
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["ColumnKeys", "KeyAnswer", "look_for_key"]
-
 
 class KeyAnswer(NamedTuple):
     """A key, or the reason why there is none.

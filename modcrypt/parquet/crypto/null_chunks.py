@@ -8,8 +8,6 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new, varint
 from modcrypt.parquet.format.page_header import DATA_PAGE, UNCOMPRESSED
 from modcrypt.parquet.format.schema import leaf_elements
 
-__all__ = ["encode_page_header", "put_nulls"]
-
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType
 _PLAIN, _RLE = 0, 3  # Encoding
 

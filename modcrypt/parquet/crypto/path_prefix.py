@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 
 from modcrypt.io.places import Place, Root
 
-__all__ = ["NAME", "PATH", "PathPrefix", "check_distinct", "shared_prefix_error"]
-
 NAME, PATH = "{name}", "{path}"
 _NAME, _PATH = NAME.encode(), PATH.encode()
 

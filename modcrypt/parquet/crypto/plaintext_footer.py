@@ -8,8 +8,6 @@ from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.null_chunks import put_nulls
 from modcrypt.parquet.format.idl import ThriftStruct, copy, set_extension, without_unknown
 
-__all__ = ["copy_row_groups", "plain_metadata"]
-
 
 def copy_row_groups(plan: Plan) -> list[ThriftStruct]:
     """Return copies of the wanted row groups, their chunks and metadata, for a plaintext footer."""

@@ -20,9 +20,6 @@ from modcrypt.parquet.format.page_header import (
     scan,
 )
 
-__all__ = ["PlainPage", "copy_known", "count_encodings", "walk_plaintext"]
-
-
 PlainPage: TypeAlias = "tuple[int, bytes | bytearray, int, PageHeader, memoryview, int, int]"
 """A plaintext page, as it was stored or after decryption: its offset in the file; the buffer with
 its header, and where the header starts there; the scan of the header; the body; the stored size of

@@ -19,24 +19,6 @@ from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "ALGORITHMS",
-    "FILE_UNIQUE_SIZE",
-    "AnyDecryption",
-    "AnyEncryption",
-    "BoundRetriever",
-    "Encryption",
-    "FileDecryptionProperties",
-    "FileEncryption",
-    "FileEncryptionProperties",
-    "KeySettings",
-    "as_decryption",
-    "as_encryption",
-    "bind_to_file",
-    "is_keyed",
-    "set_prefix_root",
-]
-
 GCM_V1 = "AES_GCM_V1"
 GCM_CTR_V1 = "AES_GCM_CTR_V1"
 ALGORITHMS = (GCM_V1, GCM_CTR_V1)

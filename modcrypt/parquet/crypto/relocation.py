@@ -14,8 +14,6 @@ from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.modules import Part, Span
 
-__all__ = ["ChunkMove", "Relocation"]
-
 
 @dataclass(slots=True)
 class ChunkMove:

@@ -20,8 +20,6 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.framing import read_tail
 
-__all__ = ["PrefixTemplate", "check_parts", "find_part_faults", "identify_part"]
-
 
 class PrefixTemplate:
     """A template of AAD prefixes, or of names, with `{i}` in the place of a number.

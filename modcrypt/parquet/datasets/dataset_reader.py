@@ -38,8 +38,6 @@ from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, check_parts, 
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.format.file_identity import FileIdentity
 
-__all__ = ["Decryption", "iter_batches", "open_first", "read_table"]
-
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """The properties of all files, or a function that returns the properties for a path."""
 

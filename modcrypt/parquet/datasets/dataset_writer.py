@@ -37,8 +37,6 @@ from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate
 from modcrypt.parquet.datasets.discovery import Folder
 from modcrypt.pkmt1.material import external_name
 
-__all__ = ["write_dataset"]
-
 EncryptionOf: TypeAlias = AnyEncryption | Callable[[str], AnyEncryption]
 """The properties of all files, or a function that returns the properties for a path."""
 

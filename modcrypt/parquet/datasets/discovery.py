@@ -26,20 +26,6 @@ from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 
-__all__ = [
-    "DataFile",
-    "Dataset",
-    "Folder",
-    "as_arrow",
-    "discover",
-    "is_dataset",
-    "list_complete",
-    "list_files",
-    "read_notes",
-    "split_hidden",
-    "walk_local_paths",
-]
-
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Stores, as named by pyarrow and fsspec, in which folders exist only through their files."""
 

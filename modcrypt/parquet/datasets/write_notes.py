@@ -27,8 +27,6 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 
-__all__ = ["NOTES", "WriteNote", "check_inside", "note_place", "read_note", "read_record"]
-
 NOTES = "_modcrypt_writes"
 
 MAX_RECORD = 64 << 20

@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.report.json_fields import json_fields
 
-__all__ = ["Region", "Severity", "State", "fill_gaps"]
-
 Severity: TypeAlias = Literal["fault", "warning"]
 
 State: TypeAlias = Literal[

@@ -19,8 +19,6 @@ from hashlib import sha256
 from modcrypt.io.sources import Source
 from modcrypt.parquet.format.framing import Tail, read_tail
 
-__all__ = ["FileIdentity"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:

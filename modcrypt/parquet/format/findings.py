@@ -17,14 +17,6 @@ from modcrypt.parquet.format.byte_map import Region, Severity, State
 from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count
 
-__all__ = [
-    "Finding",
-    "Report",
-    "Unauthenticated",
-    "fold",
-    "raise_first",
-]
-
 MAX_FINDINGS = 1000
 """Maximum number of findings reported per file; further ones are counted."""
 

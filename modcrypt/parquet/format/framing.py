@@ -14,15 +14,6 @@ from dataclasses import dataclass
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.io.sources import Source
 
-__all__ = [
-    "MAGIC_ENCRYPTED",
-    "MAGIC_PLAINTEXT",
-    "SIGNATURE_SIZE",
-    "Tail",
-    "close_tail",
-    "read_tail",
-]
-
 MAGIC_PLAINTEXT = b"PAR1"
 MAGIC_ENCRYPTED = b"PARE"
 MAGIC_SIZE = 4

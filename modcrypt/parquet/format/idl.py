@@ -29,26 +29,6 @@ import thriftpy2
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 
-__all__ = [
-    "I32",
-    "ThriftStruct",
-    "copy",
-    "decode",
-    "decode_some",
-    "encode",
-    "extension",
-    "known_bytes",
-    "new",
-    "read_int",
-    "set_extension",
-    "skip_field",
-    "struct_end",
-    "unknown_fields",
-    "varint",
-    "without_unknown",
-    "zigzag",
-]
-
 MAX_NESTING = 64
 """Deepest nesting of structs and containers read from a file; Parquet's own IDL needs 10."""
 

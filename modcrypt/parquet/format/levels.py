@@ -17,8 +17,6 @@ from typing import NamedTuple
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.idl import decode
 
-__all__ = ["Levels", "find_contradiction"]
-
 
 class Levels(NamedTuple):
     """The facts about a column's levels.

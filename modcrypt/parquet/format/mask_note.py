@@ -21,8 +21,6 @@ from modcrypt.errors import FormatError
 from modcrypt.keys import Key
 from modcrypt.parquet.format.idl import ThriftStruct, new
 
-__all__ = ["PAIR", "MaskNote", "drop_missing_columns", "hash_key_check", "put_note", "read_note"]
-
 PAIR = b"modcrypt.masked"
 
 _CHECK_LABEL = b"modcrypt mask check v1"  # separates checks from hashes of values

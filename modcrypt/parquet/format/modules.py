@@ -19,25 +19,6 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 
-__all__ = [
-    "MAX_INDEX",
-    "MAX_PAGE_HEADER",
-    "STRUCTS",
-    "Part",
-    "Span",
-    "check_column_metadata",
-    "check_shape",
-    "chunk_spans",
-    "file_spans",
-    "locate_parts",
-    "names_dictionary",
-    "ordinal_faults",
-    "shape_faults",
-    "sort_for_writing",
-    "too_many_pages_error",
-    "unexpected_page_error",
-]
-
 MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = 32_767
 """Ordinals are int16 (PME 4.4.2), and Arrow C++ does not accept the row group ordinal 32767."""

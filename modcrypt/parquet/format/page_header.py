@@ -18,21 +18,6 @@ from typing import NamedTuple
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import I32, decode, read_int, skip_field, varint, zigzag
 
-__all__ = [
-    "DATA_PAGE",
-    "DATA_PAGE_V2",
-    "DICTIONARY_PAGE",
-    "INDEX_PAGE",
-    "UNCOMPRESSED",
-    "PageHeader",
-    "V2Layout",
-    "check_size",
-    "contradicts",
-    "scan",
-    "splice",
-    "v2_layout",
-]
-
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 """PageType values of the IDL."""
 

@@ -8,16 +8,6 @@ from typing import NamedTuple
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 
-__all__ = [
-    "Leaf",
-    "ambiguous_names",
-    "covering_name",
-    "keep_leaves",
-    "leaf_elements",
-    "leaf_paths",
-    "leaves_of",
-]
-
 MAX_SCHEMA_DEPTH = 200
 """Deepest nesting of groups read from a file; the paths grow with it."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from modcrypt.parquet.format.idl import ThriftStruct
 
-__all__ = ["codec_name", "logical_name", "physical_name"]
-
 _PHYSICAL = (
     "BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY",
 )  # fmt: skip

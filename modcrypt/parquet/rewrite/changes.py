@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from modcrypt.keys import Key
 
-__all__ = ["Change"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Change:

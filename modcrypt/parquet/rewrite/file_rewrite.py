@@ -32,8 +32,6 @@ from modcrypt.pkmt1.material import KeyReference, decode_metadata
 if TYPE_CHECKING:  # PyArrow is loaded for masks alone
     from modcrypt.parquet.rewrite.masking import Mask
 
-__all__ = ["Change", "Choice", "Rewriting", "Rewritten", "restore_properties"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:

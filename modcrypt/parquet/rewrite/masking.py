@@ -29,8 +29,6 @@ from modcrypt.parquet.format.idl import copy, new
 from modcrypt.parquet.format.modules import Part, file_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
-__all__ = ["NULLS", "Mask", "make_hash_mask", "mask_chunk"]
-
 
 class Mask(NamedTuple):
     """A function that replaces the values of a leaf, and its effects.

@@ -26,16 +26,9 @@ from modcrypt.parquet.crypto.properties import (
     as_encryption,
     is_keyed,
 )
-from modcrypt.parquet.rewrite.file_rewrite import (
-    Change,
-    Choice,
-    Rewriting,
-    Rewritten,
-    restore_properties,
-)
+from modcrypt.parquet.rewrite.changes import Change
+from modcrypt.parquet.rewrite.file_rewrite import Choice, Rewriting, Rewritten, restore_properties
 from modcrypt.tracebacks import convert_argument
-
-__all__ = ["mask_parquet", "rekey_in_place", "rekey_parquet", "share_parquet"]
 
 
 def rekey_parquet(

@@ -28,8 +28,6 @@ from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import PageWalk
 from modcrypt.parquet.verify.page_frames import Frames
 
-__all__ = ["ChunkChecker"]
-
 
 class ChunkChecker:
     """A checker that verifies chunks one after the other, in one thread."""

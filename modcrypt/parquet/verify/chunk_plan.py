@@ -43,8 +43,6 @@ from modcrypt.parquet.format.modules import (
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.parquet.verify.diagnosis import Detective
 
-__all__ = ["ChunkPlan"]
-
 MAX_EXPLAINED = 200
 """Number of findings in a file after which faults in column metadata are no longer diagnosed."""
 

@@ -11,9 +11,6 @@ from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
 from modcrypt.parquet.verify.diagnosis import Detective
 
-__all__ = ["ChunkReport"]
-
-
 _DATA = ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE
 _DICTIONARY = ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE
 _NAMES = {kind: kind.name.lower().replace("_", " ") for kind in ModuleType}

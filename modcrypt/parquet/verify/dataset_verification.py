@@ -51,8 +51,6 @@ from modcrypt.parquet.verify.file_verification import (
 )
 from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
-__all__ = ["find_copies", "find_shared_prefixes", "verify_dataset", "verify_place"]
-
 Groups: TypeAlias = Mapping[bytes, Sequence[str]]
 """Paths of several files, by a part of their AAD that they share."""
 

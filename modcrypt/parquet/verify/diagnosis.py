@@ -40,8 +40,6 @@ from modcrypt.parquet.format.idl import varint
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, PageHeader
 
-__all__ = ["Cause", "Detective", "PageProbe", "looks_like_ctr", "opens_as_gcm", "probe_pages"]
-
 NEIGHBOURS = 24
 """Number of pages, row groups and columns searched to either side, and from the first on."""
 

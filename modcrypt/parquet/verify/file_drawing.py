@@ -17,8 +17,6 @@ from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.report.html import format_readable, group_notes, render
 
-__all__ = ["draw"]
-
 STATES: dict[State, str] = {
     "fault": "Checked, and something is wrong.",
     "plaintext": "Not encrypted, and so not authenticated.",

@@ -37,24 +37,11 @@ from modcrypt.parquet.format.findings import (
     MAX_FINDINGS,
     Finding,
     Report,
-    Unauthenticated,
 )
 from modcrypt.parquet.format.framing import Tail, read_tail
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.verification_results import Verification
-
-__all__ = [
-    "CheckedFile",
-    "FileAad",
-    "Finding",
-    "Unauthenticated",
-    "Verification",
-    "check_expected",
-    "identify_source",
-    "verify_parquet",
-    "verify_source",
-]
 
 BATCH = 2 << 20
 """Size in bytes of the batches of chunks that threads process."""

@@ -23,8 +23,6 @@ from modcrypt.parquet.format.framing import MAGIC_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 
-__all__ = ["FooterView", "view_chunks", "view_footer"]
-
 
 @dataclass(slots=True)
 class FooterView:

@@ -34,8 +34,6 @@ from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writ
 from modcrypt.pkmt1.key_info import KeyInfo, key_info
 from modcrypt.report.json_fields import json_fields
 
-__all__ = ["ColumnInspection", "Inspection", "KeyInfo", "inspect_parquet"]
-
 _AGS1_MAGIC = b"AGS1"
 
 _KeyKind: TypeAlias = Literal["footer key", "column key", "hidden"]

@@ -18,8 +18,6 @@ from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.pkmt1.key_info import KeyInfo
 from modcrypt.report.text import format_count
 
-__all__ = ["VISIBLE", "decode_text", "describe_hidden", "describe_leaks", "list_visible_parts"]
-
 _ALWAYS = ("sizes", "values", "codec", "encodings", "places")  # required parts of ColumnMetaData
 _SOMETIMES = {
     "statistics": "statistics",

@@ -62,8 +62,6 @@ from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import looks_like_ctr, opens_as_gcm
 from modcrypt.parquet.verify.page_frames import Framed, Frames
 
-__all__ = ["PageWalk"]
-
 MAX_TRIES = 4096
 """Maximum number of positions tried in a search for the next page header that opens."""
 

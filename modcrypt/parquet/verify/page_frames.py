@@ -18,8 +18,6 @@ from modcrypt.io.buffers import Window
 from modcrypt.parquet.crypto.properties import GCM_V1
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER
 
-__all__ = ["Framed", "Frames"]
-
 MAX_LEVELS = 64 << 10
 """Maximum number of unencrypted level bytes searched for the module that follows them."""
 

@@ -27,8 +27,6 @@ from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_checks import PageWalk
 from modcrypt.parquet.verify.page_frames import Frames
 
-__all__ = ["RegionWalk"]
-
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
 

@@ -11,8 +11,6 @@ from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_fir
 from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count
 
-__all__ = ["DatasetVerification", "Verification", "VerificationResult"]
-
 
 class VerificationResult:
     """What the results of verifying files and tables have in common."""

@@ -15,8 +15,6 @@ from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.report.text import format_count
 
-__all__ = ["describe_quirks", "identify_writer"]
-
 # Prefixes of `created_by`; a longer prefix precedes a shorter one that also matches.
 _WRITERS = {
     "github.com/parquet-go/parquet-go": "parquet-go/parquet-go",

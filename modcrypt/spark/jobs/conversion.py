@@ -15,8 +15,6 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.file_work import Job, Row
 
-__all__ = ["TableConversion"]
-
 _TEXT, _LONG = pa.string(), pa.int64()
 
 

@@ -28,16 +28,6 @@ from modcrypt.spark.jobs.task_files import run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "ConversionOptions",
-    "JobOptions",
-    "check_first_files",
-    "check_settings",
-    "convert_files",
-    "folders_of",
-    "run_job",
-]
-
 FILES_PER_TASK = 500
 BYTES_PER_TASK = 256 << 20
 

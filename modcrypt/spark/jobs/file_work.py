@@ -31,15 +31,6 @@ from modcrypt.parquet.verify.dataset_verification import verify_place
 from modcrypt.parquet.verify.file_verification import CheckedFile, verify_source
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 
-__all__ = [
-    "InspectionJob",
-    "Job",
-    "RotationJob",
-    "ScanJob",
-    "VerificationJob",
-    "restrict_to_folders",
-]
-
 Row = dict[str, Any]
 
 ON_DISK, IN_STORE = 2, 4

@@ -34,7 +34,8 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
-from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
+from modcrypt.iceberg.rotate.rotation_report import TableRotation
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
@@ -48,8 +49,6 @@ from modcrypt.spark.jobs.task_files import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["TableRekeyJob", "rotate_table_deks", "rotate_table_keks"]
 
 FILES_PER_TASK, BYTES_PER_TASK = 64, 1 << 30
 

@@ -36,18 +36,6 @@ from modcrypt.spark.jobs.file_work import InspectionJob, RotationJob, ScanJob, V
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "decrypt_table",
-    "encrypt_table",
-    "inspect_table",
-    "mask_table",
-    "rekey_table",
-    "rotate_keys",
-    "scan_keys",
-    "share_table",
-    "verify_table",
-]
-
 
 def encrypt_table(
     spark: SparkSession,

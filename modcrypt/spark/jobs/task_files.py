@@ -10,8 +10,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["assign_tasks", "run_tasks"]
-
 TASKS_PER_SLOT = 4
 """Minimum number of tasks per slot, so that the last tasks end at about the same time."""
 

@@ -16,8 +16,6 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["java_home"]
-
 SYSTEM_VERSIONS = (17, 21)
 """Versions of Java that Spark 4 is built for."""
 

@@ -19,8 +19,6 @@ from modcrypt.io.destinations import open_sink
 from modcrypt.kms.uris import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
 
-__all__ = ["FACTORY", "KMS_CLIENT", "build_jar", "compile_sources", "spark_jar"]
-
 FACTORY = "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"
 """Class by which parquet-java retrieves keys from a client of a key service."""
 

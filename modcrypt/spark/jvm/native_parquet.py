@@ -33,8 +33,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("Spark", "spark") from error
 
-__all__ = ["native", "native_options"]
-
 _KEYS = "parquet.encryption"
 _WRITING = ("uniform.key", "footer.key", "column.keys", "complete.columns", "plaintext.footer",
             "algorithm", "double.wrapping", "key.material.store.internally",

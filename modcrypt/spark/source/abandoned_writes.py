@@ -21,8 +21,6 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.datasets.discovery import as_arrow
 
-__all__ = ["ABANDONED_AFTER", "describe_driver", "identify_host", "is_gone"]
-
 ABANDONED_AFTER = 7 * 24 * 3600
 """Seconds without a change after which a job on another machine counts as gone."""
 

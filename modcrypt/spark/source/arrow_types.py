@@ -28,15 +28,6 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-__all__ = [
-    "check_types",
-    "conform",
-    "to_common_schema",
-    "to_file_schema",
-    "to_spark_arrow_schema",
-    "to_spark_schema",
-]
-
 _MICROS = pa.timestamp("us")
 _MICROS_UTC = pa.timestamp("us", tz="UTC")
 _MAX_DIGITS = 38  # limit of decimals in Spark

@@ -25,8 +25,6 @@ from pyspark.sql.types import StructType
 
 from modcrypt.spark.source.options import read_options, write_options
 
-__all__ = ["ModcryptDataSource"]
-
 
 class ModcryptDataSource(DataSource):
     """The data source of `format("modcrypt")` and `USING modcrypt`; see `options`."""

@@ -37,15 +37,6 @@ from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
-__all__ = [
-    "OPERATORS",
-    "Alternatives",
-    "ReadOptions",
-    "WriteOptions",
-    "read_options",
-    "write_options",
-]
-
 Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
 """Filters in disjunctive normal form: column, operator and a value out of JSON."""
 

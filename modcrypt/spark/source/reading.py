@@ -48,18 +48,6 @@ from modcrypt.spark.source.arrow_types import (
 )
 from modcrypt.spark.source.options import Alternatives, ReadOptions
 
-__all__ = [
-    "Piece",
-    "Pieces",
-    "Reader",
-    "TableFile",
-    "assign_pieces",
-    "filter_terms",
-    "find_files",
-    "read_pieces",
-    "table_schema",
-]
-
 FILES_PER_TASK = 500
 LEAST_TASK_BYTES = 32 << 20  # row groups of large files are seldom smaller
 FEWEST_TASKS = 32  # unless there is too little to read

@@ -37,8 +37,6 @@ from modcrypt.parquet.datasets.write_notes import read_record
 from modcrypt.pkmt1.external import store_of
 from modcrypt.spark.source.writing import Written, put_note, remove_job, remove_note
 
-__all__ = ["check_query", "drop_batch", "publish_batch", "staging_folder"]
-
 RECORDS = "_modcrypt_batches"
 _QUERY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _AT_ONCE = 8  # files that a store moves concurrently

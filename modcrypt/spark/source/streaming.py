@@ -67,8 +67,6 @@ from modcrypt.spark.source.stream_batches import (
 )
 from modcrypt.spark.source.writing import Written, check_columns, new_job, write_task
 
-__all__ = ["stream_reader", "stream_writer"]
-
 READ_OPTIONS = ("maxFilesPerTrigger", "ignoreMissingFiles")
 WRITE_OPTIONS = ("checkpointLocation", "queryName")  # options of Spark, which it passes to the sink
 

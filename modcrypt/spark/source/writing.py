@@ -65,19 +65,6 @@ from modcrypt.spark.source.abandoned_writes import (
 from modcrypt.spark.source.arrow_types import conform, to_file_schema
 from modcrypt.spark.source.options import WriteOptions
 
-__all__ = [
-    "Writer",
-    "Written",
-    "check_columns",
-    "new_job",
-    "publish_files",
-    "put_note",
-    "remove_abandoned",
-    "remove_job",
-    "remove_note",
-    "write_task",
-]
-
 RUNNING = "_running"
 
 _AT_ONCE = 8  # files that a store moves concurrently

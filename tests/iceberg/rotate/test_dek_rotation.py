@@ -20,7 +20,8 @@ from modcrypt.iceberg import IcebergTable, encrypt_table, open_table
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
 from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, rekey_file
-from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
+from modcrypt.iceberg.rotate.rotation_report import TableRotation
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.branched_table import (

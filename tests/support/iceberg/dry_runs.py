@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modcrypt.iceberg.rotate.table_rotation import TableRotation
+from modcrypt.iceberg.rotate.rotation_report import TableRotation
 
 
 def as_planned(done: TableRotation, planned: TableRotation) -> TableRotation:
