@@ -38,16 +38,8 @@ from modcrypt import (
     TruncationError,
     UnsupportedFormatError,
 )
-from modcrypt.parquet.format.idl import (
-    MAX_LIST,
-    MAX_STRUCTS,
-    ThriftStruct,
-    decode,
-    encode,
-    new,
-    varint,
-    zigzag,
-)
+from modcrypt.parquet.format.compact import MAX_LIST, MAX_STRUCTS
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.forging import decrypted, encrypted, plain_file
@@ -245,8 +237,8 @@ def test_a_list_that_is_larger_in_memory_than_on_disk_stays_small(
 
 
 def _divide_limits(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    monkeypatch.setattr("modcrypt.parquet.format.idl.MAX_STRUCTS", MAX_STRUCTS // part)
-    monkeypatch.setattr("modcrypt.parquet.format.idl.MAX_LIST", MAX_LIST // part)
+    monkeypatch.setattr("modcrypt.parquet.format.compact.MAX_STRUCTS", MAX_STRUCTS // part)
+    monkeypatch.setattr("modcrypt.parquet.format.compact.MAX_LIST", MAX_LIST // part)
 
 
 @each_case("bomb", BOMBS, ids=lambda bomb: bomb.__name__)

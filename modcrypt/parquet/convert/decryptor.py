@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from modcrypt.collector import paused_collector
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
@@ -21,6 +22,7 @@ from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode
 
 
+@paused_collector()
 def decrypt_parquet(
     source: SourceLike,
     destination: Destination,

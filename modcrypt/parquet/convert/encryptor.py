@@ -15,6 +15,7 @@ from os import urandom
 from typing import Any
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
+from modcrypt.collector import paused_collector
 from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output, Window, open_output
 from modcrypt.io.destinations import Destination
@@ -55,6 +56,7 @@ from modcrypt.parquet.format.modules import (
     Part,
     Span,
     check_column_metadata,
+    check_file_path,
     check_shape,
     file_spans,
     names_dictionary,
@@ -69,6 +71,7 @@ from modcrypt.parquet.format.page_header import (
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 
 
+@paused_collector()
 def encrypt_parquet(
     source: SourceLike,
     destination: Destination,
@@ -176,6 +179,7 @@ def plan_encryption(
     check_shape(metadata, len(elements), plain=True)
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
+            check_file_path(chunk, r, c)
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
     properties, columns = assign_file_keys(
         metadata, encryption, first, place=place, overwrite=overwrite

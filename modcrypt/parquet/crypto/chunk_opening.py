@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
-from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.column_kinds import (
@@ -25,7 +25,7 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.levels import Levels
-from modcrypt.parquet.format.modules import Part, Span, check_column_metadata
+from modcrypt.parquet.format.modules import Part, Span, check_column_metadata, check_file_path
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.pkmt1.key_info import key_name
 
@@ -100,11 +100,15 @@ class ChunkOpening:
         self._key_names: dict[object, str] = {}  # names of column keys, for people
 
     def chunk(self, row_group: int, column: int) -> Chunk:
-        """Return a chunk that is not open yet."""
+        """Return a chunk that is not open yet; report it if it lies in another file."""
         group = self._footer.metadata.row_groups[row_group]
         stored, declared, ordinal = group.columns[column], group.ordinal, row_group
         if declared is not None and 0 <= declared <= MAX_ORDINAL:
             ordinal = declared  # the writer most likely encrypted with it
+        try:
+            check_file_path(stored, row_group, column)
+        except UnsupportedFormatError as error:
+            self._report.add_error(error, *self._inside)
         leaf, name = self._leaves[column], self._names[column]
         return Chunk(
             row_group, column, leaf, name, group.num_rows, stored, ordinal, chunk_kind(stored),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from modcrypt.collector import paused_collector
 from modcrypt.errors import KeyNotFoundError, list_names
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
@@ -81,6 +82,7 @@ class OpenFile:
         ModcryptError: As for `decrypt_parquet`, for the footer.
     """
 
+    @paused_collector()
     def __init__(
         self,
         source: Source,
@@ -106,6 +108,7 @@ class OpenFile:
         self._open_chunks: dict[tuple[int, int], Chunk] = {}
         self._check_required()
 
+    @paused_collector()
     def select(
         self,
         columns: Iterable[int] | None = None,

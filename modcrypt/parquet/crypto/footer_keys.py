@@ -25,7 +25,7 @@ from modcrypt.parquet.format.framing import (
     read_tail,
 )
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
-from modcrypt.parquet.format.modules import check_shape
+from modcrypt.parquet.format.modules import check_file_path, check_shape
 from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.pkmt1.material import SHREDDED
 
@@ -180,7 +180,8 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
     for c, path in enumerate(leaves):
         under: set[UnderKey] = set()
         own: list[bytes | None] = []
-        for row_group in metadata.row_groups:
+        for r, row_group in enumerate(metadata.row_groups):
+            check_file_path(row_group.columns[c], r, c)
             crypto = row_group.columns[c].crypto_metadata
             if crypto is None:
                 under.add("plaintext")

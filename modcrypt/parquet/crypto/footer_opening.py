@@ -53,7 +53,7 @@ from modcrypt.parquet.format.framing import (
     Tail,
     read_tail,
 )
-from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
+from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, copy, decode
 from modcrypt.pkmt1.key_info import key_name
 
 _OPEN_BY_DESIGN = (
@@ -174,7 +174,7 @@ def read_plain(source: Source) -> Footer:
     refusal = UnsupportedFormatError(f"{source.name} is encrypted already; decrypt it first")
     if tail.magic == MAGIC_ENCRYPTED:
         raise refusal
-    metadata, end = decode("FileMetaData", tail.data)
+    metadata, end = decode("FileMetaData", tail.data, lazy=STATISTICS)
     if metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata):
         raise refusal
     if end != len(tail.data):
@@ -478,7 +478,8 @@ class _Opening:
     def _decode(self, data: bytes) -> int | None:
         """Decode the metadata; return where it ends, or None if it cannot be decoded."""
         try:
-            self.footer.metadata, end = decode("FileMetaData", data)
+            lazy = CHUNKS if self.report.strict else 0
+            self.footer.metadata, end = decode("FileMetaData", data, lazy=lazy)
         except FormatError as error:
             self._refuse_metadata(error)
             return None

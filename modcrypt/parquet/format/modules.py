@@ -192,7 +192,6 @@ def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> 
     Raises:
         FormatError: A chunk is missing or superfluous, or a number of rows is negative or wrong.
         LimitError: There are more row groups or columns than ordinals, or too many rows.
-        UnsupportedFormatError: A chunk lies in another file.
     """
     for error in shape_faults(metadata, leaves, plain=plain):
         raise error
@@ -201,7 +200,7 @@ def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> 
 def shape_faults(
     metadata: ThriftStruct, leaves: int, *, plain: bool = False
 ) -> Iterator[FormatError]:
-    """Yield an error unless every row group has a chunk for each leaf of the schema, in this file.
+    """Yield an error unless every row group has a chunk for each leaf of the schema.
 
     Args:
         metadata: FileMetaData to check.
@@ -236,12 +235,19 @@ def _row_group_faults(r: int, row_group: ThriftStruct, leaves: int) -> Iterator[
         yield FormatError(
             f"row group {r} has {len(row_group.columns)} column chunks, but the schema has {leaves}"
         )
-    for c, chunk in enumerate(row_group.columns):
-        if chunk.file_path is not None:  # modcrypt never opens a path that a file names
-            yield UnsupportedFormatError(
-                f"row group {r}, column {c} lies in another file, as in a _metadata summary; use "
-                "the data files"
-            )
+
+
+def check_file_path(chunk: ThriftStruct, row_group: int, column: int) -> None:
+    """Check that a column chunk lies in the file whose footer lists it.
+
+    Raises:
+        UnsupportedFormatError: It lies in another file.
+    """
+    if chunk.file_path is not None:  # modcrypt never opens a path that a file names
+        raise UnsupportedFormatError(
+            f"row group {row_group}, column {column} lies in another file, as in a _metadata "
+            "summary; use the data files"
+        )
 
 
 def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:

@@ -16,7 +16,8 @@ import re
 from typing import NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet.format.idl import I32, decode, read_int, skip_field, varint, zigzag
+from modcrypt.parquet.format.compact import I32, read_int, skip_field
+from modcrypt.parquet.format.idl import decode, varint, zigzag
 
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 """PageType values of the IDL."""
@@ -24,6 +25,9 @@ DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 
 UNCOMPRESSED = 0
 """CompressionCodec of the IDL."""
+
+
+_SHORT_HEADER = 1 << 10
 
 
 class PageHeader(NamedTuple):
@@ -85,13 +89,13 @@ def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
     """
     match = _usual(buffer, start, stop)
     if match is None:
-        return _scan_any(buffer, start, stop)
+        return _scan_unusual(buffer, start, stop)
     kind, plain, stored, crc = match.groups()
     if len(plain) > 4 or len(stored) > 4 or kind[0] & 1:
-        return _scan_any(buffer, start, stop)
+        return _scan_unusual(buffer, start, stop)
     (_, end), _, _, (size_start, size_end), (crc_start, crc_end) = match.regs
     if crc is not None:
-        crc = read_int(crc, 0, 32)[0] & 0xFFFFFFFF
+        crc = read_int(bytes(crc), 0, 32)[0] & 0xFFFFFFFF
     # Each byte holds seven bits below a flag; the lowest bit of the number is zigzag's sign.
     size = int.from_bytes(plain, "little")
     plain_size = size & 127 | size >> 1 & 16256 | size >> 2 & 2080768 | size >> 3 & 266338304
@@ -118,37 +122,48 @@ def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
 _new_tuple = tuple.__new__  # takes half the time of PageHeader(...)
 
 
-def _scan_any(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
-    """Scan any legal header, field by field."""
+def _scan_unusual(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
+    """Scan any legal header, in copies of more and more bytes: few headers are long."""
+    size = _SHORT_HEADER
+    while size < stop - start:
+        try:
+            return _scan_any(bytes(buffer[start : start + size]), start)
+        except FormatError:
+            size *= 16
+    return _scan_any(bytes(buffer[start:stop]), start)
+
+
+def _scan_any(data: bytes, start: int) -> PageHeader:
+    """Scan any legal header, field by field; `start` is the position of `data` in the buffer."""
     numbers: dict[int, tuple[int, int, int]] = {}  # field id: value, start and end of its varint
-    at, field_id = start, 0
+    at, field_id = 0, 0
     try:
-        while (head := buffer[at]) != 0:
+        while (head := data[at]) != 0:
             at += 1
             wire = head & 15
             if head > 15:
                 field_id += head >> 4
             else:
-                field_id, at = read_int(buffer, at, 16)
+                field_id, at = read_int(data, at, 16)
             if not 1 <= field_id <= 4:
-                at = skip_field(wire, buffer, at, 1)
+                at = skip_field(wire, data, at, 1)
                 continue
             if wire != I32 or field_id in numbers:
                 raise FormatError(f"page header: field {field_id} is not a single i32")
-            value, end = read_int(buffer, at, 32)
-            numbers[field_id] = value, at, end
+            value, end = read_int(data, at, 32)
+            numbers[field_id] = value, start + at, start + end
             at = end
     except IndexError:
-        at = stop
-    if at >= stop:
+        at = len(data)
+    if at >= len(data):
         raise FormatError("page header: the bytes end inside it")
     if not numbers.keys() >= {1, 2, 3} or min(numbers[i][0] for i in (1, 2, 3)) < 0:
         raise FormatError("page header: type or a size is missing or negative")
     crc, crc_start, crc_end = numbers.get(4, (None, -1, -1))
     # Copies without unknown fields decode the header too, so it must be valid here already.
-    decode("PageHeader", bytes(buffer[start : at + 1]))
+    decode("PageHeader", data)
     return PageHeader(
-        at + 1, numbers[1][0], numbers[2][0], *numbers[3],
+        start + at + 1, numbers[1][0], numbers[2][0], *numbers[3],
         None if crc is None else crc & 0xFFFFFFFF, crc_start, crc_end,
     )  # fmt: skip
 

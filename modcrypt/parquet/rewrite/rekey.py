@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from modcrypt.collector import paused_collector
 from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination, open_sink_at
 from modcrypt.io.places import Place, place_of
@@ -222,6 +223,7 @@ def _require_checked_footer(properties: AnyDecryption) -> FileDecryptionProperti
     return replace(as_decryption(properties), check_footer_integrity=True)
 
 
+@paused_collector()
 def _rewrite(
     source: SourceLike,
     destination: Destination,

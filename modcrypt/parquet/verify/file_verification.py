@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from modcrypt.collector import paused_collector
 from modcrypt.errors import ModcryptError
 from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
@@ -125,6 +126,7 @@ class CheckedFile:
     aad: FileAad
 
 
+@paused_collector()
 def verify_source(
     source: Source,
     properties: FileDecryptionProperties | None,

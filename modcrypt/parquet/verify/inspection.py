@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from modcrypt.collector import paused_collector
 from modcrypt.errors import FormatError
 from modcrypt.io.sources import SourceLike, open_source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
@@ -167,6 +168,7 @@ class Inspection:
         return [*counts, ("Columns", summary if self.encrypted else f"{len(self.columns):,}")]
 
 
+@paused_collector()
 def inspect_parquet(
     source: SourceLike,
     properties: AnyDecryption | None = None,

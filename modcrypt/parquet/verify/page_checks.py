@@ -48,7 +48,8 @@ from modcrypt.parquet.crypto.index_checks import PageFacts
 from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.byte_map import State
-from modcrypt.parquet.format.idl import decode, read_int
+from modcrypt.parquet.format.compact import read_int
+from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.modules import Span, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
@@ -456,13 +457,14 @@ def _read_counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int
         byte, more = plain[at + 2], plain[at + 3]
         if kind == DATA_PAGE and more < 128 and not byte & 1:  # most numbers take one or two bytes
             return byte >> 1 if byte < 128 else (byte & 127 | more << 7) >> 1, -1, -1
-        values, at = read_int(plain, at + 2, 32)
+        data = bytes(plain)
+        values, at = read_int(data, at + 2, 32)
         if kind == DATA_PAGE:
             return values, -1, -1
-        if plain[at] == 0x15:
-            nulls, at = read_int(plain, at + 1, 32)
-            if plain[at] == 0x15:
-                return values, nulls, read_int(plain, at + 1, 32)[0]
+        if data[at] == 0x15:
+            nulls, at = read_int(data, at + 1, 32)
+            if data[at] == 0x15:
+                return values, nulls, read_int(data, at + 1, 32)[0]
     decoded = decode("PageHeader", bytes(plain))[0]
     v1, v2 = decoded.data_page_header, decoded.data_page_header_v2
     if kind == DATA_PAGE and v1 is not None:

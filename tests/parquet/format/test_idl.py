@@ -18,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
+from modcrypt.parquet.format.compact import MAX_NESTING, StructList, read_int, skip_field
 from modcrypt.parquet.format.idl import (
-    MAX_NESTING,
+    CHUNKS,
+    STATISTICS,
     copy,
     decode,
     decode_some,
@@ -27,9 +29,7 @@ from modcrypt.parquet.format.idl import (
     extension,
     known_bytes,
     new,
-    read_int,
     set_extension,
-    skip_field,
     unknown_fields,
     varint,
     without_unknown,
@@ -365,6 +365,61 @@ def test_a_damaged_footer_gives_a_struct_or_a_format_error(data: st.DataObject) 
         end = at + data.draw(st.integers(0, 3))
         footer[at:end] = data.draw(st.binary(max_size=3) | st.lists(TELLING, max_size=3).map(bytes))
     gives_struct_or_format_error("FileMetaData", bytes(footer))
+
+
+def use_all(value: Any) -> Any:
+    """Decode all that was only located in a struct; return the struct."""
+    for _, name, *_ in value.thrift_spec.values():
+        item = getattr(value, name)
+        for struct in item if isinstance(item, list | StructList) else (item,):
+            if hasattr(struct, "thrift_spec"):
+                use_all(struct)
+    return value
+
+
+@settings(max_examples=examples(200))
+@given(st.data())
+def test_a_damaged_footer_that_is_decoded_on_use_gives_the_same(data: st.DataObject) -> None:
+    footer = bytearray(rich_footer())
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(footer) - 1))
+        footer[at : at + 1] = data.draw(st.binary(max_size=2))
+    for lazy in (STATISTICS, CHUNKS):
+        try:
+            whole: bytes | None = encode(decode("FileMetaData", bytes(footer))[0])
+        except FormatError:
+            whole = None
+        try:
+            used: bytes | None = encode(
+                use_all(decode("FileMetaData", bytes(footer), lazy=lazy)[0])
+            )
+        except FormatError:
+            used = None
+        assert used == whole
+
+
+@pytest.mark.parametrize("lazy", [STATISTICS, CHUNKS])
+def test_what_is_never_used_is_written_back_unchanged(lazy: int) -> None:
+    footer = rich_footer()
+    metadata = decode("FileMetaData", footer, lazy=lazy)[0]
+    assert encode(metadata) == footer
+    metadata.row_groups[-1].columns[1].file_offset = 77
+    changed = decode("FileMetaData", footer)[0]
+    changed.row_groups[-1].columns[1].file_offset = 77
+    assert encode(metadata) == encode(changed)
+
+
+def test_statistics_that_were_only_located_are_read_set_and_copied() -> None:
+    metadata = decode("FileMetaData", rich_footer(), lazy=STATISTICS)[0]
+    mds = [chunk.meta_data for chunk in metadata.row_groups[0].columns]
+    md = next(md for md in mds if md.statistics is not None)
+    again = decode("FileMetaData", rich_footer(), lazy=STATISTICS)[0]
+    other = again.row_groups[0].columns[mds.index(md)].meta_data
+    assert encode(copy(other)) == encode(other) == encode(md)
+    twin = copy(other, keep=("statistics",))
+    assert encode(twin.statistics) == encode(md.statistics)
+    other.statistics = None
+    assert decode("ColumnMetaData", encode(other))[0].statistics is None
 
 
 def test_no_prefix_of_a_footer_is_a_footer() -> None:

@@ -14,6 +14,7 @@ from modcrypt.parquet.format.modules import (
     Part,
     Span,
     check_column_metadata,
+    check_file_path,
     check_shape,
     chunk_spans,
     chunk_start,
@@ -204,9 +205,8 @@ def test_rows_and_chunks_match_the_schema() -> None:
         (footer(5, declared=0), False, FormatError, "but its row groups have 5"),
         (footer(5, columns=[]), False, FormatError, "has 0 column chunks, but the schema has 1"),
         (footer(5, columns=[chunk()] * 2), False, FormatError, "has 2 column chunks"),
-        (footer(5, columns=[chunk(file_path=b"x")]), False, UnsupportedFormatError, "another file"),
     ],
-    ids=["rows", "negative", "sum", "unstated", "missing", "superfluous", "elsewhere"],
+    ids=["rows", "negative", "sum", "unstated", "missing", "superfluous"],
 )
 def test_other_shapes_are_refused(
     metadata: ThriftStruct, plain: bool, error: type[Exception], message: str
@@ -225,6 +225,12 @@ def test_ordinals_limit_row_groups_and_columns() -> None:
     check_shape(footer(), 32_768)
     with pytest.raises(LimitError, match="32768 columns"):
         check_shape(footer(), 32_769)
+
+
+def test_a_chunk_in_another_file_is_refused() -> None:
+    check_file_path(chunk(), 0, 0)
+    with pytest.raises(UnsupportedFormatError, match="row group 1, column 2 lies in another file"):
+        check_file_path(chunk(file_path=b"x"), 1, 2)
 
 
 # --- column metadata ------------------------------------------------------------------------------

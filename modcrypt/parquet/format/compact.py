@@ -1,0 +1,667 @@
+"""Thrift's compact protocol: reading, skipping and writing structs by plans of their fields.
+
+The plans come from `idl`; this module knows no struct by name. It runs per struct of a footer and
+per page header, so mypyc compiles it from this source (`make native`): hence `i64`, whose numbers
+wrap at 64 bits when compiled, and native classes. Lengths and counts are checked against the bytes
+that exist before they are added to a position, so that nothing wraps.
+
+Fields that are `lazy` are only located; `LazyField` and `StructList` decode them when they are
+used. This module has more than 400 lines because reading, skipping and writing share one protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import itemgetter
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from modcrypt.errors import FormatError, LimitError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_NESTING: Final = 64
+"""Deepest nesting of structs and containers read from a file; Parquet's own IDL needs 10."""
+
+MAX_LIST = 1_000_000
+"""Most elements read from one list in a file; Arrow C++ has the same limit by default."""
+
+MAX_STRUCTS = 100_000
+"""Most structs in one list, except page locations: ordinals allow 32,768 columns or row groups, and
+a hostile footer of dense structs would take a hundred times its size in memory."""
+
+MAX_FIELD_ID: Final = 32_767
+"""Field ids are int16; the last one is reserved for extensions ("Binary Protocol Extensions")."""
+
+# Wire types.
+TRUE: Final = 1
+FALSE: Final = 2
+BYTE: Final = 3
+I16: Final = 4
+I32: Final = 5
+I64: Final = 6
+DOUBLE: Final = 7
+BINARY: Final = 8
+LIST: Final = 9
+SET: Final = 10
+MAP: Final = 11
+STRUCT: Final = 12
+UUID: Final = 13
+
+UNKNOWN: Final = "_unknown"
+"""Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
+
+LAZY: Final = "_lazy"
+"""Attribute of structs: places of the fields that were only located."""
+
+_double = Struct("<d")
+
+
+class Field:
+    """The codec's description of one field."""
+
+    __slots__ = ("element", "id", "lazy", "name", "plan", "wire")
+
+    def __init__(
+        self, field_id: i64, wire: i64, name: str, plan: Plan | None, element: i64, lazy: i64
+    ) -> None:
+        self.id: i64 = field_id
+        self.wire: i64 = wire
+        self.name: str = name
+        self.plan: Plan | None = plan  # for a struct, or for the elements of a list of structs
+        self.element: i64 = element  # wire type of a list's elements
+        self.lazy: i64 = lazy  # laziness from which on it is only located; 0 for never
+
+
+class Plan:
+    """The codec's description of one struct class."""
+
+    __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required")
+
+    def __init__(
+        self, cls: type, fields: list[Field], required: tuple[str, ...], is_union: bool
+    ) -> None:
+        self.cls: Any = cls
+        self.in_order: list[Field] = fields
+        self.by_id: list[Field | None] = [None] * (1 + max((int(f.id) for f in fields), default=0))
+        for field in fields:
+            self.by_id[field.id] = field
+        self.nested: list[Field] = [field for field in fields if field.plan is not None]
+        self.required: tuple[str, ...] = required
+        self.is_union: bool = is_union
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_struct(
+    plan: Plan, data: bytes, at: i64, depth: i64, lazy: i64, complete: bool = True
+) -> tuple[Any, i64]:
+    """Read the struct at `data[at:]`; return it and the position after its STOP.
+
+    Args:
+        plan: Plan of the struct.
+        data: Bytes that contain it.
+        at: Its position.
+        depth: Number of structs and containers around it.
+        lazy: Laziness: fields whose `lazy` is not 0 and not above it are only located.
+        complete: Whether required fields must be there.
+
+    Raises:
+        IndexError: The bytes end inside the struct.
+        FormatError: The bytes are not that struct.
+        LimitError: The struct is nested deeper than `MAX_NESTING`, or a list is too long.
+    """
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    value: Any = object.__new__(plan.cls)
+    fields: dict[str, Any] = value.__dict__
+    by_id = plan.by_id
+    known: i64 = len(by_id)
+    size: i64 = len(data)
+    field_id: i64 = 0
+    while True:
+        head: i64 = data[at]
+        at += 1
+        if head == 0:
+            break
+        wire: i64 = head & 15
+        if head > 15:
+            field_id += head >> 4
+        else:
+            field_id, at = read_int(data, at, 16)
+        field = by_id[field_id] if 0 < field_id < known else None
+        # Thrift's readers also skip a field whose type differs: a snapshot of parquet-mr 1.12
+        # wrote a list under the id that now belongs to bloom_filter_length.
+        if field is None or (wire != field.wire and not (wire == FALSE and field.wire == TRUE)):
+            at = _keep_unknown(fields, field_id, wire, data, at, depth)
+            continue
+        name = field.name
+        if name in fields:
+            raise FormatError(f"field {name} comes twice")
+        if I16 <= wire <= I64:
+            byte: i64 = data[at]
+            if byte < 128:  # most values take one byte
+                fields[name] = (byte >> 1) ^ -(byte & 1)
+                at += 1
+            else:
+                number, at = read_int(data, at, 16 << (wire - I16))
+                fields[name] = number
+        elif wire == BINARY:
+            length: i64 = data[at]
+            at += 1
+            if length > 127:
+                length, at = _read_length(data, at - 1)
+            if length > size - at:
+                raise LimitError(f"a binary declares {length} bytes where {size - at} exist")
+            fields[name] = data[at : at + length]
+            at += length
+        elif wire == STRUCT and 0 < field.lazy <= lazy:
+            end = skip_struct(data, at, depth + 1)
+            _locate(fields, name, data, at, end)
+            at = end
+        elif wire == STRUCT and field.plan is not None:
+            fields[name], at = read_struct(field.plan, data, at, depth + 1, lazy)
+        elif wire == LIST:
+            fields[name], at = _read_list(field, data, at, depth, lazy)
+        else:
+            fields[name], at = _read_scalar(wire, data, at)
+    if at > size:
+        raise IndexError
+    _check_fields(plan, fields, complete)
+    return value, at
+
+
+def _check_fields(plan: Plan, fields: dict[str, Any], complete: bool) -> None:
+    if plan.is_union and len(fields) != 1:  # one unknown member counts as one
+        raise FormatError(f"union {plan.cls.__name__} has {len(fields)} members")
+    if complete:
+        for name in plan.required:
+            if name not in fields and not (LAZY in fields and name in fields[LAZY]):
+                raise FormatError(f"{plan.cls.__name__}: required field {name} is missing")
+
+
+def _locate(fields: dict[str, Any], name: str, data: bytes, at: i64, end: i64) -> None:
+    """Note where a field lies whose decoding waits until it is used."""
+    if end > len(data):
+        raise IndexError
+    located: dict[str, tuple[bytes, int, int]] | None = fields.get(LAZY)
+    if located is None:
+        fields[LAZY] = located = {}
+    elif name in located:
+        raise FormatError(f"field {name} comes twice")
+    located[name] = (data, at, end)
+
+
+def _keep_unknown(
+    fields: dict[str, Any], field_id: i64, wire: i64, data: bytes, at: i64, depth: i64
+) -> i64:
+    end = skip_field(wire, data, at, depth + 1)
+    if end > len(data):
+        raise IndexError
+    if not 0 < field_id <= MAX_FIELD_ID:
+        raise FormatError(f"field id {field_id} is out of range")
+    fields.setdefault(UNKNOWN, []).append((field_id, wire, data[at:end]))
+    return end
+
+
+def read_int(data: bytes, at: i64, bits: i64) -> tuple[i64, i64]:
+    """Read a zigzag varint of at most `bits` bits; return it and the position after it."""
+    byte: i64 = data[at]
+    at += 1
+    value = byte & 127
+    shift: i64 = 0
+    while byte > 127:
+        byte = data[at]
+        at += 1
+        shift += 7
+        if shift > 63:
+            raise FormatError("a varint is longer than 10 bytes")
+        if shift == 63 and 1 < byte < 128:
+            raise FormatError(f"an integer does not fit {bits} bits")
+        value |= (byte & 127) << shift
+    # Compiled, the 64th bit makes the value negative.
+    if bits < 64 and (value < 0 or value >> bits != 0):
+        raise FormatError(f"an integer does not fit {bits} bits")
+    return ((value >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(value & 1), at
+
+
+def _read_length(data: bytes, at: i64) -> tuple[i64, i64]:
+    """Read a length or count, which is an i32; return it and the position after it."""
+    byte: i64 = data[at]
+    at += 1
+    value = byte & 127
+    shift: i64 = 0
+    while byte > 127:
+        byte = data[at]
+        at += 1
+        shift += 7
+        if shift > 28:
+            raise LimitError("a length or count takes more than 5 bytes")
+        value |= (byte & 127) << shift
+    return value, at
+
+
+def read_binary(data: bytes, at: i64) -> tuple[bytes, i64]:
+    """Read a binary; return it and the position after it.
+
+    Raises:
+        LimitError: It declares more bytes than exist.
+    """
+    length, at = _read_length(data, at)
+    if length > len(data) - at:
+        raise LimitError(f"a binary declares {length} bytes where {len(data) - at} exist")
+    end = at + length
+    return data[at:end], end
+
+
+def _read_scalar(wire: i64, data: bytes, at: i64) -> tuple[Any, i64]:
+    if wire in (TRUE, FALSE):
+        return wire == TRUE, at
+    if wire == BYTE:
+        byte: i64 = data[at]
+        return (byte ^ 128) - 128, at + 1
+    if wire == DOUBLE:
+        if at + 8 > len(data):
+            raise IndexError
+        return _double.unpack_from(data, at)[0], at + 8
+    raise FormatError(f"wire type {wire} is not allowed here")
+
+
+def _read_list_head(data: bytes, at: i64) -> tuple[i64, i64, i64]:
+    head: i64 = data[at]
+    at += 1
+    count = head >> 4
+    if count == 15:
+        count, at = _read_length(data, at)
+    # Each element takes at least one byte, so no count can demand more memory than bytes exist.
+    if count > len(data) - at or count > MAX_LIST:
+        raise LimitError(
+            f"a list declares {count} elements where {len(data) - at} bytes exist and at most "
+            f"{MAX_LIST} elements are read"
+        )
+    return head & 15, count, at
+
+
+def _read_list(field: Field, data: bytes, at: i64, depth: i64, lazy: i64) -> tuple[Any, i64]:
+    element, count, at = _read_list_head(data, at)
+    if count == 0:
+        return [], at
+    if element == STRUCT and count > MAX_STRUCTS and field.name != "page_locations":
+        raise LimitError(
+            f"field {field.name} lists {count} structs; at most {MAX_STRUCTS} are read"
+        )
+    bools = (element in (TRUE, FALSE)) and field.element == TRUE
+    if element != field.element and not bools:
+        raise FormatError(f"field {field.name} lists wire type {element}, not {field.element}")
+    if bools:
+        return _read_flags(field, data, at, count)
+    plan = field.plan
+    if plan is not None and 0 < field.lazy <= lazy:
+        return _locate_structs(plan, data, at, count, depth)
+    values: list[Any] = []
+    for _ in range(count):
+        item: Any
+        if plan is not None:
+            item, at = read_struct(plan, data, at, depth + 1, lazy)
+        elif I16 <= element <= I64:
+            number, at = read_int(data, at, 16 << (element - I16))
+            item = number
+        elif element == BINARY:
+            item, at = read_binary(data, at)
+        else:
+            item, at = _read_scalar(element, data, at)
+        values.append(item)
+    return values, at
+
+
+def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bool], i64]:
+    flags = data[at : at + count]
+    if len(flags) < count or not set(flags) <= {0, 1, 2}:
+        raise FormatError(f"field {field.name} holds a byte that is not a boolean")
+    return [flag == 1 for flag in flags], at + count
+
+
+# --- lazy fields ---------------------------------------------------------------------------------
+
+
+def _locate_structs(
+    plan: Plan, data: bytes, at: i64, count: i64, depth: i64
+) -> tuple[StructList, i64]:
+    starts: list[int] = [at]
+    for _ in range(count):
+        at = skip_struct(data, at, depth + 1)
+        starts.append(at)
+    if at > len(data):
+        raise IndexError
+    return StructList(plan, data, starts), at
+
+
+class StructList:
+    """A list of structs of which each is decoded when it is first used.
+
+    Args:
+        plan: Plan of the structs.
+        data: Bytes that contain them.
+        starts: Their positions, and the position after the last.
+    """
+
+    __slots__ = ("_data", "_decoded", "_plan", "_starts")
+
+    def __init__(self, plan: Plan, data: bytes, starts: list[int]) -> None:
+        self._plan: Plan = plan
+        self._data: bytes = data
+        self._starts: list[int] = starts
+        self._decoded: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a struct, which stays decoded.
+
+        Raises:
+            FormatError: The bytes are not that struct.
+        """
+        value = self._decoded.get(index)
+        if value is None:
+            if not 0 <= index < len(self._starts) - 1:
+                raise IndexError(index)
+            value = read_located(self._plan, self._data, self._starts[index])
+            self._decoded[index] = value
+        return value
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self._starts) - 1):
+            yield self[index]
+
+    def raw(self, index: int) -> bytes | None:
+        """Return the bytes of a struct that was not decoded, else None."""
+        if index in self._decoded:
+            return None
+        return self._data[self._starts[index] : self._starts[index + 1]]
+
+
+class LazyField:
+    """Descriptor of a lazy field: decodes the field when it is first used.
+
+    It is no data descriptor, so a decoded or assigned value, in the instance's own dictionary,
+    takes precedence at no cost.
+    """
+
+    def __init__(self, field: Field) -> None:
+        self._field: Field = field
+
+    def __get__(self, value: Any, owner: Any) -> Any:
+        if value is None:
+            return None
+        fields: dict[str, Any] = value.__dict__
+        located = fields.get(LAZY)
+        place = None if located is None else located.get(self._field.name)
+        if place is None or self._field.plan is None:
+            return None
+        data, at, _ = place
+        decoded = read_located(self._field.plan, data, at)
+        fields[self._field.name] = decoded
+        return decoded
+
+
+def read_located(plan: Plan, data: bytes, at: int) -> Any:
+    """Read a struct that was located before, with its own lazy fields still located only.
+
+    Raises:
+        FormatError: The bytes are not that struct.
+    """
+    try:
+        return read_struct(plan, data, at, 0, 1)[0]
+    except FormatError as error:
+        raise type(error)(f"{plan.cls.__name__}: {error}") from None
+
+
+# --- skipping ------------------------------------------------------------------------------------
+
+
+def skip_struct(data: bytes, at: i64, depth: i64) -> i64:
+    """Return the position after the struct at `at`; the end is checked as in `skip_field`."""
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    size: i64 = len(data)
+    while True:
+        head: i64 = data[at]
+        at += 1
+        if head == 0:
+            return at
+        if head < 16:  # the field id follows as a separate varint
+            at = _skip_varint(data, at)
+        wire = head & 15
+        if I16 <= wire <= I64:
+            byte: i64 = data[at]
+            at += 1
+            if byte > 127:
+                at = _skip_varint(data, at - 1)
+        elif wire == BINARY:
+            length: i64 = data[at]
+            at += 1
+            if length > 127:
+                length, at = _read_length(data, at - 1)
+            if length > size - at:
+                raise IndexError
+            at += length
+        elif wire == STRUCT:
+            at = skip_struct(data, at, depth + 1)
+        elif wire not in (TRUE, FALSE):
+            at = skip_field(wire, data, at, depth + 1)
+
+
+def skip_field(wire: i64, data: bytes, at: i64, depth: i64) -> i64:
+    """Return the position after a value of wire type `wire`, nested `depth` deep, at `at`.
+
+    The position may lie up to 16 bytes past the end: the caller must check it. Or IndexError is
+    raised there.
+    """
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    if wire in (TRUE, FALSE):
+        return at
+    if wire == BYTE:
+        return at + 1
+    if I16 <= wire <= I64:
+        return _skip_varint(data, at)
+    if wire == DOUBLE:
+        return at + 8
+    if wire == UUID:
+        return at + 16
+    if wire == BINARY:
+        length, at = _read_length(data, at)
+        if length > len(data) - at:
+            raise IndexError
+        return at + length
+    if wire == STRUCT:
+        return skip_struct(data, at, depth)
+    if wire in (LIST, SET):
+        element, count, at = _read_list_head(data, at)
+        return _skip_elements(element, -1, count, data, at, depth)
+    if wire == MAP:
+        count, at = _read_length(data, at)
+        if count > len(data) - at:
+            raise LimitError(f"a map declares {count} entries where {len(data) - at} bytes exist")
+        if count == 0:
+            return at
+        kinds: i64 = data[at]
+        return _skip_elements(kinds >> 4, kinds & 15, count, data, at + 1, depth)
+    raise FormatError(f"wire type {wire} does not exist")
+
+
+def _skip_elements(first: i64, second: i64, count: i64, data: bytes, at: i64, depth: i64) -> i64:
+    """Skip the elements of a list, or the pairs of a map if there is a `second` kind."""
+    for _ in range(count):
+        at = _skip_element(first, data, at, depth)
+        if second >= 0:
+            at = _skip_element(second, data, at, depth)
+        if at > len(data):
+            raise IndexError
+    return at
+
+
+def _skip_element(kind: i64, data: bytes, at: i64, depth: i64) -> i64:
+    # In a container a boolean is a byte, not a wire type.
+    return at + 1 if kind in (TRUE, FALSE) else skip_field(kind, data, at, depth + 1)
+
+
+def _skip_varint(data: bytes, at: i64) -> i64:
+    first = at
+    while data[at] > 127:
+        at += 1
+        if at - first > 9:
+            raise FormatError("a varint is longer than 10 bytes")
+    return at + 1
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def write_struct(out: bytearray, plan: Plan, value: Any) -> None:
+    """Append a struct, with fields in ascending order of their ids; located fields stay as read.
+
+    Raises:
+        FormatError: An integer does not fit its type.
+    """
+    fields: dict[str, Any] = value.__dict__
+    if UNKNOWN in fields:
+        _write_with_unknown(out, plan, fields)
+        return
+    last: i64 = 0
+    for field in plan.in_order:
+        if field.name in fields or field.lazy:
+            last = _write_any(out, field, fields, last)
+    out.append(0)
+
+
+def _write_any(out: bytearray, field: Field, fields: dict[str, Any], last: i64) -> i64:
+    """Append a field, if it is set, as an item or as the bytes that were located."""
+    if field.name in fields:
+        item = fields[field.name]
+        if item is None:
+            return last
+        _write_field(out, field, item, last)
+        return field.id
+    raw = _located_bytes(fields, field.name)
+    if raw is None:
+        return last
+    _write_head(out, field.id, field.wire, last)
+    out += raw
+    return field.id
+
+
+def _located_bytes(fields: dict[str, Any], name: str) -> bytes | None:
+    located = fields.get(LAZY)
+    place = None if located is None else located.get(name)
+    if place is None:
+        return None
+    data, at, end = place
+    raw: bytes = data[at:end]
+    return raw
+
+
+def _write_with_unknown(out: bytearray, plan: Plan, fields: dict[str, Any]) -> None:
+    entries: list[tuple[int, Any]] = [
+        (field.id, field) for field in plan.in_order if _is_set(fields, field)
+    ]
+    known = {field_id for field_id, _ in entries}  # a field set since decoding takes precedence
+    entries += [(entry[0], entry) for entry in fields[UNKNOWN] if entry[0] not in known]
+    entries.sort(key=itemgetter(0))
+    last: i64 = 0
+    for field_id, entry in entries:
+        if isinstance(entry, Field):
+            last = _write_any(out, entry, fields, last)
+        else:
+            _write_head(out, field_id, entry[1], last)
+            out += entry[2]
+            last = field_id
+    out.append(0)
+
+
+def _is_set(fields: dict[str, Any], field: Field) -> bool:
+    if field.name in fields:
+        return fields[field.name] is not None
+    return field.lazy > 0 and _located_bytes(fields, field.name) is not None
+
+
+def _write_head(out: bytearray, field_id: i64, wire: i64, last: i64) -> None:
+    delta = field_id - last
+    if 0 < delta < 16:
+        out.append(delta << 4 | wire)
+    else:
+        out.append(wire)
+        _write_int(out, field_id, 16)
+
+
+def _write_field(out: bytearray, field: Field, item: Any, last: i64) -> None:
+    wire = field.wire
+    if wire == TRUE and not item:
+        wire = FALSE
+    _write_head(out, field.id, wire, last)
+    if wire == STRUCT and field.plan is not None:
+        write_struct(out, field.plan, item)
+    elif wire == LIST:
+        _write_list(out, field, item)
+    else:
+        _write_scalar(out, wire, item)
+
+
+def _write_scalar(out: bytearray, wire: i64, item: Any) -> None:
+    if I16 <= wire <= I64:
+        _write_int(out, item, 16 << (wire - I16))
+    elif wire == BINARY:
+        _write_unsigned(out, len(item))
+        out += item
+    elif wire == BYTE:
+        out.append(item & 255)
+    elif wire == DOUBLE:
+        out += _double.pack(item)
+
+
+def _write_int(out: bytearray, item: int, bits: i64) -> None:
+    beyond = item >> (bits - 1)
+    if beyond not in (0, -1):
+        raise FormatError(f"an integer does not fit {bits} bits")
+    value: i64 = item
+    _write_unsigned(out, (value << 1) ^ (value >> 63))
+
+
+def _write_unsigned(out: bytearray, value: i64) -> None:
+    """Append a varint; compiled, a number of 64 bits is negative."""
+    while not 0 <= value < 128:
+        out.append(value & 127 | 128)
+        value = (value >> 7) & 0x01FF_FFFF_FFFF_FFFF
+    out.append(value)
+
+
+def _write_list(out: bytearray, field: Field, items: Any) -> None:
+    count: i64 = len(items)
+    if count < 15:
+        out.append(count << 4 | field.element)
+    else:
+        out.append(0xF0 | field.element)
+        _write_unsigned(out, count)
+    if field.plan is not None and field.element == STRUCT:
+        _write_structs(out, field.plan, items)
+    elif field.element == TRUE:
+        out += bytes([1 if item else 2 for item in items])
+    else:
+        for item in items:
+            _write_scalar(out, field.element, item)
+
+
+def _write_structs(out: bytearray, plan: Plan, items: Any) -> None:
+    if isinstance(items, StructList):
+        for index in range(len(items)):
+            raw = items.raw(index)
+            if raw is None:
+                write_struct(out, plan, items[index])
+            else:
+                out += raw
+    else:
+        for item in items:
+            write_struct(out, plan, item)
