@@ -6,26 +6,25 @@ from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import Plan
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.null_chunks import put_nulls
-from modcrypt.parquet.format.idl import ThriftStruct, copy, set_extension, without_unknown
+from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
 
 
 def copy_row_groups(plan: Plan) -> list[ThriftStruct]:
-    """Return copies of the wanted row groups, their chunks and metadata, for a plaintext footer."""
+    """Return copies of the wanted row groups, their chunks and metadata, for a plaintext footer.
+
+    All chunks that are left out are one chunk without metadata.
+    """
+    left_out = new("ColumnChunk", file_offset=0)
     out = []
     for r in plan.row_groups:
         row_group = copy(plan.footer.metadata.row_groups[r])
-        row_group.columns = [
-            _copy_chunk(chunk, plan.chunks.get((r, c))) for c, chunk in enumerate(row_group.columns)
-        ]
+        row_group.columns = [left_out] * len(plan.leaves)
         out.append(row_group)
+    rows = dict(zip(plan.row_groups, out, strict=True))
+    for (r, c), chunk in plan.chunks.items():
+        rows[r].columns[c] = opened = copy(chunk)
+        opened.meta_data = copy(chunk.meta_data)
     return out
-
-
-def _copy_chunk(chunk: ThriftStruct, opened: ThriftStruct | None) -> ThriftStruct:
-    new = copy(opened or chunk)
-    # A chunk that is left out may still have the metadata for legacy readers.
-    new.meta_data = None if opened is None else copy(opened.meta_data)
-    return new
 
 
 def plain_metadata(

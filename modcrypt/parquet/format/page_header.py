@@ -81,7 +81,7 @@ def _usual_header() -> re.Pattern[bytes]:
 _usual = _usual_header().match
 
 
-def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
+def scan(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> PageHeader:
     """Scan the page header that starts at `buffer[start]`, in a buffer that is filled up to `stop`.
 
     Raises:
@@ -122,7 +122,7 @@ def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
 _new_tuple = tuple.__new__  # takes half the time of PageHeader(...)
 
 
-def _scan_unusual(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
+def _scan_unusual(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> PageHeader:
     """Scan any legal header, in copies of more and more bytes: few headers are long."""
     size = _SHORT_HEADER
     while size < stop - start:
