@@ -12,7 +12,7 @@ LOCK := requirements-dev.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-random mutants lint bench pipeline vectors lock audit clean
+.PHONY: demo test check test-random mutants lint native interpreted bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -42,6 +42,14 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Compile what runs per page and per column chunk, in place; `make interpreted` undoes it.
+native: interpreted $(VENV)/dev
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/hatchling build --target wheel --hooks-only
+	$(BIN)/modcrypt --version
+
+interpreted:
+	rm -f ./*__mypyc*.so $$(find modcrypt -name '*.so')
 
 bench: $(VENV)/dev
 	$(BIN)/python tools/bench.py

@@ -25,6 +25,7 @@ from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_jar import spark_jar
 from modcrypt.cli.tables import cat, head, schema
 from modcrypt.cli.verify import verify
+from modcrypt.code_form import code_form
 
 
 class _Program(cloup.Group):
@@ -80,7 +81,7 @@ Exit codes:
     epilog=_FIRST_EXAMPLE + EXIT_CODES,
     invoke_without_command=True,
 )
-@click.version_option(modcrypt.__version__, message="modcrypt %(version)s")
+@click.version_option(modcrypt.__version__, message=f"modcrypt %(version)s ({code_form()})")
 @click.pass_context
 def program(context: click.Context) -> None:
     """Encrypt and decrypt Parquet files, column by column, and any file as an AGS1 stream.

@@ -37,8 +37,8 @@ RING = ("--kms", "file:lake.keyring")
 LEAKED = bytes(range(0x51, 0x61))
 PHRASE = "a-phrase-that-nobody-redacts"
 OF_THE_MACHINE = [
-    "python", "packages", "thrift IDL", "OpenSSL", "AES", "randomness", "umask", "core dumps",
-    "swap", "environment",
+    "python", "packages", "thrift IDL", "page and footer code", "OpenSSL", "AES", "randomness",
+    "umask", "core dumps", "swap", "environment",
 ]  # fmt: skip
 
 Checks = list[dict[str, Any]]
@@ -171,7 +171,7 @@ def test_variables_with_secrets_are_told_by_name_alone(
     monkeypatch.setenv("KEYBOARD", value)
     monkeypatch.setenv("TOKEN_FILE", "/run/token")
     text = invoke(tmp_path, "doctor", "--json").stdout
-    found = json.loads(text)["checks"][9]
+    found = json.loads(text)["checks"][10]
     assert found["state"] == "warn"
     assert found["message"].partition(": ")[2].split(", ") == [
         "AWS_SECRET_ACCESS_KEY", "MODCRYPT_PASSPHRASE", "MY_KEY", "VAULT_TOKEN",

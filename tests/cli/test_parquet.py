@@ -23,6 +23,7 @@ import modcrypt
 from modcrypt import errors
 from modcrypt.cli.options.parquet_options import key_references
 from modcrypt.cli.output import failures
+from modcrypt.code_form import code_form
 from modcrypt.kms.key_references import read_key
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
@@ -742,7 +743,8 @@ def test_the_program_without_arguments_shows_its_help(tmp_path: Path) -> None:
 
 
 def test_the_version_is_the_package_s(tmp_path: Path) -> None:
-    assert run_program(tmp_path, "--version").stdout == f"modcrypt {modcrypt.__version__}\n"
+    expected = f"modcrypt {modcrypt.__version__} ({code_form()})\n"
+    assert run_program(tmp_path, "--version").stdout == expected
 
 
 @pytest.mark.parametrize("command", [None, "encrypt", "decrypt", "inspect", "verify"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
@@ -64,7 +64,7 @@ class EncryptedPage(NamedTuple):
     page: Page
     plain: bytes  # the decrypted header
     header: PageHeader  # the scan of that header
-    body: memoryview  # the encrypted body, perhaps preceded by plaintext levels
+    body: Any  # a memoryview of the encrypted body, perhaps preceded by plaintext levels
     aad: bytes  # AAD of the body
     total: int  # size of both modules in bytes
 

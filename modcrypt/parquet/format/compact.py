@@ -623,8 +623,8 @@ def _write_scalar(out: bytearray, wire: i64, item: Any) -> None:
 
 
 def _write_int(out: bytearray, item: int, bits: i64) -> None:
-    beyond = item >> (bits - 1)
-    if beyond not in (0, -1):
+    sign: int = bits - 1  # no i64, which `item` may exceed
+    if item >> sign not in (0, -1):
         raise FormatError(f"an integer does not fit {bits} bits")
     value: i64 = item
     _write_unsigned(out, (value << 1) ^ (value >> 63))

@@ -1,0 +1,94 @@
+"""Compiled and interpreted code, from the same source, agree on any bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modcrypt.code_form import code_form
+from modcrypt.errors import FormatError
+from modcrypt.parquet.format import compact, idl, page_header
+from tests.support.randomness import examples
+from tests.support.thrift_judge import STRUCTS, footer_of, of_rich_types
+
+pytestmark = pytest.mark.skipif(
+    code_form() != "compiled", reason="nothing is compiled; `make native` does it"
+)
+
+
+def interpreted(module: ModuleType, **replaced: ModuleType) -> ModuleType:
+    """Load a module once more from its source, with interpreted ones in place of others."""
+    name = module.__name__.rpartition(".")[2]
+    source = Path(idl.__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", source)
+    assert spec is not None
+    assert spec.loader is not None
+    twin = importlib.util.module_from_spec(spec)
+    others = {f"modcrypt.parquet.format.{other}": it for other, it in replaced.items()}
+    with mock.patch.dict(sys.modules, others):
+        spec.loader.exec_module(twin)
+    return twin
+
+
+COMPACT = interpreted(compact)
+IDL = interpreted(idl, compact=COMPACT)
+PAGE_HEADER = interpreted(page_header, compact=COMPACT, idl=IDL)
+
+FOOTER = footer_of(of_rich_types())
+BYTES = st.sampled_from([0, 1, 2, 12, 16, 21, 22, 24, 25, 28, 44, 127, 128, 249, 252, 255])
+ANY = st.binary(max_size=80) | st.lists(BYTES, max_size=80).map(bytes)
+
+
+def outcome(call: Callable[..., object], *arguments: object) -> object:
+    try:
+        return call(*arguments)
+    except FormatError as error:
+        return type(error), str(error)
+
+
+def spelt(codec: ModuleType, struct: str, data: bytes, lazy: int) -> object:
+    value, end = codec.decode(struct, data, lazy=lazy)
+    return codec.encode(value), end, codec.encode(codec.without_unknown(value) or value)
+
+
+@settings(max_examples=examples(2000))
+@given(st.sampled_from(STRUCTS), ANY)
+def test_structs(struct: str, data: bytes) -> None:
+    for lazy in (0, idl.CHUNKS):
+        assert outcome(spelt, idl, struct, data, lazy) == outcome(spelt, IDL, struct, data, lazy)
+
+
+@settings(max_examples=examples(1000))
+@given(st.data())
+def test_damaged_footers(data: st.DataObject) -> None:
+    footer = bytearray(FOOTER)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(footer) - 1))
+        footer[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    for lazy in (0, idl.STATISTICS, idl.CHUNKS):
+        case = ("FileMetaData", bytes(footer), lazy)
+        assert outcome(spelt, idl, *case) == outcome(spelt, IDL, *case)
+
+
+@settings(max_examples=examples(2000))
+@given(ANY, st.integers(0, 3))
+def test_page_headers(data: bytes, start: int) -> None:
+    for buffer in (data, bytearray(data)):
+        found = outcome(page_header.scan, buffer, start, len(buffer))
+        assert found == outcome(PAGE_HEADER.scan, buffer, start, len(buffer))
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 2**31 - 1, 2**31, -(2**31) - 1, 2**63 - 1, 2**63])
+def test_numbers(number: int) -> None:
+    for name in ("offset", "compressed_page_size"):
+        fields = {"offset": 0, "compressed_page_size": 0, "first_row_index": 0, name: number}
+        written = outcome(idl.encode, idl.new("PageLocation", **fields))
+        assert written == outcome(IDL.encode, IDL.new("PageLocation", **fields))
