@@ -144,7 +144,8 @@ def check_program(folder: Path, table: pa.Table) -> None:
     run(folder, 3, "decrypt", "sealed.parquet", "other.parquet")
     run(folder, 1, "decrypt", *key, "plain.parquet", "other.parquet")
     version = run(folder, 0, "--version")
-    check(version == f"modcrypt {modcrypt.__version__}\n", f"the version is {version}")
+    known = version.startswith(f"modcrypt {modcrypt.__version__} (")
+    check(known, f"the version is {version}")
 
 
 def run(folder: Path, code: int, *arguments: str) -> str:
