@@ -50,22 +50,23 @@ class Window:
     All chunks of a file use one window, so its buffer is allocated once.
     """
 
-    __slots__ = ("_source", "base", "buffer", "stop", "view")
+    __slots__ = ("_source", "ahead", "base", "buffer", "stop", "view")
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self.base = 0
+        self.ahead = 0  # offset up to which the bytes will be needed next, so may be read
         self.buffer: bytes | bytearray = bytearray() if source.whole is None else source.whole
         self.view = memoryview(self.buffer)
         self.stop = len(self.buffer)
 
     def fill(self, start: int, need: int, end: int) -> None:
-        """Read the source's bytes [start, need), and possibly more, but none after `end`.
+        """Read the source's bytes [start, need), and possibly more up to `end` or `ahead`.
 
         Args:
             start: Offset of the first byte.
             need: Offset after the last byte that must be in the window.
-            end: Offset after the last byte that may be read.
+            end: Offset after the last byte that may be read, unless it is before `ahead`.
 
         Raises:
             TruncationError: The source is shorter than when it was opened.
@@ -79,7 +80,8 @@ class Window:
             return
         if need - self.base > len(self.buffer):
             self._move(start, need - start)
-        until = min(max(need, min(end, have + self._block())), self.base + len(self.buffer))
+        limit = min(max(end, self.ahead), have + self._block())
+        until = min(max(need, limit), self.base + len(self.buffer))
         self._source.read_into(have, self.view[self.stop : until - self.base])
         self.stop = until - self.base
 

@@ -107,6 +107,11 @@ class EncryptedFeed(PlainFeed):
             pages = self._decrypt_pages(span, old, md, rules)
             seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
 
+    def walks(self, span: Span) -> bool:
+        """Return whether the pages of a chunk will be read through the window."""
+        column = span.column
+        return super().walks(span) and column not in self.masks and column not in self.kept
+
     def read(self, span: Span) -> bytes:
         """Return the plaintext of an index or a bloom filter."""
         cipher = self.ciphers.get((span.row_group, span.column))

@@ -252,6 +252,10 @@ class PlainFeed:
             move.copied = True
             out.copy_from(self._source, span.start, span.end)
 
+    def walks(self, span: Span) -> bool:
+        """Return whether the pages of a chunk will be read through the window."""
+        return span.part is Part.PAGES
+
     def read(self, span: Span) -> bytes:
         """Return the plaintext of an index or a bloom filter."""
         return self._source.read_at(span.start, span.end - span.start)
@@ -370,6 +374,18 @@ class Encryption(NewFile):
         )
 
 
+def _run_ends(spans: list[Span], feed: PlainFeed) -> list[int]:
+    """Return, for each span, where those end that follow without a gap and are walked too."""
+    ends: list[int] = []
+    following, end = -1, 0  # start of the walked span after this one, and the end of its run
+    for span in reversed(spans):
+        walked = feed.walks(span)
+        end = end if walked and span.end == following else span.end
+        following = span.start if walked else -1
+        ends.append(end)
+    return ends[::-1]
+
+
 class Addition:
     """The row groups of one source that are being added to a file."""
 
@@ -384,8 +400,10 @@ class Addition:
     def write(self, *, hold_indexes: bool = False) -> None:
         """Encrypt or decrypt, and append, the parts in the plan's spans."""
         out, spans = self.out, sort_for_writing(self.plan.spans)
-        for span in sorted(spans, key=attrgetter("row_group")) if hold_indexes else spans:
-            start = out.position
+        if hold_indexes:
+            spans = sorted(spans, key=attrgetter("row_group"))
+        for span, end in zip(spans, _run_ends(spans, self.feed), strict=True):
+            start, self.feed.window.ahead = out.position, end
             cipher = self.chunk_cipher(span.row_group, span.column)
             if span.part is Part.PAGES:
                 self._write_pages(span, cipher)

@@ -301,18 +301,23 @@ def _read_list(field: Field, data: bytes, at: i64, depth: i64, lazy: i64) -> tup
     if plan is not None and 0 < field.lazy <= lazy:
         return _locate_structs(plan, data, at, count, depth)
     values: list[Any] = []
-    for _ in range(count):
-        item: Any
-        if plan is not None:
-            item, at = read_struct(plan, data, at, depth + 1, lazy)
-        elif I16 <= element <= I64:
-            number, at = read_int(data, at, 16 << (element - I16))
-            item = number
-        elif element == BINARY:
-            item, at = read_binary(data, at)
-        else:
-            item, at = _read_scalar(element, data, at)
-        values.append(item)
+    if plan is not None:
+        for _ in range(count):
+            value, at = read_struct(plan, data, at, depth + 1, lazy)
+            values.append(value)
+    elif I16 <= element <= I64:
+        bits = 16 << (element - I16)
+        for _ in range(count):
+            number, at = read_int(data, at, bits)
+            values.append(number)
+    elif element == BINARY:
+        for _ in range(count):
+            binary, at = read_binary(data, at)
+            values.append(binary)
+    else:
+        for _ in range(count):
+            scalar, at = _read_scalar(element, data, at)
+            values.append(scalar)
     return values, at
 
 
@@ -533,19 +538,30 @@ def write_struct(out: bytearray, plan: Plan, value: Any) -> None:
         return
     last: i64 = 0
     for field in plan.in_order:
-        if field.name in fields or field.lazy:
-            last = _write_any(out, field, fields, last)
+        if field.name not in fields:
+            if field.lazy:
+                last = _write_located(out, field, fields, last)
+            continue
+        item: Any = fields[field.name]
+        if item is None:
+            continue
+        wire = field.wire
+        delta = field.id - last
+        if I16 <= wire <= I64 and delta < 16:  # the common case, inlined to save calls
+            out.append(delta << 4 | wire)
+            number: int = item
+            if 0 <= number < 64:
+                out.append(number << 1)
+            else:
+                _write_int(out, number, 16 << (wire - I16))
+        else:
+            _write_field(out, field, item, last)
+        last = field.id
     out.append(0)
 
 
-def _write_any(out: bytearray, field: Field, fields: dict[str, Any], last: i64) -> i64:
-    """Append a field, if it is set, as an item or as the bytes that were located."""
-    if field.name in fields:
-        item = fields[field.name]
-        if item is None:
-            return last
-        _write_field(out, field, item, last)
-        return field.id
+def _write_located(out: bytearray, field: Field, fields: dict[str, Any], last: i64) -> i64:
+    """Append the bytes of a field that was only located; return the id of the last field."""
     raw = _located_bytes(fields, field.name)
     if raw is None:
         return last
@@ -573,12 +589,14 @@ def _write_with_unknown(out: bytearray, plan: Plan, fields: dict[str, Any]) -> N
     entries.sort(key=itemgetter(0))
     last: i64 = 0
     for field_id, entry in entries:
-        if isinstance(entry, Field):
-            last = _write_any(out, entry, fields, last)
-        else:
+        if not isinstance(entry, Field):
             _write_head(out, field_id, entry[1], last)
             out += entry[2]
-            last = field_id
+        elif entry.name in fields:
+            _write_field(out, entry, fields[entry.name], last)
+        else:
+            _write_located(out, entry, fields, last)
+        last = field_id
     out.append(0)
 
 
@@ -627,14 +645,18 @@ def _write_int(out: bytearray, item: int, bits: i64) -> None:
     if item >> sign not in (0, -1):
         raise FormatError(f"an integer does not fit {bits} bits")
     value: i64 = item
-    _write_unsigned(out, (value << 1) ^ (value >> 63))
+    value = (value << 1) ^ (value >> 63)
+    while not 0 <= value < 128:  # compiled, a number of 64 bits is negative
+        out.append(value & 127 | 128)
+        value = (value >> 7) & 0x01FF_FFFF_FFFF_FFFF
+    out.append(value)
 
 
 def _write_unsigned(out: bytearray, value: i64) -> None:
-    """Append a varint; compiled, a number of 64 bits is negative."""
-    while not 0 <= value < 128:
+    """Append a length or count as a varint."""
+    while value > 127:
         out.append(value & 127 | 128)
-        value = (value >> 7) & 0x01FF_FFFF_FFFF_FFFF
+        value >>= 7
     out.append(value)
 
 
@@ -649,6 +671,10 @@ def _write_list(out: bytearray, field: Field, items: Any) -> None:
         _write_structs(out, field.plan, items)
     elif field.element == TRUE:
         out += bytes([1 if item else 2 for item in items])
+    elif field.element == BINARY:
+        for item in items:
+            _write_unsigned(out, len(item))
+            out += item
     else:
         for item in items:
             _write_scalar(out, field.element, item)
