@@ -468,7 +468,7 @@ def _rotation_fields(row: dict[str, Any]) -> dict[str, Any]:
 def _print_summary(
     counts: Counter[str], rewrapped: int, seconds: float, dry_run: bool, as_json: bool
 ) -> None:  # fmt: skip
-    names = ("rotated", "current", "plaintext", "skipped", "failed")
+    names = ("rotated", "current", "plaintext", "failed")
     if as_json:
         totals = {name: counts[name] for name in names}
         more = {"keys": rewrapped, "dry_run": dry_run, "seconds": round(seconds, 6)}

@@ -198,7 +198,7 @@ def _print_summary(
 ) -> None:  # fmt: skip
     from modcrypt.jobs.shredding import REMAINS
 
-    names = ("shredded", "current", "skipped", "failed")
+    names = ("shredded", "current", "failed")
     counts = Counter("failed" if file.failed else file.result for file in files)
     keys, whole = sum(file.keys for file in files), sum(file.whole for file in files)
     if as_json:

@@ -82,9 +82,9 @@ class RotatedFile(FileResult):
 
     Attributes:
         path: Path of the file.
-        result: `"rotated"`; `"current"`, nothing to do; `"plaintext"`, the file is not encrypted;
-            `"skipped"`, the record lists the file as done by an earlier run; or an error code. The
-            error code may also be `"plaintext"`, if a column that must be encrypted is not.
+        result: `"rotated"`; `"current"`, nothing to do, or the record lists the file as done;
+            `"plaintext"`, the file is not encrypted; or an error code. The error code may also be
+            `"plaintext"`, if a column that must be encrypted is not.
         keys: Number of keys that were rewrapped.
         message: Message of the error.
     """
@@ -94,8 +94,7 @@ class RotatedFile(FileResult):
     @property
     def failed(self) -> bool:
         """Whether an error left the file unchanged."""
-        done = ("rotated", "current", "plaintext", "skipped")
-        return bool(self.message) or self.result not in done
+        return bool(self.message) or self.result not in ("rotated", "current", "plaintext")
 
 
 def rotate_keys(
@@ -130,8 +129,8 @@ def rotate_keys(
         decryption: Decryption properties for files that do not store their AAD prefix; by default
             `tools.decryption()`.
         record: Path of a file that receives a line of JSON for each finished file. An interrupted
-            run resumes: files that it finished, and that have not changed since, are skipped. After
-            a complete run, files are skipped whose keys are still the newest.
+            run resumes: files that it finished, and that have not changed since, are `"current"`.
+            After a complete run, that only holds for files whose keys are still the newest.
         dry_run: Only report what would be done, and write nothing. A key is only requested if an
             encrypted footer hides the keys of columns.
         threads: Number of files processed concurrently, 4 by default; more help if each request to

@@ -260,7 +260,7 @@ def run_recorded(
             None instead of fields if the file is not finished.
         kind: Class of the results.
         record: Record of the run; None for no record.
-        restore: Function that returns the attributes of a skipped file by its recorded fields.
+        restore: Function that returns the attributes of a finished file by its recorded fields.
         name: Name prefix of the threads.
         threads: Number of files processed concurrently.
         progress: Function called with each result and the number of files.
@@ -269,7 +269,7 @@ def run_recorded(
     def run(place: Place) -> F:
         entry = None if record is None else record.find(place)
         if entry is not None:
-            return kind(path=place.path, result="skipped", **restore(entry))
+            return kind(path=place.path, result="current", **restore(entry))
         try:
             file, fields = work(place)
         except Exception as error:  # the run continues with the other files

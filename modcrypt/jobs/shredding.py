@@ -80,11 +80,11 @@ class ShreddedFile(FileResult):
 
     Attributes:
         path: Path of the file; for a master key, its key service.
-        result: `"shredded"`; `"current"`, nothing is left to shred; `"elsewhere"`, the keys are
-            stored elsewhere, as the key metadata is not PKMT1; `"plaintext"`, some data is not
-            encrypted; `"skipped"`, the record lists the file as done by an earlier run; or an error
-            code. For a master key `"destroyed"`, `"disabled"`, `"current"` if it does not exist,
-            `"kept"`, or an error code.
+        result: `"shredded"`; `"current"`, nothing is left to shred, or the record lists the file
+            as done; `"elsewhere"`, the keys are stored elsewhere, as the key metadata is not
+            PKMT1; `"plaintext"`, some data is not encrypted; or an error code. For a master key
+            `"destroyed"`, `"disabled"`, `"current"` if it does not exist, `"kept"`, or an error
+            code.
         keys: Number of wrapped keys that were removed.
         columns: Dotted names of the selected columns, as far as they are known.
         whole: Whether the removed keys make the whole file unreadable.
@@ -102,7 +102,7 @@ class ShreddedFile(FileResult):
         """Whether the selected data is still readable, or partly readable."""
         if self.master_key_id is not None and self.result in ("destroyed", "disabled"):
             return False
-        return self.result not in ("shredded", "current", "skipped")
+        return self.result not in ("shredded", "current")
 
 
 def shred_keys(
@@ -144,7 +144,7 @@ def shred_keys(
             footer key is known; by default `tools.decryption()`.
         dry_run: Only report what would be done, and write nothing.
         record: Path of a file that receives a line of JSON for each finished file. Files that a run
-            with the same selection has finished, and that have not changed since, are skipped.
+            with the same selection has finished, and that have not changed since, are `"current"`.
         threads: Number of files processed concurrently, 4 by default.
         progress: Function called in the calling thread with each file's result and the number of
             files.

@@ -801,6 +801,12 @@ def test_fresh_data_keys_seal_every_page_again(lake: Path) -> None:
     assert pq.read_table(lake / "out.parquet").equals(small_table())
 
 
+def test_a_second_rotation_finds_its_work_done(lake: Path) -> None:
+    rotate = ("keys", "rotate", *RING, "lake")
+    assert run_ok(lake, *rotate, "--key", "footer").startswith("rotated footer, version 2\n3 files")
+    assert run_ok(lake, *rotate) == "3 files: 3 current; 0 keys\n"
+
+
 def test_a_recorded_run_is_taken_up(lake: Path) -> None:
     rotate = ("keys", "rotate", *RING, "--what", "kek", "--record", "run.jsonl", "lake")
     assert run_ok(lake, *rotate) == "3 files: 3 rotated; 6 keys\n"
@@ -809,7 +815,7 @@ def test_a_recorded_run_is_taken_up(lake: Path) -> None:
     lines = record.read_bytes().splitlines()
     record.write_bytes(b"\n".join(line for line in lines if b'"end"' not in line))  # as if killed
     taken_up = invoke(lake, *rotate[:-1], "--key", "footer", "lake")
-    assert taken_up.stdout == "4 files: 1 rotated, 3 skipped; 2 keys\n"
+    assert taken_up.stdout == "4 files: 1 rotated, 3 current; 2 keys\n"
     assert "no version is added" in taken_up.stderr
     assert run_ok(lake, *rotate) == "4 files: 4 rotated; 8 keys\n"  # a run of its own
 

@@ -155,11 +155,23 @@ def test_a_partition_goes_without_a_key_service(folder: Path) -> None:
             rows(folder, number, on_missing_key="drop")
 
 
+@each_case("selection", [("--column", "name"), ("--master-key", "t7"), ("--all",)])
+def test_a_second_run_finds_its_work_done(folder: Path, selection: tuple[str, ...]) -> None:
+    invoke(folder, *RING, *selection, "--yes", "lake")
+    before = bytes_of(folder)
+    result = invoke(folder, *RING, *selection, "--yes", "--json", "lake")
+    assert result.exit_code == 0
+    *files, totals = lines(result)
+    assert {file["result"] for file in files} == {"current"}
+    assert (totals["current"], totals["shredded"], totals["failed"]) == (3, 0, 0)
+    assert bytes_of(folder) == before
+
+
 def test_an_interrupted_run_is_taken_up_by_its_record(folder: Path) -> None:
     how = (*RING, "--column", "name", "--yes", "--record", "run.jsonl", "--json")
     assert invoke(folder, *how, "lake/part-1.parquet").exit_code == 0
     result = invoke(folder, *how, "lake")
-    assert [line["result"] for line in lines(result)[:3]] == ["shredded", "skipped", "shredded"]
+    assert [line["result"] for line in lines(result)[:3]] == ["shredded", "current", "shredded"]
 
 
 def test_a_policy_says_which_prefix_files_have(folder: Path) -> None:

@@ -1021,7 +1021,7 @@ def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
 
 
 @STORAGE
-def test_recorded_files_are_skipped_until_they_change(
+def test_recorded_files_are_current_until_they_change(
     policy: mc.Policy, tmp_path: Path, kms: RotatingKms
 ) -> None:
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
@@ -1031,7 +1031,7 @@ def test_recorded_files_are_skipped_until_they_change(
     assert results(shred(lake, kms, **how)) == ["shredded"] * 3
     kms.calls.clear()
     done = shred(lake, kms, **how)
-    assert [(file.result, file.columns) for file in done] == [("skipped", ("name",))] * 3
+    assert [(file.result, file.columns) for file in done] == [("current", ("name",))] * 3
     assert not kms.calls
     assert results(shred(lake, kms, columns=["id"], record=record)) == ["shredded"] * 3
     for name in (paths[1].name, material_file(paths[1]).name):
@@ -1050,7 +1050,7 @@ def test_garbage_in_a_record_is_passed_over(
     record.write_bytes(garbage)
     how: dict[str, Any] = {"columns": ["name"], "record": record}
     assert results(shred(lake, kms, **how)) == ["shredded"]
-    assert results(shred(lake, kms, **how)) == ["skipped"]
+    assert results(shred(lake, kms, **how)) == ["current"]
 
 
 @each_case(
