@@ -42,8 +42,6 @@ IMPORTERS = {
         "modcrypt.iceberg.tables.table_creation",
         "modcrypt.iceberg.verify.orphan_files",  # file systems
         "modcrypt.iceberg.write",
-        "modcrypt.jobs.listing",  # file systems
-        "modcrypt.jobs.unlisted_files",  # file systems
         "modcrypt.kms.services.pyarrow_clients",
         "modcrypt.parquet.arrow",
         "modcrypt.parquet.crypto.column_projection",

@@ -164,27 +164,16 @@ def _list_local(folder: Folder) -> dict[str, int]:
 
 def _list_store(folder: Folder, place: Place) -> dict[str, int]:
     """Return the sizes of files in a store by name, without a request per file."""
-    import pyarrow.fs as pafs
-
-    from modcrypt.parquet.datasets.discovery import as_arrow, list_files
+    from modcrypt.parquet.datasets.discovery import as_arrow, list_files, list_sizes
 
     filesystem, base = place.filesystem, place.path
     if not folder.is_folder:
         only = list_files(folder.name, folder.filesystem)[0]  # raises if the file does not exist
         return {folder.name: as_arrow(filesystem).get_file_info(only.path).size or 0}
-    if hasattr(filesystem, "invalidate_cache"):  # fsspec may cache an old listing
-        filesystem.invalidate_cache()
-    infos = as_arrow(filesystem).get_file_info(pafs.FileSelector(base, recursive=True))
-    inside = {info.path[len(base) :].lstrip("/"): info.size or 0 for info in infos if info.is_file}
-    # Stores have empty objects that stand for folders; fsspec takes them for files.
-    names = [name for name in sorted(inside) if not name.endswith("/") and not _is_hidden(name)]
-    if names:
-        _check_spelling(folder, place, names[0])
-    return {folder.file(name): inside[name] for name in names}
-
-
-def _is_hidden(inside: str) -> bool:
-    return any(name[:1] in ("_", ".") for name in inside.split("/"))
+    sizes = {path[len(base) :].lstrip("/"): n for path, n in list_sizes(filesystem, base).items()}
+    for name in list(sizes)[:1]:
+        _check_spelling(folder, place, name)
+    return {folder.file(name): size for name, size in sizes.items()}
 
 
 def _check_spelling(folder: Folder, place: Place, inside: str) -> None:

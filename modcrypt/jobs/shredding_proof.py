@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,15 +17,15 @@ from typing import Any, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import process_files
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.shredding import REMAINS, is_ags1, resolve_decryption
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
-from modcrypt.jobs.unlisted_files import list_surrounding_files
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
-from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
 
 LIMITS = (
     REMAINS,
@@ -202,7 +203,7 @@ def prove_shredded(
     decryption = resolve_decryption(tools, decryption)
     time = datetime.now(UTC).isoformat()
     named = list_files(where, filesystem)
-    within, beside = list_surrounding_files(where, filesystem)
+    within, beside = _list_surrounding_files(where, filesystem)
     if tools is not None:
         tools.wrapper.forget()  # cached keys would hide that the service now refuses them
     examination = _Examination(Trial(tools, wanted, decryption))
@@ -221,6 +222,22 @@ def prove_shredded(
         others=tuple(sorted(examination.others)),
         limits=(*LIMITS, REFUSALS) if refused else LIMITS,
     )
+
+
+def _list_surrounding_files(where: Any, filesystem: Any) -> tuple[list[Place], list[Place]]:
+    """List all files in folders, also hidden ones, and those beside single files; both sorted."""
+    within: dict[str, Place] = {}
+    beside: dict[str, Place] = {}
+    for path_or_url in where if isinstance(where, list | tuple) else [where]:
+        place = Place(*locate(path_or_url, filesystem))
+        is_folder = is_dataset(path_or_url, filesystem)
+        folder = place.path if is_folder else posixpath.dirname(place.resolve().path) or "."
+        store = place.filesystem
+        for path in list_sizes(store, folder, hidden=True, deep=is_folder, may_be_absent=True):
+            file = Place(store, path)
+            (within if is_folder else beside).setdefault(file.resolve().path, file)
+    lists = [sorted(files.values(), key=lambda file: file.path) for files in (within, beside)]
+    return lists[0], [file for file in lists[1] if file.resolve().path not in within]
 
 
 class _Examination:
@@ -247,8 +264,8 @@ class _Examination:
 
         Args:
             named: Files that were examined already.
-            within: Files in the named folders, as in `list_surrounding_files`.
-            beside: Files beside the named files, as in `list_surrounding_files`.
+            within: Files in the named folders, as in `_list_surrounding_files`.
+            beside: Files beside the named files, as in `_list_surrounding_files`.
         """
         known = {identify(place) for place in named}
         near = {place.path for place in beside}

@@ -130,9 +130,7 @@ def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
     before = read_notes(folder)
     for _ in range(_TRIES):
         # PyArrow cannot list a folder that contains a name that is not UTF-8.
-        paths = (
-            _list_local_paths(base) if filesystem is None else _list_visible_paths(filesystem, base)
-        )
+        paths = list(list_sizes(filesystem, base))
         after = read_notes(folder)
         if before == after:
             break
@@ -219,34 +217,47 @@ def _list_places(place: Place) -> list[Place]:
     """Return the places of a file, or of the files in a folder."""
     if place.filesystem is None:
         is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises if the path does not exist
-        paths = _list_local_paths(place.path) if is_folder else []
     else:
         info = as_arrow(place.filesystem).get_file_info(place.path)
         if info.type == pafs.FileType.NotFound:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
         is_folder = info.type == pafs.FileType.Directory
-        paths = _list_visible_paths(place.filesystem, place.path) if is_folder else []
     if not is_folder:
         return [place]
+    paths = list_sizes(place.filesystem, place.path)
     return [Place(place.filesystem, path, place.path) for path in paths]
 
 
-def _list_local_paths(folder: str) -> list[str]:
-    """List the visible files below a folder; raise as `walk_local_paths`."""
-    return sorted(walk_local_paths(folder))
-
-
-def walk_local_paths(folder: str, *, hidden: bool = False, deep: bool = True) -> Iterator[str]:
-    """Yield the files below a folder, each folder once, even if links lead to it again.
+def list_sizes(
+    filesystem: Any, folder: str, *, hidden: bool = False, deep: bool = True,
+    may_be_absent: bool = False,
+) -> dict[str, int]:  # fmt: skip
+    """Return the sizes of the files below a folder by path, sorted.
 
     Args:
+        filesystem: Filesystem of pyarrow or fsspec; None for the local one.
         folder: Path of the folder.
         hidden: Whether to include files and folders whose names begin with a dot or an underscore.
         deep: Whether to include the files in its folders.
+        may_be_absent: Whether the folder may be absent; then it has no files.
 
     Raises:
         OSError: A folder cannot be listed.
     """
+    if filesystem is None:
+        absent = may_be_absent and not os.path.lexists(folder)
+        return {} if absent else dict(sorted(_walk_local_files(folder, hidden, deep)))
+    if hasattr(filesystem, "invalidate_cache"):  # A cached listing of fsspec may be outdated.
+        filesystem.invalidate_cache()
+    selector = pafs.FileSelector(folder, allow_not_found=may_be_absent, recursive=deep)
+    infos = as_arrow(filesystem).get_file_info(selector)
+    # Stores represent folders by empty objects, which fsspec lists as files.
+    files = {info.path: info.size or 0 for info in infos if info.is_file and info.path[-1:] != "/"}
+    return {path: files[path] for path in sorted(files) if hidden or not _is_hidden(path, folder)}
+
+
+def _walk_local_files(folder: str, hidden: bool, deep: bool) -> Iterator[tuple[str, int]]:
+    """Yield path and size of files, each folder once, even if links lead to it again."""
     seen = {os.path.realpath(folder)}
     for base, folders, names in os.walk(folder, onerror=_raise_error, followlinks=True):
         below = [name for name in sorted(folders) if deep and (hidden or name[0] not in "._")]
@@ -255,10 +266,11 @@ def walk_local_paths(folder: str, *, hidden: bool = False, deep: bool = True) ->
             if (real := os.path.realpath(os.path.join(base, name))) not in seen:
                 seen.add(real)
                 folders.append(name)
-        for name in names:
-            path = os.path.join(base, name)
-            if (hidden or name[0] not in "._") and os.path.isfile(path):
-                yield path
+        for path in (os.path.join(base, name) for name in names if hidden or name[0] not in "._"):
+            with contextlib.suppress(OSError, ValueError):  # a link that leads nowhere
+                status = os.stat(path)
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status.st_size
 
 
 def _raise_error(error: OSError) -> None:
@@ -281,7 +293,7 @@ class Folder:
         Raises:
             FileExistsError: The folder contains files.
         """
-        if _list_visible_paths(self.filesystem, self._base, may_be_absent=True):
+        if list_sizes(self.filesystem, self._base, may_be_absent=True):
             raise FileExistsError(
                 errno.EEXIST, "the folder contains files, which were kept", self._base
             )
@@ -345,17 +357,6 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
             self.fs, path
         ):  # pyarrow's own method reports every error as absence
             return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
-
-
-def _list_visible_paths(filesystem: Any, base: str, *, may_be_absent: bool = False) -> list[str]:
-    """Return the paths of the visible files below a folder, sorted."""
-    if hasattr(filesystem, "invalidate_cache"):  # A cached listing of fsspec may be outdated.
-        filesystem.invalidate_cache()
-    selector = pafs.FileSelector(base, allow_not_found=may_be_absent, recursive=True)
-    infos = as_arrow(filesystem).get_file_info(selector)
-    paths = sorted(info.path for info in infos if info.is_file)
-    # Stores represent folders by empty objects, which fsspec lists as files.
-    return [path for path in paths if not path.endswith("/") and not _is_hidden(path, base)]
 
 
 def _is_hidden(path: str, base: str) -> bool:
