@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -125,6 +125,13 @@ class KeyAdmin(Protocol):
 
         If the service can undo this, it does so by `enable_key(master_key_id, version=None)`.
         """
+
+
+class UnpicklableClient:
+    """The base class of clients that hold credentials or keys, so no other process gets them."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} can't be pickled or copied; pass its URI instead")
 
 
 def capabilities_of(client: KmsClient) -> Capabilities:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import urllib.parse
 from dataclasses import dataclass
 
@@ -44,6 +45,14 @@ def parse_kms_uri(uri: str, allowed: frozenset[str] = frozenset()) -> KmsUri:
         )
     values = {name: urllib.parse.unquote(value) for name, value in pairs}
     return KmsUri(scheme, location, values, urllib.parse.unquote(fragment))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or IP address is of the loopback interface."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def missing_extra(service: str, extra: str) -> ModuleNotFoundError:

@@ -11,7 +11,6 @@ import os
 import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from modcrypt.aead import TagError
 from modcrypt.errors import (
@@ -21,7 +20,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
 )
 from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key
-from modcrypt.kms.client import Capabilities, MasterKey
+from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.keyring import keyring_file
 from modcrypt.kms.keyring.keyring_document import (
     DESTROYED,
@@ -80,7 +79,7 @@ _newest: dict[str, dict[str | None, int]] = {}
 """Newest generation of each keyring that this process has read, by path and keyring id."""
 
 
-class Keyring:
+class Keyring(UnpicklableClient):
     """A key service in a file: a `KmsClient` and a `KeyAdmin`, for any thread and process.
 
     Changes by another process apply from the next call on. Updates wait for each other and are
@@ -155,9 +154,6 @@ class Keyring:
 
     def __repr__(self) -> str:
         return f"Keyring({self.path!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Keyring can't be pickled or copied; open its URI again instead")
 
     # --- as a KmsClient ---
 

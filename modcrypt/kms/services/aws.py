@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import os
 import re
 import threading
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from modcrypt.errors import (
@@ -38,8 +37,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.client import Capabilities, MasterKey
-from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
+from modcrypt.kms.uris import is_loopback, missing_extra, parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
 try:
@@ -158,7 +157,7 @@ def open_aws(uri: str, *, client: Any = None) -> AwsKms:
     return AwsKms(lambda: client, key, arn and arn["account"])
 
 
-class AwsKms:
+class AwsKms(UnpicklableClient):
     """AWS KMS in one region as a key service."""
 
     capabilities = Capabilities(aad=True, rewrap=True)
@@ -173,9 +172,6 @@ class AwsKms:
 
     def __repr__(self) -> str:
         return f"AwsKms({self.region})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     # --- methods of `KmsClient` ------------------------------------------------------------------
 
@@ -447,12 +443,7 @@ def _connect(region: str | None) -> Any:
 def _refuse_clear_text(endpoint: str) -> None:
     """Raise ValueError for an endpoint (AWS_ENDPOINT_URL_KMS) without TLS."""
     where = urlsplit(endpoint)
-    host = where.hostname or ""
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if where.scheme != "https" and not loopback:
+    if where.scheme != "https" and not is_loopback(where.hostname or ""):
         raise ValueError(
             "aws-kms: the endpoint has no TLS, which would expose keys; set AWS_ENDPOINT_URL_KMS "
             "to an https: address"

@@ -23,7 +23,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -33,7 +33,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.client import Capabilities
+from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
@@ -100,7 +100,7 @@ def open_azure(uri: str, *, client: KeyClient | None = None) -> AzureKms:
     return AzureKms(client, host, algorithm, name or None)
 
 
-class AzureKms:
+class AzureKms(UnpicklableClient):
     """A vault of Azure Key Vault as a key service."""
 
     capabilities = Capabilities()
@@ -113,9 +113,6 @@ class AzureKms:
 
     def __repr__(self) -> str:
         return f"AzureKms({self._host}, {self._algorithm})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:

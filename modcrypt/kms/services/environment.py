@@ -11,19 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import urllib.parse
-from typing import NoReturn
 
 from modcrypt.aead import GcmCipher, TagError
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import KEY_LENGTHS, Key
-from modcrypt.kms.client import Capabilities
+from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
 
-class EnvironmentKms:
+class EnvironmentKms(UnpicklableClient):
     """A `KmsClient` with one master key, which was read from an environment variable.
 
     Args:
@@ -39,9 +38,6 @@ class EnvironmentKms:
 
     def __repr__(self) -> str:
         return f"EnvironmentKms({self.default_key!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an EnvironmentKms can't be pickled or copied; open its URI again instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import re
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -29,7 +29,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.client import Capabilities
+from modcrypt.kms.client import Capabilities, UnpicklableClient
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
@@ -107,7 +107,7 @@ def _create_channel(host: str, **options: Any) -> Any:
     return _Transport.create_channel(host, **{**options, "options": [limit]})
 
 
-class GcpKms:
+class GcpKms(UnpicklableClient):
     """Google Cloud KMS as a key service; keys are wrapped by Encrypt, unwrapped by Decrypt."""
 
     capabilities = Capabilities(aad=True)
@@ -121,9 +121,6 @@ class GcpKms:
 
     def __repr__(self) -> str:
         return f"GcpKms({self._ring})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:

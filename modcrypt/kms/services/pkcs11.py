@@ -24,7 +24,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from modcrypt.aead import TAG_SIZE
 from modcrypt.errors import (
@@ -38,7 +38,7 @@ from modcrypt.errors import (
 )
 from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import Secret
-from modcrypt.kms.client import Capabilities, MasterKey
+from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.private_files import read_secret
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
@@ -202,7 +202,7 @@ def _find_token(module: str, traits: Mapping[str, str | bytes | int]) -> Any:
 # --- the client ----------------------------------------------------------------------------------
 
 
-class Pkcs11Kms:
+class Pkcs11Kms(UnpicklableClient):
     """A PKCS#11 token as a key service, with administration of its master keys.
 
     Keys on a token have no versions. To rotate a key, create one with another label, and rewrap the
@@ -225,9 +225,6 @@ class Pkcs11Kms:
 
     def __repr__(self) -> str:
         return f"Pkcs11Kms({self._module})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:

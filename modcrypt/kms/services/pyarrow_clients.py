@@ -10,13 +10,13 @@ the same value to all keys.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow.parquet.encryption as pe
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.kms import client as kms
-from modcrypt.kms.client import Capabilities, KmsClient
+from modcrypt.kms.client import Capabilities, KmsClient, UnpicklableClient
 from modcrypt.tracebacks import hide_frames
 
 
@@ -46,7 +46,7 @@ def from_pyarrow_client(client: pe.KmsClient) -> KmsClient:
     return _OfPyArrow(client)
 
 
-class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
+class _ForPyArrow(UnpicklableClient, pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
     """A modcrypt client with the interface that PyArrow expects."""
 
     def __init__(self, client: KmsClient, aad: bytes) -> None:
@@ -56,9 +56,6 @@ class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
 
     def __repr__(self) -> str:
         return f"as_pyarrow_client({self._client!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
@@ -70,7 +67,7 @@ class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
         return kms.unwrap(self._client, wrapped, master_key_identifier, self._aad)
 
 
-class _OfPyArrow:
+class _OfPyArrow(UnpicklableClient):
     """A PyArrow client with the interface that modcrypt expects."""
 
     capabilities = Capabilities()
@@ -80,9 +77,6 @@ class _OfPyArrow:
 
     def __repr__(self) -> str:
         return f"from_pyarrow_client({type(self._client).__name__})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:

@@ -29,7 +29,6 @@ one client of one HTTP API.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
 import threading
@@ -38,7 +37,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -49,9 +48,9 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.keys import Secret
-from modcrypt.kms.client import Capabilities, MasterKey
+from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.private_files import read_secret
-from modcrypt.kms.uris import KmsUri, missing_extra, parse_kms_uri
+from modcrypt.kms.uris import KmsUri, is_loopback, missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
 
@@ -142,7 +141,7 @@ def open_vault(
     return VaultKms(engine, name, token=source)
 
 
-class VaultKms:
+class VaultKms(UnpicklableClient):
     """A transit engine of Vault or OpenBao as a key service."""
 
     capabilities = Capabilities(aad=True, rewrap=True, batch=MAX_BATCH)
@@ -165,9 +164,6 @@ class VaultKms:
 
     def __repr__(self) -> str:
         return f"VaultKms({self._engine})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     # --- methods of `KmsClient` ------------------------------------------------------------------
 
@@ -549,7 +545,7 @@ def _parse_location(parts: KmsUri) -> tuple[_Engine, str | None]:
         steps.pop()
     if not all(_NAME.fullmatch(step) for step in (*steps, *([] if name is None else [name]))):
         raise ValueError(f"in {_FORM}, MOUNT and NAME must be plain names")
-    loopback = _is_loopback(host)
+    loopback = is_loopback(host)
     tls = _parse_switch(parts.query.get("tls", "on"), "tls", "on", "off")
     if not tls and not loopback:
         raise ValueError(
@@ -567,13 +563,6 @@ def _parse_switch(value: str, name: str, yes: str, no: str) -> bool:
     if value not in (yes, no):
         raise ValueError(f"hcvault: {name} must be {yes} or {no}")
     return value == yes
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _make_token_source(
