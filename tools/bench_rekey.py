@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,23 +12,20 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
 import modcrypt as mc
+from tools.bench_files import KEY, lineitem
 from tools.figures import Bench, Row, below, faster, within
 
 NEW_KEY = bytes(range(101, 117))
 
 
-def rewriting(bench: Bench, plain: Path, sealed: Path, key: bytes) -> Iterator[Row]:
-    """Re-key and verify one file.
-
-    Args:
-        bench: Settings and inputs that all sections share.
-        plain, sealed: The same file before and after `encrypt_parquet` with `key`.
-    """
+def rewriting(bench: Bench) -> Iterator[Row]:
+    """Re-key and verify one file."""
+    plain, sealed = lineitem(bench).values()
     out, again = bench.scratch / "a", bench.scratch / "b"
-    encryption = mc.FileEncryptionProperties(footer_key=key)
-    decryption = mc.FileDecryptionProperties(footer_key=key)
+    encryption = mc.FileEncryptionProperties(footer_key=KEY)
+    decryption = mc.FileDecryptionProperties(footer_key=KEY)
     fresh = mc.FileEncryptionProperties(footer_key=NEW_KEY)
-    theirs = pe.create_decryption_properties(footer_key=key)
+    theirs = pe.create_decryption_properties(footer_key=KEY)
     for threads in (None, 1):
         t = bench.time({
             "encrypt": partial(mc.encrypt_parquet, plain, out, encryption, threads=threads),
@@ -38,41 +34,14 @@ def rewriting(bench: Bench, plain: Path, sealed: Path, key: bytes) -> Iterator[R
         name = "re-key" if threads is None else "re-key, threads=1"
         yield within(f"{name}; peer encrypt_parquet", t["rekey"], t["encrypt"], 1.6)
     t = bench.time({
-        "verify": partial(_verify, sealed, decryption),
+        "verify": partial(verify, sealed, decryption),
         "decrypt": partial(mc.decrypt_parquet, sealed, out, decryption),
         "PyArrow": partial(pq.read_table, sealed, decryption_properties=theirs),
-        "without": partial(_verify, sealed, None),
+        "without": partial(verify, sealed, None),
     })  # fmt: skip
     yield faster("verify; peer decrypt_parquet", t["verify"], t["decrypt"], 1)
     yield faster("verify; peer PyArrow reads the file", t["verify"], t["PyArrow"], 10)
     yield Row("verify without keys", t["without"])
-
-
-def small_pages(bench: Bench) -> Iterator[Row]:
-    """Do the same with pages of about 2 KB, from memory to memory."""
-    table = pa.table({f"c{n}": range(n, 400_000 + n) for n in range(4)})
-    path = bench.cached_file(
-        "small-pages",
-        lambda to: pq.write_table(
-            table, to, data_page_size=2048, write_batch_size=64, use_dictionary=False
-        ),
-    )
-    key = bytes(range(1, 17))
-    encryption = mc.FileEncryptionProperties(footer_key=key)
-    decryption = mc.FileDecryptionProperties(footer_key=key)
-    plain, sealed = path.read_bytes(), bench.work / "small-pages"
-    mc.encrypt_parquet(plain, sealed, encryption)
-    data = sealed.read_bytes()
-    fresh = mc.FileEncryptionProperties(footer_key=NEW_KEY)
-    with open(os.devnull, "wb", buffering=0) as nowhere:
-        t = bench.time({
-            "encrypt": partial(mc.encrypt_parquet, plain, nowhere, encryption),
-            "rekey": partial(mc.rekey_parquet, data, nowhere, decryption, fresh),
-            "decrypt": partial(mc.decrypt_parquet, data, nowhere, decryption),
-            "verify": partial(_verify, data, decryption),
-        })  # fmt: skip
-    yield within("2 KB pages: re-key; peer encrypt_parquet", t["rekey"], t["encrypt"], 1.6)
-    yield faster("2 KB pages: verify; peer decrypt_parquet", t["verify"], t["decrypt"], 1)
 
 
 def inspecting(bench: Bench) -> Iterator[Row]:
@@ -100,7 +69,8 @@ def inspecting(bench: Bench) -> Iterator[Row]:
         yield Row("  with every page", t["pages"])
 
 
-def _verify(source: Any, decryption: mc.FileDecryptionProperties | None) -> None:
+def verify(source: Any, decryption: mc.FileDecryptionProperties | None) -> None:
+    """Verify a file that has no faults."""
     report = mc.verify_parquet(source, decryption)
     if not report.ok:
         raise SystemExit(f"an unmodified file has faults: {report.findings}")
