@@ -11,7 +11,7 @@ import hashlib
 import importlib.metadata
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
+from modcrypt.report.json_fields import json_fields
 
 LIMITS = (
     REMAINS,
@@ -71,7 +72,7 @@ class ProvenFile:
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as JSON values."""
-        return {**asdict(self), "keys": [key.fields() for key in self.keys]}
+        return json_fields(self)
 
 
 FileKey: TypeAlias = "tuple[ProvenFile, KeyProof]"

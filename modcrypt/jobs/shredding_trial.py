@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from modcrypt.errors import (
     KeyDisabledError,
@@ -65,10 +65,6 @@ class KeyProof:
     state: State
     why: str
     master_key_id: str | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
-        return {**asdict(self), "columns": list(self.columns)}
 
 
 def _make_result(state: State, why: str, master_key_id: str | None = None) -> KeyProof:

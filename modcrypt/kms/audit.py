@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.kms.private_files import check_trusted
+from modcrypt.report.json_fields import json_fields
 
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
 
@@ -57,17 +58,7 @@ class AuditEvent:
 
     def fields(self) -> dict[str, Any]:
         """Return the event as a dict for JSON."""
-        return {
-            "time": self.time,
-            "operation": self.operation,
-            "by": self.by,
-            "master_key_id": self.master_key_id,
-            "kek_id": self.kek_id,
-            "file": self.file,
-            "columns": list(self.columns),
-            "result": self.result,
-            "count": self.count,
-        }
+        return {"time": self.time, **json_fields(self)}
 
 
 Audit: TypeAlias = Callable[[AuditEvent], object]
@@ -101,16 +92,11 @@ def record_use(
     finally:
         for kek_id in kek_ids:
             if audit is not None:
-                audit(
-                    AuditEvent(
-                        operation=operation,
-                        by="kms",
-                        master_key_id=master_key_id,
-                        kek_id=kek_id,
-                        result=result,
-                        count=count,
-                    )
-                )
+                event = AuditEvent(
+                    operation=operation, by="kms", master_key_id=master_key_id, kek_id=kek_id,
+                    result=result, count=count,
+                )  # fmt: skip
+                audit(event)
 
 
 def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
