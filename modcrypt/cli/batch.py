@@ -6,13 +6,9 @@ run leaves finished files and untouched ones; the next run finds the finished on
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -21,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.batch_report import BatchReport
 from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
-from modcrypt.cli.output.failures import show, use_option_names
+from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
-from modcrypt.cli.shared import combine_options, format_table, print_line
+from modcrypt.cli.shared import combine_options, print_line
 from modcrypt.cli.spark import (
     SHOWN,
     iterate_rows,
@@ -35,8 +33,6 @@ from modcrypt.cli.spark import (
 )
 from modcrypt.errors import printable
 from modcrypt.fork_safety import fork_safe
-from modcrypt.jobs.failures import common_code
-from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
@@ -76,14 +72,6 @@ batch_options = cloup.option_group(
 )
 
 _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
-
-# Parameters that do not change the resulting files.
-_NOT_RECORDED = {
-    "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run",
-    "fail_fast", "force", "threads", "as_json", "audit",
-    "passphrase_file", "passphrase_env", "passphrase_fd",
-    "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
-}  # fmt: skip
 
 _DOING = {
     "encrypt": "Encrypting", "decrypt": "Decrypting", "rekey": "Rekeying", "mask": "Masking",
@@ -233,7 +221,7 @@ class Batch:
         options = self._options
         from modcrypt.parquet.rewrite.changes import Change
 
-        report = _Report(self._verb, options["dry_run"], options["as_json"], self._arguments)
+        report = BatchReport(self._verb, options["dry_run"], options["as_json"], self._arguments)
         how: dict[str, Any] = {
             "verb": self._verb,
             "encryption": encryption,
@@ -300,8 +288,8 @@ class Batch:
 
     def _convert_each(self, conversion: Conversion) -> Generator[ConvertedFile]:
         """Yield the results in the order of the files; files that were not started have none."""
-        from modcrypt.io.threads import usable_cores
-        from modcrypt.jobs.engine import AbandonedError, Meter, map_files
+        from modcrypt.io.threads import in_threads, usable_cores
+        from modcrypt.jobs.engine import AbandonedError, Meter
 
         jobs = self._options["jobs"] or usable_cores()
         if jobs > 1 and conversion.threads is None and len(self._files) > 1:
@@ -324,16 +312,16 @@ class Batch:
                 meter.count_file(file.size)
                 return done
 
-            results = map_files(convert, self._files, threads=jobs, stop=meter.stop.set)
+            results = in_threads(convert, self._files, jobs, stop=meter.stop.set)
             for done in stack.enter_context(closing(results)):
                 if done is not None:
                     yield done
 
-    def _run_on_spark(self, master: str, report: _Report, how: dict[str, Any]) -> int:
+    def _run_on_spark(self, master: str, report: BatchReport, how: dict[str, Any]) -> int:
         target = None if self._destination is None else self._destination.name
         with start_spark(master, self._verb) as spark:
             from modcrypt.jobs.conversion import ConvertedFile
-            from modcrypt.spark.jobs.driver import convert_files
+            from modcrypt.spark.jobs.conversion import convert_files
 
             frame = convert_files(spark, self._source.name, target, **how)
             shown = frame
@@ -370,115 +358,3 @@ def _iterate_texts(value: object) -> Iterator[str]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _iterate_texts(item)
-
-
-def digest_of(parameters: dict[str, Any]) -> str:
-    """Return a digest of typed options that distinguishes runs without storing the options.
-
-    A policy or key file counts by its content, not by its path.
-    """
-    fingerprints = {
-        name: _fingerprint_value(value)
-        for name, value in parameters.items()
-        if name not in _NOT_RECORDED
-    }
-    return hashlib.sha256(json.dumps(fingerprints, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _fingerprint_value(value: Any) -> Any:
-    """Return an option's value, in which the hashed content of files replaces their names."""
-    if isinstance(value, tuple):
-        return [_fingerprint_value(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    before, reference, path = value.rpartition("file:")
-    path = os.path.expanduser(path if reference else value)
-    if reference and not before.endswith(
-        "="
-    ):  # a keyring, whose content changes with every rotation
-        return ["file:", os.path.realpath(path)]
-    try:
-        with open(path, "rb") as file:
-            return [before, hashlib.sha256(file.read(_MAX_FINGERPRINT_BYTES)).hexdigest()]
-    except (OSError, ValueError):
-        return value
-
-
-_MAX_FINGERPRINT_BYTES = 4 << 20  # read from a file that an option names
-
-# --- the report ----------------------------------------------------------------------------------
-
-
-class _Report:
-    """Results of a run, as they are told to the user, the same here and on Spark."""
-
-    def __init__(self, verb: Verb, dry_run: bool, as_json: bool, arguments: Sequence[str]) -> None:
-        from modcrypt.jobs.conversion import DONE
-
-        self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run
-        self.as_json, self._arguments = as_json, arguments
-        self._started = time.perf_counter()
-        self._counts, self._notes = Counter[str](), Counter[str]()
-        self._codes, self._size = set[int](), 0
-        self._failures: list[tuple[str, str, str]] = []
-
-    @property
-    def files(self) -> int:
-        """The number of files that were counted."""
-        return self._counts.total()
-
-    def count(self, file: ConvertedFile) -> None:
-        """Count one file."""
-        self.add(file.result, file.code, file.message, 1, file.bytes_in or 0)
-
-    def add(self, result: str, code: int, message: str, count: int, size: int) -> None:
-        """Count files with the same result."""
-        self._counts["failed" if code else result] += count
-        if code:
-            self._codes.add(code)
-        if result in (self._done, "planned"):
-            self._size += size
-        if result == self._done and message:
-            self._notes[message] += count
-
-    def show(self, file: ConvertedFile) -> None:
-        """Print the line of one file, or keep what `finish` prints of it."""
-        message = show(file.result, file.message, self._arguments) if file.failed else file.message
-        if self.as_json:
-            print_line(json.dumps({**file.fields(), "message": message}))
-        elif file.failed:
-            self._failures.append((file.path, file.result, message))
-        elif file.result == "planned":
-            where = "" if file.destination == file.path else f" to {file.destination}"
-            print_line(printable(f"would {self._verb} {file.path}{where}"))
-
-    def finish(self, files: int) -> int:
-        """Print the totals; return the exit code.
-
-        Args:
-            files: Number of files, with those that were not begun.
-        """
-        counts = self._counts
-        counts["not begun"] = files - self.files
-        names = (self._done, "current", "planned", "failed", "not begun")
-        if self.as_json:
-            totals = {name.replace(" ", "_"): counts[name] for name in names}
-            seconds = round(time.perf_counter() - self._started, 6)
-            more = {"source_bytes": self._size, "dry_run": self._dry_run, "seconds": seconds}
-            print_line(json.dumps({"files": files, **totals, **more}))
-            return common_code(self._codes)
-        if self._failures:
-            print_line(format_table(("file", "error", "message"), self._failures, left=(0, 1, 2)))
-            if counts["failed"] > len(self._failures):
-                print_line(f"and {counts['failed'] - len(self._failures)} more")
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        for note, count in self._notes.items():
-            click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
-        words = {"planned": f"to {self._verb}"}
-        text = ", ".join(
-            f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
-        )
-        of_size = f"; {format_size(self._size)}" if self._size else ""
-        print_line(f"{format_count(files, 'file')}: {text}{of_size}")
-        return common_code(self._codes)

@@ -106,8 +106,7 @@ def inspect(
 def _inspect_each(
     files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
 ) -> Iterator[tuple[File, Inspection | Failure]]:
-    from modcrypt.io.threads import usable_cores
-    from modcrypt.jobs.engine import map_files
+    from modcrypt.io.threads import in_threads, usable_cores
 
     def inspect_file(file: File) -> Inspection | Failure:
         try:
@@ -116,7 +115,7 @@ def _inspect_each(
             return explain(error, ())
 
     with files_bar("Inspecting") as bar:
-        inspected = map_files(inspect_file, files, threads=jobs or usable_cores())
+        inspected = in_threads(inspect_file, files, jobs or usable_cores())
         for file, inspection in zip(files, inspected, strict=True):
             bar(len(files))
             yield file, inspection

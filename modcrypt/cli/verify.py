@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.batch import digest_of, files_options, record_option
+from modcrypt.cli.batch import files_options, record_option
 from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
     accept_option,
     decryption_options,
@@ -203,19 +204,7 @@ def _verify_one(
             regions=page.out is not None,
         )
     page.write(verification)
-    code = _exit_code(verification, [verification], strict)
-    if as_json:
-        seconds = round(time.perf_counter() - started, 6)
-        print_line(json.dumps({**_verification_fields(verification), "seconds": seconds}))
-        return code
-    if verification.findings:
-        print_line(_format_findings([(None, finding) for finding in verification.findings]))
-    _print_unauthenticated((None, note) for note in verification.not_authenticated)
-    print_line(
-        f"{printable(verification.name)}: "
-        f"{_verdict([verification], verification.findings, verification.complete)}"
-    )
-    return code
+    return _print_result(verification, [verification], strict, as_json, started)
 
 
 def _verify_all(
@@ -225,48 +214,43 @@ def _verify_all(
     from modcrypt.parquet.verify.dataset_verification import verify_dataset
 
     started = time.perf_counter()
-
     with progress_bar("Verifying", sum(file.size for file in files)) as progress:
         verification = verify_dataset(
             [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
         )
-    code = _exit_code(verification, verification.files, strict)
+    return _print_result(verification, verification.files, strict, as_json, started)
+
+
+def _print_result(
+    result: Verification | DatasetVerification, files: Sequence[Verification], strict: bool,
+    as_json: bool, started: float,
+) -> int:  # fmt: skip
+    """Print what was found in one file, or in files and by comparing them; return the exit code."""
+    several = not any(file is result for file in files)
     seconds = round(time.perf_counter() - started, 6)
+    code = _exit_code(result, files, strict)
     if as_json:
-        _print_set_as_json(verification, seconds)
+        for file in files:
+            more = {} if several else {"seconds": seconds}
+            print_line(json.dumps({**_verification_fields(file), **more}))
+        if several:
+            _print_totals(
+                files=len(files), ok=result.ok, complete=result.complete, num_rows=result.num_rows,
+                findings=result.findings, notes=result.not_authenticated, seconds=seconds,
+            )  # fmt: skip
         return code
-    findings: list[tuple[str | None, Finding]] = [
-        (file.name, finding) for file in verification.files for finding in file.findings
-    ]
-    findings += [(None, finding) for finding in verification.findings]
+    named = [(file.name if several else None, file) for file in files]
+    findings = [(name, found) for name, file in named for found in file.findings]
+    notes = [(name, note) for name, file in named for note in file.not_authenticated]
+    if several:
+        findings += [(None, found) for found in result.findings]
+        notes += [(None, note) for note in result.not_authenticated]
     if findings:
         print_line(_format_findings(findings))
-    _print_unauthenticated(
-        [
-            *((file.name, note) for file in verification.files for note in file.not_authenticated),
-            *((None, note) for note in verification.not_authenticated),
-        ]
-    )
-    everything = [finding for _, finding in findings]
-    print_line(
-        f"{len(verification.files)} files: "
-        f"{_verdict(verification.files, everything, verification.complete)}"
-    )
+    _print_unauthenticated(notes)
+    what = f"{len(files)} files" if several else printable(files[0].name)
+    print_line(f"{what}: {_verdict(files, [found for _, found in findings], result.complete)}")
     return code
-
-
-def _print_set_as_json(verification: DatasetVerification, seconds: float) -> None:
-    for file in verification.files:
-        print_line(json.dumps(_verification_fields(file)))
-    _print_totals(
-        files=len(verification.files),
-        ok=verification.ok,
-        complete=verification.complete,
-        num_rows=verification.num_rows,
-        findings=verification.findings,
-        notes=verification.not_authenticated,
-        seconds=seconds,
-    )
 
 
 def _print_totals(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -42,9 +42,17 @@ def check_threads(threads: int | None) -> None:
 
 
 def in_threads(
-    work: Callable[[T], R], items: Iterable[T], threads: int, name: str = "modcrypt"
-) -> Iterator[R]:
-    """Apply a function to items in threads; yield the results in the order of the items."""
+    work: Callable[[T], R],
+    items: Iterable[T],
+    threads: int,
+    name: str = "modcrypt",
+    stop: Callable[[], object] = lambda: None,
+) -> Generator[R]:
+    """Apply a function to items in threads; yield the results in the order of the items.
+
+    If the generator is closed early, items that are not started are left. `stop` is called at the
+    end, also for an exception, before threads are waited for.
+    """
     pool = ThreadPoolExecutor(threads, name)
     waiting: deque[Future[R]] = deque()
     try:
@@ -55,6 +63,7 @@ def in_threads(
         while waiting:
             yield waiting.popleft().result()
     finally:
+        stop()
         pool.shutdown(cancel_futures=True)
 
 

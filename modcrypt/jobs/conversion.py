@@ -30,7 +30,7 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.rewrite.changes import Change
 
 if TYPE_CHECKING:  # each command loads what it needs
-    from modcrypt.jobs.idempotence import Difference, NewKeys
+    from modcrypt.jobs.idempotence import Difference
     from modcrypt.jobs.run_record import ConversionRecord
 
 Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
@@ -404,67 +404,17 @@ class Conversion:
         Raises:
             ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
         """
-        from modcrypt.jobs.idempotence import (
-            Difference,
-            NewKeys,
-            find_plaintext_difference,
-            is_newer,
-            plan_change,
-            read_decrypted_shape,
-            read_plain_shape,
-        )
+        from modcrypt.jobs.idempotence import find_difference
 
-        new = None if self.encryption is None else NewKeys(self.encryption)
-        if self.destination is None:
-            return self._find_difference_in_place(target, new)
-        _check_apart(source, target)
-        if not is_newer(target, source):
-            return Difference("it is older than its source")
-        if self.verb in ("mask", "share"):
-            shape, new = plan_change(source, target, self._decryption, self.change, new)
-            return new.find_difference(target, shape)
-        shape = (
-            read_plain_shape(source)
-            if self.decryption is None
-            else read_decrypted_shape(source, self.decryption)
-        )
-        return (
-            find_plaintext_difference(target, shape)
-            if new is None
-            else new.find_difference(target, shape)
-        )
-
-    def _find_difference_in_place(self, place: Place, new: NewKeys | None) -> Difference | None:
-        from modcrypt.jobs.idempotence import (
-            ExpectedMasks,
-            find_open_difference,
-            find_plaintext_difference,
-        )
-
-        masked = ExpectedMasks(self.change) if self.verb == "mask" else None
-        if new is not None:
-            return new.find_difference(place, masked)
-        if masked is not None:
-            return find_open_difference(place, self._decryption, masked)
-        return find_plaintext_difference(place, None)
+        return find_difference(
+            source, target, encryption=self.encryption, decryption=self.decryption,
+            change=self.change if self.verb in ("mask", "share") else None,
+            in_place=self.destination is None,
+        )  # fmt: skip
 
 
 def _is_in(name: str, groups: Iterable[str]) -> bool:
     return any(name == group or name.startswith(f"{group}.") for group in groups)
-
-
-def _check_apart(source: Place, destination: Place) -> None:
-    """Check that a destination is not the same file as its source.
-
-    Raises:
-        OSError: A link makes them the same file.
-    """
-    if source.resolve() == destination.resolve():
-        raise OSError(
-            errno.EINVAL,
-            "destination is a link to the source; choose another destination",
-            destination.path,
-        )
 
 
 def _local_size(place: Place) -> int | None:

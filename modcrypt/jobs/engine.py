@@ -6,13 +6,13 @@ On Spark, each task runs the same job in threads on its share of the files.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from modcrypt.fork_safety import fork_safe
+from modcrypt.io.threads import in_threads
 
 Progress: TypeAlias = Callable[[int], None]
 """Function to call with the number of bytes of one file that are done."""
@@ -53,32 +53,6 @@ class AbandonedError(Exception):
     """The run ends, and an unfinished file is left as it was."""
 
 
-def map_files(
-    work: Callable[[T], R],
-    files: Iterable[T],
-    *,
-    threads: int,
-    name: str = "modcrypt-files",
-    stop: Callable[[], object] = lambda: None,
-) -> Generator[R]:
-    """Yield the result of `work` for each file, in order; several are processed concurrently.
-
-    If the generator is closed early, files that are not started are left.
-
-    Args:
-        work: Function that processes one file; it returns errors of a file as results.
-        files: Files, or what `work` takes.
-        threads: Number of files processed concurrently.
-        name: Name prefix of the threads.
-        stop: Function called at the end, also for an exception, before threads are waited for.
-    """
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(threads, name))
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        stack.callback(stop)
-        yield from pool.map(work, files)
-
-
 def process_files(
     places: list[T],
     work: Callable[[T], R],
@@ -97,7 +71,7 @@ def process_files(
         progress: Function called in the calling thread with each result and the number of files.
     """
     results: list[R] = []
-    with closing(map_files(work, places, threads=threads or THREADS, name=name)) as mapped:
+    with closing(in_threads(work, places, threads or THREADS, name)) as mapped:
         for result in mapped:
             results.append(result)
             if progress is not None:

@@ -8,6 +8,7 @@ done the work.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -176,6 +177,59 @@ def find_plaintext_difference(place: Place, shape: Shape | None) -> Difference |
         return Difference(f"it is not a plaintext Parquet file: {error}")
     why = None if shape is None else shape.find_difference(actual)
     return None if why is None else Difference(why)
+
+
+def find_difference(
+    source: Place, target: Place, *, encryption: Encryption | None,
+    decryption: FileDecryptionProperties | None, change: Change | None, in_place: bool,
+) -> Difference | None:  # fmt: skip
+    """Return how an existing destination differs from a job's result; None if it does not.
+
+    Args:
+        source: Place of the source.
+        target: Place of the destination.
+        encryption: Properties of new files; None for plaintext, or with a change the file's own.
+        decryption: Properties that open the source; None for a plaintext source.
+        change: Change of columns; None for none.
+        in_place: Whether the destination is the source.
+
+    Raises:
+        ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
+    """
+    new = None if encryption is None else NewKeys(encryption)
+    if in_place:
+        masked = None if change is None else ExpectedMasks(change)
+        if new is not None:
+            return new.find_difference(target, masked)
+        if masked is not None and decryption is not None:
+            return find_open_difference(target, decryption, masked)
+        return find_plaintext_difference(target, None)
+    _check_apart(source, target)
+    if not is_newer(target, source):
+        return Difference("it is older than its source")
+    if change is not None and decryption is not None:
+        shape, new = plan_change(source, target, decryption, change, new)
+    elif decryption is not None:
+        shape = read_decrypted_shape(source, decryption)
+    else:
+        shape = read_plain_shape(source)
+    if new is None:
+        return find_plaintext_difference(target, shape)
+    return new.find_difference(target, shape)
+
+
+def _check_apart(source: Place, destination: Place) -> None:
+    """Check that a destination is not the same file as its source.
+
+    Raises:
+        OSError: A link makes them the same file.
+    """
+    if source.resolve() == destination.resolve():
+        raise OSError(
+            errno.EINVAL,
+            "destination is a link to the source; choose another destination",
+            destination.path,
+        )
 
 
 # --- masks ---------------------------------------------------------------------------------------

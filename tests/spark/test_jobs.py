@@ -25,9 +25,8 @@ import modcrypt as mc
 from modcrypt.jobs.listing import File, Folder, list_tables
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
-from modcrypt.spark.jobs.conversion import TableConversion
-from modcrypt.spark.jobs.driver import check_first_files
-from modcrypt.spark.jobs.file_work import RotationJob
+from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
+from modcrypt.spark.jobs.key_jobs import RotationJob
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
     encrypt_table,

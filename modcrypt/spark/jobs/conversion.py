@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from modcrypt.errors import IntegrityError, KeyRetrievalError, KmsUnavailableError, ModcryptError
 from modcrypt.jobs.conversion import Conversion, Verb
-from modcrypt.jobs.listing import File, Folder, MakeFilesystem
+from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, list_tables
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.settings import Settings
+from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.spark.jobs.file_work import Job, Row
+from modcrypt.spark.jobs.driver import (
+    BYTES_PER_TASK,
+    FILES_PER_TASK,
+    PROBED_FILES,
+    check_settings,
+    report_of,
+)
+from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Job, Row
 
-_TEXT, _LONG = pa.string(), pa.int64()
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +66,14 @@ class TableConversion(Job):
 
     schema = pa.schema(
         [
-            ("path", _TEXT), ("destination", _TEXT), ("result", _TEXT), ("failed", pa.bool_()),
-            ("bytes_in", _LONG), ("bytes_out", _LONG), ("seconds", pa.float64()),
-            ("message", _TEXT), ("code", pa.int32()),
+            ("path", TEXT), ("destination", TEXT), ("result", TEXT), ("failed", FLAG),
+            ("bytes_in", LONG), ("bytes_out", LONG), ("seconds", REAL),
+            ("message", TEXT), ("code", INT),
             ("module", pa.struct([
-                ("type", _TEXT), ("row_group", _LONG), ("column", _LONG), ("path", _TEXT),
-                ("page", _LONG),
+                ("type", TEXT), ("row_group", LONG), ("column", LONG), ("path", TEXT),
+                ("page", LONG),
             ])),
-            ("columns", pa.map_(_TEXT, pa.list_(_TEXT))), ("worker", _TEXT),
+            ("columns", pa.map_(TEXT, TEXTS)), ("worker", TEXT),
         ]
     )  # fmt: skip
 
@@ -117,3 +129,76 @@ class TableConversion(Job):
         target = None if self.destination is None else Folder(self.destination)
         conversion = Conversion(verb=self.verb, source=source, destination=target)
         return conversion.make_failure(file, error).row()
+
+
+def convert_files(
+    spark: SparkSession, source: Any, destination: Any, *, files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK, **how: Any,
+) -> DataFrame:  # fmt: skip
+    """Convert the files of a folder, after the checks that need no executor; return the report.
+
+    Args:
+        spark: Spark session.
+        source: Folder of the source files.
+        destination: Folder of the converted files; None to replace the source files.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
+        how: Further attributes of the `TableConversion`.
+
+    Raises:
+        ValueError, TypeError, KeyRetrievalError, IntegrityError, OSError: As in `encrypt_table`.
+    """
+    for name in ("decryption", "encryption"):
+        if how.get(name) is not None:
+            check_settings(how[name])
+    make = how.get("filesystem")
+    folder = Folder.at(source, make)
+    if not folder.is_folder:
+        exists = folder.place.stamp() is not None
+        kind = NotADirectoryError if exists else FileNotFoundError
+        number = errno.ENOTDIR if exists else errno.ENOENT
+        raise kind(number, os.strerror(number), folder.name)
+    target = None if destination is None else Folder.at(destination, make)
+    if target is not None:
+        check_apart(folder, target)
+    job = TableConversion(
+        source=folder.name, destination=None if target is None else target.name, **how
+    )
+    # A copy omits files that a write note hides from readers, as it would have no such note.
+    files = list_tables([folder], as_read=target is not None)
+    check_first_files(job, files)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+
+def check_first_files(job: TableConversion, files: Sequence[File]) -> None:
+    """Plan the work on the first files, so that wrong settings fail before anything is done.
+
+    Errors of single files are left to the tasks, which report them as rows.
+
+    Raises:
+        ValueError: A file lacks named columns, or two files would have the same AAD prefix.
+        KeyRetrievalError: Keys can't be retrieved or wrapped.
+        IntegrityError: The settings open none of the first files.
+    """
+    conversion = job.open(None if job.filesystem is None else job.filesystem())
+    if job.encryption is not None:
+        job.encryption.check_distinct(conversion.target(file.name) for file in files)
+    errors: list[ModcryptError] = []
+    first = files[:PROBED_FILES]
+    for file in first:
+        try:
+            conversion.check(file)
+            break
+        except KmsUnavailableError:
+            raise
+        except (KeyRetrievalError, IntegrityError) as error:
+            errors.append(error)
+        except (ModcryptError, OSError):
+            pass
+    # In place, the first files may be converted already and no longer open with the old keys.
+    if len(errors) == len(first) and job.destination is not None:
+        raise errors[0]
+    new = conversion.encryption
+    if is_keyed(new) and not job.dry_run:  # have the key service wrap keys once
+        target = Folder(conversion.target(files[0].name), conversion.source.filesystem)
+        new.for_file(target.place)

@@ -39,7 +39,7 @@ from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.jobs.engine import map_files
+from modcrypt.io.threads import in_threads
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.kms.settings import Settings
@@ -247,7 +247,7 @@ class TableRekeyJob:
             }  # fmt: skip
 
         in_store = any(place.filesystem is not None for place in locations.folders.values())
-        return list(map_files(process_item, items, threads=IN_STORE if in_store else ON_DISK))
+        return list(in_threads(process_item, items, IN_STORE if in_store else ON_DISK))
 
     def _make_locations(self) -> Locations:
         filesystem = None if self.filesystem is None else self.filesystem()

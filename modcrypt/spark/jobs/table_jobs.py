@@ -23,15 +23,16 @@ from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import check_id
+from modcrypt.spark.jobs.conversion import convert_files
 from modcrypt.spark.jobs.driver import (
     ConversionOptions,
     JobOptions,
     check_settings,
-    convert_files,
     folders_of,
     run_job,
 )
-from modcrypt.spark.jobs.file_work import InspectionJob, RotationJob, ScanJob, VerificationJob
+from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
+from modcrypt.spark.jobs.key_jobs import RotationJob, ScanJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,96 @@
+"""The report of a run of a conversion: lines for files, and totals."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from modcrypt.cli.output.failures import show
+from modcrypt.cli.shared import format_table, print_line
+from modcrypt.errors import printable
+from modcrypt.jobs.failures import common_code
+from modcrypt.report.text import format_count, format_size
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.conversion import ConvertedFile, Verb
+
+
+class BatchReport:
+    """Results of a run, as they are told to the user, the same here and on Spark."""
+
+    def __init__(self, verb: Verb, dry_run: bool, as_json: bool, arguments: Sequence[str]) -> None:
+        from modcrypt.jobs.conversion import DONE
+
+        self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run
+        self.as_json, self._arguments = as_json, arguments
+        self._started = time.perf_counter()
+        self._counts, self._notes = Counter[str](), Counter[str]()
+        self._codes, self._size = set[int](), 0
+        self._failures: list[tuple[str, str, str]] = []
+
+    @property
+    def files(self) -> int:
+        """The number of files that were counted."""
+        return self._counts.total()
+
+    def count(self, file: ConvertedFile) -> None:
+        """Count one file."""
+        self.add(file.result, file.code, file.message, 1, file.bytes_in or 0)
+
+    def add(self, result: str, code: int, message: str, count: int, size: int) -> None:
+        """Count files with the same result."""
+        self._counts["failed" if code else result] += count
+        if code:
+            self._codes.add(code)
+        if result in (self._done, "planned"):
+            self._size += size
+        if result == self._done and message:
+            self._notes[message] += count
+
+    def show(self, file: ConvertedFile) -> None:
+        """Print the line of one file, or keep what `finish` prints of it."""
+        message = show(file.result, file.message, self._arguments) if file.failed else file.message
+        if self.as_json:
+            print_line(json.dumps({**file.fields(), "message": message}))
+        elif file.failed:
+            self._failures.append((file.path, file.result, message))
+        elif file.result == "planned":
+            where = "" if file.destination == file.path else f" to {file.destination}"
+            print_line(printable(f"would {self._verb} {file.path}{where}"))
+
+    def finish(self, files: int) -> int:
+        """Print the totals; return the exit code.
+
+        Args:
+            files: Number of files, with those that were not begun.
+        """
+        counts = self._counts
+        counts["not begun"] = files - self.files
+        names = (self._done, "current", "planned", "failed", "not begun")
+        if self.as_json:
+            totals = {name.replace(" ", "_"): counts[name] for name in names}
+            seconds = round(time.perf_counter() - self._started, 6)
+            more = {"source_bytes": self._size, "dry_run": self._dry_run, "seconds": seconds}
+            print_line(json.dumps({"files": files, **totals, **more}))
+            return common_code(self._codes)
+        if self._failures:
+            print_line(format_table(("file", "error", "message"), self._failures, left=(0, 1, 2)))
+            if counts["failed"] > len(self._failures):
+                print_line(f"and {counts['failed'] - len(self._failures)} more")
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        for note, count in self._notes.items():
+            click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
+        words = {"planned": f"to {self._verb}"}
+        text = ", ".join(
+            f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
+        )
+        of_size = f"; {format_size(self._size)}" if self._size else ""
+        print_line(f"{format_count(files, 'file')}: {text}{of_size}")
+        return common_code(self._codes)

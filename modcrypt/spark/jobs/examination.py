@@ -1,0 +1,132 @@
+"""Verification and inspection of files as jobs of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from modcrypt.jobs.failures import describe_inspection, describe_verification
+from modcrypt.jobs.listing import File, MakeFilesystem, place_at
+from modcrypt.kms.settings import Settings
+from modcrypt.parquet.verify.dataset_verification import verify_place
+from modcrypt.parquet.verify.file_verification import CheckedFile, verify_source
+from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
+from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Job, Row
+
+_FINDINGS = pa.list_(
+    pa.struct(
+        [
+            ("word", TEXT), ("severity", TEXT), ("message", TEXT), ("module", TEXT),
+            ("start", LONG), ("end", LONG),
+        ]
+    )
+)  # fmt: skip
+_NOT_AUTHENTICATED = pa.list_(
+    pa.struct([("what", TEXT), ("path", TEXT), ("why", TEXT), ("word", TEXT), ("by_design", FLAG)])
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationJob(Job):
+    """A job that verifies files as far as the keys allow, also without keys."""
+
+    settings: Settings | None
+    filesystem: MakeFilesystem | None = None
+
+    schema = pa.schema(
+        [
+            ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("complete", FLAG),
+            ("encrypted", FLAG), ("rows", LONG), ("modules", LONG),
+            ("authenticated_bytes", LONG), ("bytes_in", LONG), ("file_unique", TEXT),
+            ("findings", _FINDINGS), ("not_authenticated", _NOT_AUTHENTICATED),
+            ("aad_prefix_hex", TEXT), ("seconds", REAL), ("message", TEXT), ("code", INT),
+            ("details", TEXT), ("worker", TEXT),
+        ]
+    )  # fmt: skip
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Return a row for each verified file."""
+        properties = None if self.settings is None else self.settings.decryption()
+
+        def verify(file: File) -> Row:
+            place = place_at(file.name, filesystem)
+            return self._describe(
+                file,
+                verify_place(place, lambda source: verify_source(source, properties, threads=1)),
+            )
+
+        return self.process_each(files, verify, filesystem)
+
+    def _describe(self, file: File, checked: CheckedFile) -> Row:
+        result, aad = checked.verification, checked.aad
+        fault = next((found for found in result.findings if found.severity == "fault"), None)
+        findings = [
+            {**asdict(finding), "module": None if finding.module is None else str(finding.module)}
+            for finding in result.findings
+        ]
+        return self.make_row(
+            file,
+            describe_verification(result),
+            result=fault.word if fault else "authentic" if result.complete else "partial",
+            failed=fault is not None,
+            file_unique=aad.unique.hex() if aad.unique else None,
+            aad_prefix_hex=aad.prefix.hex() if aad.prefix else None,
+            findings=findings,
+            message=fault.message if fault else "",
+        )
+
+
+# --- inspection ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectionJob(Job):
+    """A job that inspects files with or without keys; it opens no pages."""
+
+    settings: Settings | None
+    filesystem: MakeFilesystem | None = None
+
+    schema = pa.schema(
+        [
+            ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("encrypted", FLAG),
+            ("footer_mode", TEXT), ("footer_authenticated", FLAG), ("algorithm", TEXT),
+            ("footer_key", TEXT), ("aad_prefix", TEXT), ("stores_aad_prefix", FLAG),
+            ("needs_aad_prefix", FLAG), ("aad_file_unique_size", LONG), ("created_by", TEXT),
+            ("writer", TEXT), ("rows", LONG), ("row_groups", LONG), ("columns", LONG),
+            ("encrypted_columns", LONG), ("opened_columns", LONG),
+            ("plaintext_columns", TEXTS), ("key_value_metadata", TEXTS), ("leaks", TEXTS),
+            ("hidden", TEXTS), ("quirks", TEXTS), ("kms_unavailable", FLAG),
+            ("bytes_in", LONG), ("message", TEXT), ("code", INT), ("details", TEXT),
+            ("worker", TEXT),
+        ]
+    )  # fmt: skip
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Return a row for each inspected file."""
+        properties = None if self.settings is None else self.settings.decryption()
+
+        def inspect(file: File) -> Row:
+            result = inspect_parquet(file.name, properties, filesystem=filesystem)
+            return self._describe(file, result)
+
+        return self.process_each(files, inspect, filesystem)
+
+    def _describe(self, file: File, result: Inspection) -> Row:
+        """Return the inspection as a row, with its columns summarised."""
+        columns = result.columns
+        counts: dict[str, Any] = {"columns": None}  # the columns are hidden
+        if columns is not None:
+            plain = [column.path for column in columns if column.key is None]
+            counts = {
+                "columns": len(columns),
+                "encrypted_columns": len(columns) - len(plain),
+                "opened_columns": sum(column.has_key is True for column in columns),
+                "plaintext_columns": plain,
+            }
+        return self.make_row(
+            file, describe_inspection(result), result="inspected", failed=False,
+            footer_key=str(result.footer_key), **counts,
+        )  # fmt: skip
