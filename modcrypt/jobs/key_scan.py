@@ -100,14 +100,24 @@ def scan_keys(
     Raises:
         FileNotFoundError: `where` does not exist.
     """
+    properties = resolve_decryption(tools, decryption)
+    keys = _scan_files(list_files(where, filesystem), properties)
+    return _mark_destroyed_keys(keys, None if tools is None else tools.client)
+
+
+def resolve_decryption(
+    tools: KeyTools | None, decryption: AnyDecryption | None
+) -> FileDecryptionProperties | None:
+    """Return the properties that decrypt footers; None without tools and properties.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+    """
     if not isinstance(tools, KeyTools | None):
         raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is not None:
-        decryption = as_decryption(decryption)
-    elif tools is not None:
-        decryption = tools.decryption(algorithms=ALGORITHMS)  # no page is opened
-    keys = _scan_files(list_files(where, filesystem), decryption)
-    return _mark_destroyed_keys(keys, None if tools is None else tools.client)
+        return as_decryption(decryption)
+    return None if tools is None else tools.decryption(algorithms=ALGORITHMS)  # no page is opened
 
 
 def _mark_destroyed_keys(

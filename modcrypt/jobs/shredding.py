@@ -36,6 +36,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
+from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.run_record import RunRecord, list_files_except, run_recorded
 from modcrypt.jobs.shredding_choice import (
     Chosen,
@@ -49,10 +50,8 @@ from modcrypt.kms.key_tools import KeyTools, file_event
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
-    ALGORITHMS,
     AnyDecryption,
     FileDecryptionProperties,
-    as_decryption,
 )
 from modcrypt.pkmt1.external import FOOTER_KEY, place_with_store, read_store_at, store_of
 from modcrypt.pkmt1.material import (
@@ -179,21 +178,6 @@ def shred_keys(
     if tools is not None and not dry_run:
         tools.wrapper.forget()  # cached keys would keep opening the shredded data
     return results
-
-
-def resolve_decryption(
-    tools: KeyTools | None, decryption: AnyDecryption | None
-) -> FileDecryptionProperties | None:
-    """Return the properties that decrypt footers; None without tools and properties.
-
-    Raises:
-        TypeError: An argument has a wrong type.
-    """
-    if not isinstance(tools, KeyTools | None):
-        raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
-    if decryption is not None:
-        return as_decryption(decryption)
-    return None if tools is None else tools.decryption(algorithms=ALGORITHMS)  # no page is opened
 
 
 # --- file types and external key material --------------------------------------------------------

@@ -23,6 +23,7 @@ from modcrypt.pkmt1.material import (
     try_decode_metadata,
     write_of,
 )
+from modcrypt.report.json_fields import json_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,7 @@ class Criteria:
 
     def fields(self) -> dict[str, Any]:
         """Return the selection as JSON values."""
-        return {
-            "columns": list(self.columns),
-            "master_keys": list(self.master_keys),
-            "everything": self.everything,
-        }
+        return json_fields(self)
 
 
 def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: bool) -> Criteria:

@@ -20,7 +20,8 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import process_files
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.shredding import REMAINS, is_ags1, resolve_decryption
+from modcrypt.jobs.key_scan import resolve_decryption
+from modcrypt.jobs.shredding import REMAINS, is_ags1
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
