@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,11 +35,15 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, Plan, plan_encryption
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
+
+if TYPE_CHECKING:
+    import polars
 
 ROW_GROUP_ROWS = 1 << 20
 """Default number of rows of a row group, as in PyArrow."""
@@ -63,7 +67,7 @@ _UNSUPPORTED_OPTIONS = {
 
 
 def write_table(
-    table: pa.Table,
+    table: pa.Table | polars.DataFrame,
     where: Destination,
     encryption: AnyEncryption,
     *,
@@ -73,12 +77,16 @@ def write_table(
     threads: int | None = None,
     **options: Any,
 ) -> None:
-    """Write an Arrow table as an encrypted Parquet file (PME 4, 5).
+    """Write an Arrow table or a Polars frame as an encrypted Parquet file (PME 4, 5).
 
-    The file has the same pages, row groups and statistics as with `pyarrow.parquet.write_table`.
+    From a table, the file has the same pages, row groups and statistics as with
+    `pyarrow.parquet.write_table`.
+    From a frame, it has the types and pages that Polars writes. Polars knows the options
+    `compression`, `compression_level`, `data_page_size` and `write_statistics`; with any other
+    option, or with `threads=1`, the frame is converted and PyArrow encodes it.
 
     Args:
-        table: Table to write.
+        table: Table or frame to write.
         where: Path, URL or writable binary file object. A file at a path or URL appears complete or
             not at all.
         encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
@@ -99,10 +107,24 @@ def write_table(
             4.4.2).
         KeyExhaustedError: A key has been used for 2**32 encryptions.
         pyarrow.ArrowException: PyArrow cannot encode the table.
+        polars.exceptions.PolarsError: Polars cannot encode the frame.
         FileExistsError, OSError: The file system reports an error.
     """
+    if is_frame(table):
+        polars_names = polars_options(options)
+        if polars_names is not None and threads != 1:
+            size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
+            _check_row_group_count(-(-table.height // size))
+            write_frame(
+                table, where, encryption, polars_names, row_group_size=size,
+                encoded_together=ENCODED_TOGETHER, filesystem=filesystem, overwrite=overwrite,
+                threads=_choose_threads(threads),
+            )  # fmt: skip
+            return
+        table = table.to_arrow()
     if not isinstance(table, pa.Table):
-        raise TypeError(f"table must be a pyarrow.Table, not {type(table).__name__}")
+        kind = type(table).__name__
+        raise TypeError(f"table must be a pyarrow.Table or polars.DataFrame, not {kind}")
     if threads is None and table.nbytes <= WORTH_A_THREAD:
         threads = 1
     with ParquetWriter(
@@ -152,8 +174,7 @@ class ParquetWriter:
         for name in _UNSUPPORTED_OPTIONS.keys() & options.keys():
             raise TypeError(f"option {name} is not supported: {_UNSUPPORTED_OPTIONS[name]}")
         _check_option_names(options)
-        if threads is None:
-            threads = min(usable_cores(), MAX_THREADS)
+        threads = _choose_threads(threads)
         self._threads = threads
         self._row_group_size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
         self._schema, self._options = schema, options
@@ -204,7 +225,7 @@ class ParquetWriter:
             self._flush()
             # PyArrow writes an empty row group for an empty table.
             starts = range(0, max(table.num_rows, 1), size)
-            self._check_row_group_count(len(starts))
+            _check_row_group_count(self._row_group_count + len(starts))
             for start in starts:
                 self._begin_row_group(table.slice(start, size))
             self._encode_small()
@@ -351,18 +372,9 @@ class ParquetWriter:
             batches, self._batches = self._batches, _Batches()
             self._begin_row_group(pa.Table.from_batches(batches.batches))
 
-    def _check_row_group_count(self, more: int) -> None:
-        """Raise LimitError for too many row groups, before the first of them is encoded."""
-        if self._row_group_count + more > MAX_ROW_GROUPS:
-            raise LimitError(
-                f"a file can have at most {MAX_ROW_GROUPS} row groups, because their ordinals are "
-                f"int16 (PME 4.4.2); this file would have {self._row_group_count + more}; write "
-                "larger ones"
-            )
-
     def _begin_row_group(self, rows: pa.Table) -> None:
         """Add a row group to those that are encoded next."""
-        self._check_row_group_count(1)
+        _check_row_group_count(self._row_group_count + 1)
         self._row_group_count += 1
         self._small.append(rows)
         self._small_size += rows.nbytes
@@ -474,6 +486,19 @@ def _encode(
 def _format_fields(schema: pa.Schema) -> str:
     """Format a schema without its metadata, which is encrypted in the file."""
     return str(schema.to_string(show_schema_metadata=False, show_field_metadata=False))
+
+
+def _check_row_group_count(count: int) -> None:
+    """Raise LimitError for too many row groups, before the first of them is encoded."""
+    if count > MAX_ROW_GROUPS:
+        raise LimitError(
+            f"a file can have at most {MAX_ROW_GROUPS} row groups, because their ordinals are "
+            f"int16 (PME 4.4.2); this file would have {count}; write larger ones"
+        )
+
+
+def _choose_threads(threads: int | None) -> int:
+    return min(usable_cores(), MAX_THREADS) if threads is None else threads
 
 
 def _choose_row_group_size(row_group_size: int | None, default: int) -> int:
