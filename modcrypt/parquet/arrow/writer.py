@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 1 << 20
 """Default number of rows of a row group, as in PyArrow."""
 
+FRAME_ROW_GROUP_ROWS = 1 << 18
+"""Default number of rows of a row group that Polars encodes, as in Polars."""
+
 MAX_ROW_GROUP_ROWS = 64 << 20
 """Maximum number of rows of a row group, as in PyArrow."""
 
@@ -91,7 +94,7 @@ def write_table(
             not at all.
         encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
             `KeyTools.encryption`, which makes fresh keys for the file.
-        row_group_size: Number of rows of a row group, 1 Mi by default.
+        row_group_size: Number of rows of a row group, by default 1 Mi, or 256 Ki if Polars encodes.
         filesystem: Filesystem of pyarrow or fsspec in which `where` is a path.
         overwrite: Replace an existing destination; if False, raise FileExistsError.
         threads: Number of row groups that are encoded at once; memory holds `threads + 1`. With 1,
@@ -113,7 +116,7 @@ def write_table(
     if is_frame(table):
         polars_names = polars_options(options)
         if polars_names is not None and threads != 1:
-            size = _choose_row_group_size(row_group_size, ROW_GROUP_ROWS)
+            size = _choose_row_group_size(row_group_size, FRAME_ROW_GROUP_ROWS)
             _check_row_group_count(-(-table.height // size))
             write_frame(
                 table, where, encryption, polars_names, row_group_size=size,

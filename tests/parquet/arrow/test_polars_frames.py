@@ -77,6 +77,13 @@ def test_polars_reads_the_file_with_its_own_decryption(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "a", decryption=decryption).equals(numbers(5000))
 
 
+def test_row_groups_have_polars_size_by_default() -> None:
+    frame = pl.DataFrame({"n": range((1 << 18) + 1)})
+    metadata = mc.ParquetFile(write_file(frame), READER).metadata
+    sizes = [metadata.row_group(r).num_rows for r in range(metadata.num_row_groups)]
+    assert sizes == [1 << 18, 1]
+
+
 @pytest.mark.parametrize("together", [1, 1 << 20])
 @pytest.mark.parametrize("threads", [None, 2, 3])
 def test_row_groups_have_the_requested_sizes_in_order(
