@@ -156,6 +156,8 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
         (0, ("decrypt", *keys[:2], "--on-missing-key", "drop", "out", "back")),
         (2, ("decrypt", "--key-file", "o.key", "moved", "plain")),
         (0, ("decrypt", "--key-file", "o.key", "--in-place", "moved")),
+        (0, ("encrypt", "--key-file", "o.key", "--in-place", "back")),
+        (0, ("rekey", "--key-file", "o.key", "--new-key-file", "h.key", "--in-place", "shared")),
     ]
     for code, command in commands:
         named = [str(part) for part in command]
@@ -272,6 +274,7 @@ def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
     both = (*KMS, "--master-key", "kc")  # the URI says that all is under kf
     result = run("keys", "rotate", *both, "--key", "kf", "out")
     assert result.stdout.endswith("3 files: 3 rotated; 3 keys\n")
+    assert run("keys", "rotate", *both, "out").stdout == "3 files: 3 current; 0 keys\n"
     found = lines(run("keys", "scan", *both, "out", "--json"))
     assert {(row["master_key_id"], row["version"]) for row in found} == {("kf", "2"), ("kc", "1")}
     assert len(found) == 6
