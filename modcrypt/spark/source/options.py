@@ -85,12 +85,16 @@ class ReadOptions:
         filters: Filters for rows: alternatives, each a conjunction of terms.
         split_bytes: Maximum input of a task: several tasks read a larger file, and one task reads
             several smaller files.
+        max_files: Maximum number of files of a stream's batch; None for no limit.
+        ignore_missing: Whether a stream skips files that no longer exist.
     """
 
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     filters: Alternatives = ()
     split_bytes: int = SPLIT_BYTES
+    max_files: int | None = None
+    ignore_missing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,8 @@ def read_options(
         columns=columns,
         filters=given.filters(),
         split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
+        max_files=given.number("maxFilesPerTrigger"),
+        ignore_missing=given.flag("ignoreMissingFiles"),
     )
 
 

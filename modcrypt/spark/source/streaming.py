@@ -85,15 +85,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> FolderStrea
     settings, read = read_options(options, READ_OPTIONS)
     if len(read.paths) > 1:
         raise ValueError("path must be one folder to read a stream")
-    given = {name.lower(): value.strip().lower() for name, value in options.items()}
-    most = given.get("maxfilespertrigger")
-    if most is not None and not re.fullmatch(r"[1-9][0-9]{0,8}", most, re.ASCII):
-        raise ValueError("maxFilesPerTrigger must be a whole number, at least 1")
-    ignore = given.get("ignoremissingfiles", "false")
-    if ignore not in ("true", "false"):
-        raise ValueError("ignoreMissingFiles must be true or false")
-    limit = ReadAllAvailable() if most is None else ReadMaxFiles(int(most))
-    return FolderStream(settings, read, schema, limit, ignore_missing=ignore == "true")
+    return FolderStream(settings, read, schema)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TableStream:
@@ -131,22 +123,13 @@ _MARK = 12  # characters of base64: 72 bits
 class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of new files in a folder; picklable, it holds only paths and references to keys."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        options: ReadOptions,
-        schema: StructType,
-        limit: ReadLimit,
-        *,
-        ignore_missing: bool,
-    ) -> None:
+    def __init__(self, settings: Settings, options: ReadOptions, schema: StructType) -> None:
         (self._path,) = options.paths
         self._place = Place(*locate(self._path, None))
         if not is_dataset(self._path, None):
             raise NotADirectoryError(f"a stream reads a folder; {self._path} is not one")
         self._settings, self._options, self._schema = settings, options, schema
         self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
-        self._limit, self._ignore_missing = limit, ignore_missing
         self._until: frozenset[str] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
@@ -155,7 +138,8 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """Return the limit of the options."""
-        return self._limit
+        most = self._options.max_files
+        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Remember the current files; a later run reads later files."""
@@ -187,7 +171,7 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ValueError("these offsets do not belong to one batch of this source")
         statuses = self._read_statuses(end["files"])
         gone = [name for name in end["files"] if name not in statuses]
-        if gone and not self._ignore_missing:
+        if gone and not self._options.ignore_missing:
             raise FileNotFoundError(
                 f"{gone[0]} and {len(gone) - 1} more files of this batch no longer exist in "
                 f"{self._path}; restore them, or set the option ignoreMissingFiles"
