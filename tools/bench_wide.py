@@ -122,7 +122,7 @@ def reading(bench: Bench, path: Path, keys: Keys, title: str) -> Iterator[Row]:
 
 def open_modcrypt(path: Path, keys: Keys) -> None:
     file = mc.ParquetFile(path, keys.decryption)
-    _ = file.schema_arrow, file.metadata.num_rows
+    _ = file.schema_arrow, file.num_rows
 
 
 def open_pyarrow(path: Path, keys: Keys) -> None:
