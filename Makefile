@@ -12,7 +12,7 @@ LOCK := requirements-dev.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-random mutants lint native interpreted bench pipeline vectors lock audit clean
+.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -21,9 +21,13 @@ demo: $(VENV)/demo
 test: $(VENV)/dev
 	$(MAKE) --no-print-directory --jobs=2 lint check
 
-check: $(VENV)/dev
+check: $(VENV)/dev $(VENV)/spark.jsa
 	$(BIN)/python tools/vectors.py check
-	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
+
+# Tests that start a Spark of their own: clusters, Connect, programs that start Spark, the pipeline.
+test-slow: $(VENV)/dev $(VENV)/spark.jsa
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS)
 
 # Tests of random inputs, with fresh ones and more of them; `make test-random SEED=…` repeats a run.
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
@@ -85,6 +89,10 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml $(LOCK)
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@ $(VENV)/demo
+
+# About thirty JVMs with Spark start in a test run, each a third cheaper with its classes at hand.
+$(VENV)/spark.jsa: $(VENV)/dev
+	$(BIN)/python -m tests.support.spark.class_archive $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -17,6 +17,7 @@ pytest.register_assert_rewrite("tests.support")  # so that its failures show the
 from tests.support.java.jvm import SHORT_LIVED  # noqa: E402 (imports what is rewritten)
 from tests.support.randomness import SEED, examples  # noqa: E402 (as above)
 from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
+from tests.support.spark.class_archive import use_archive  # noqa: E402 (as above)
 
 __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
 
@@ -101,14 +102,16 @@ def cheap_passphrases() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def small_sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def small_sparks() -> Iterator[None]:
     """Have whatever starts Spark start a small one, unless it says otherwise."""
-    folder, java = tmp_path_factory.mktemp("spark-conf"), " ".join(SHORT_LIVED)
-    settings = {f"spark.{name}.extraJavaOptions": java for name in ("driver", "executor")}
-    settings |= {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    lines = [f"{name} {value}\n" for name, value in settings.items()]
-    (folder / "spark-defaults.conf").write_text("".join(lines))
+    java = " ".join([*SHORT_LIVED, *use_archive()])
+    settings = {
+        "executor.extraJavaOptions": java,
+        "sql.shuffle.partitions": "2",
+        "ui.enabled": "false",
+    }
+    options = " ".join(f'"-Dspark.{name}={value}"' for name, value in settings.items())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(folder))
+        patch.setenv("SPARK_SUBMIT_OPTS", f"{java} {options}")
         patch.setenv("SPARK_LAUNCHER_OPTS", java)  # the JVM that puts the command together
         yield

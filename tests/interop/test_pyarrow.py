@@ -158,7 +158,6 @@ READING = [encryption_of(case) for case in pairwise(**WAYS, **WRITER, **BLOOM)]
 WRITING = [encryption_of(case) for case in pairwise(**WAYS, **WRITER)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("codec", WRITER["codec"])
 def test_pyarrow_reads_what_we_encrypt(codec: str) -> None:
     for case in READING:
@@ -166,7 +165,6 @@ def test_pyarrow_reads_what_we_encrypt(codec: str) -> None:
             check_that_pyarrow_reads(case)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("codec", WRITER["codec"])
 def test_we_decrypt_what_pyarrow_encrypts_to_its_own_plaintext_file(codec: str) -> None:
     for case in WRITING:

@@ -819,7 +819,6 @@ def check_left(path: Path, *tables: pa.Table) -> pa.Table:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["write", "fail"])
 @pytest.mark.parametrize("there", [True, False], ids=["replacing", "fresh"])
 def test_whenever_the_process_is_killed_a_readable_file_is_left(

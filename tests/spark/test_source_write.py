@@ -335,6 +335,7 @@ def publish_and_kill(change: int, table: Path, messages: list[Written], overwrit
     return status != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
 def test_a_driver_that_is_killed_while_it_publishes_leaves_all_or_nothing(
     overwrite: bool, tmp_path: Path

@@ -150,6 +150,7 @@ def test_batches_have_as_many_files_as_asked_oldest_first(
     assert found == {0: list(range(20)), 1: list(range(20, 40)), 2: list(range(40, 50))}
 
 
+@pytest.mark.slow
 def test_a_batch_killed_before_its_checkpoint_is_not_written_twice(
     spark: Any, lake: Lake, options: dict[str, str], tmp_path: Path
 ) -> None:
