@@ -21,7 +21,7 @@ demo: $(VENV)/demo
 test: $(VENV)/dev
 	$(MAKE) --no-print-directory --jobs=2 lint check
 
-check: $(VENV)/dev $(VENV)/spark.jsa
+check: $(VENV)/collected
 	$(BIN)/python tools/vectors.py check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
@@ -90,7 +90,11 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@ $(VENV)/demo
 
-# About thirty JVMs with Spark start in a test run, each a third cheaper with its classes at hand.
+# One process compiles the tests, else each of several does so at the same time.
+$(VENV)/collected: $(VENV)/dev
+	$(BIN)/python -m pytest -qq --collect-only >$@
+
+# `make test-slow` starts about twenty JVMs with Spark, each a third cheaper with its classes at hand.
 $(VENV)/spark.jsa: $(VENV)/dev
 	$(BIN)/python -m tests.support.spark.class_archive $@
 

@@ -1,6 +1,6 @@
 """Test an installed modcrypt[cli] outside of the checkout; `.ci/run` does so with the built wheel.
 
-It only needs the wheel and its dependencies.
+It only needs the wheel and its dependencies. Pass `--compiled` for a wheel with compiled modules.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ def check_program(folder: Path, table: pa.Table) -> None:
     version = run(folder, 0, "--version")
     known = version.startswith(f"modcrypt {modcrypt.__version__} (")
     check(known, f"the version is {version}")
+    form = "compiled" if "--compiled" in sys.argv else "interpreted"
+    check(form in version, f"the hot modules are {form}: {version}")
 
 
 def run(folder: Path, code: int, *arguments: str) -> str:

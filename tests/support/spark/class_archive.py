@@ -2,8 +2,9 @@
 
     python -m tests.support.spark.class_archive FILE
 
-A test run starts about thirty JVMs with Spark, and each spends most of its time on loading classes;
-with the archive it takes two thirds of the processor time. A JVM ignores an archive of other jars.
+`make test-slow` starts about twenty JVMs with Spark, and each spends most of its time on loading
+classes; with the archive it takes two thirds of the processor time. A JVM ignores an archive of
+other jars.
 """
 
 from __future__ import annotations
