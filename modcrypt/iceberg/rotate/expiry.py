@@ -32,6 +32,7 @@ from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.report.json_fields import json_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +74,13 @@ class Expired:
 
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON, without the table."""
-        lists = (
-            "refs", "keys", "data_files", "delete_files", "statistics", "manifests",
-            "manifest_lists", "metadata_files", "unreadable", "left",
-        )  # fmt: skip
         return {
-            "dry_run": self.dry_run,
+            **json_fields(self, without=("table",)),
             "kept": [{"snapshot-id": id_, "why": why} for id_, why in self.kept.items()],
             "snapshots": [
                 {"snapshot-id": s.id, "timestamp-ms": s.timestamp_ms, "operation": s.operation}
                 for s in self.snapshots
             ],
-            **{name: list(getattr(self, name)) for name in lists},
         }
 
 

@@ -20,6 +20,7 @@ from modcrypt.iceberg.rotate.rotation_report import latest, older_versions
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealed_manifests
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
+from modcrypt.report.json_fields import json_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +47,7 @@ class Pruned:
 
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON, without the table."""
-        return {
-            "dry_run": self.dry_run,
-            "keks": list(self.keks),
-            "entries": list(self.entries),
-            "kept": self.kept,
-            "saved": self.saved,
-            "older_versions": list(self.older_versions),
-        }
+        return json_fields(self, without=("table",))
 
 
 def prune_keys(table: IcebergTable, *, dry_run: bool = False) -> Pruned:

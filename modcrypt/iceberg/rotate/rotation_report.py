@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError, PlaintextError
@@ -14,6 +14,7 @@ from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count
 
 LISTED = 5
@@ -113,13 +114,7 @@ class TableRotation:
 
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON, without the table."""
-        values = {
-            member.name: getattr(self, member.name)
-            for member in fields(self)
-            if member.name != "table"
-        }
-        lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
-        return {**values, **lists, "advice": self.advice}
+        return json_fields(self, "advice", without=("table",))
 
 
 def logged_versions(metadata: TableMetadata) -> tuple[str, ...]:

@@ -175,7 +175,7 @@ def _build_tree(
 
 
 def _tree_kek(kek: CheckedKek, checks: KeyChecks) -> TreeKek:
-    values, wrapped = kek.fields(), checks.keks[kek.id].wrapped
+    values, wrapped = asdict(kek), checks.keks[kek.id].wrapped
     lists, _ = values.pop("manifest_lists"), values.pop("opened")
     return TreeKek(
         **values,

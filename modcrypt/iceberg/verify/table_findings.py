@@ -6,7 +6,7 @@ warning is something unusual, or something that could not be checked.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.ags1.layout import DEFAULT_BLOCK_LENGTH
@@ -46,10 +46,6 @@ class TableFinding(Finding):
 
     location: str | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return {**Finding.fields(self), "location": self.location}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTableFile:
@@ -73,10 +69,6 @@ class CheckedTableFile:
     encrypted: bool
     tags: int
     ok: bool
-
-    def fields(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +97,6 @@ class CheckedKek:
     files: int
     opened: bool | None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayFile:
@@ -127,10 +115,6 @@ class StrayFile:
     age_days: float | None
     state: str
     temporary: bool
-
-    def fields(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return asdict(self)
 
 
 class TableReport(Report):

@@ -14,6 +14,7 @@ from modcrypt.iceberg.verify.table_findings import (
 )
 from modcrypt.parquet.format.findings import Unauthenticated
 from modcrypt.parquet.verify.verification_results import VerificationResult
+from modcrypt.report.json_fields import json_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,26 +78,7 @@ class TableVerification(VerificationResult):
 
     def fields(self) -> dict[str, Any]:
         """Return the values for JSON."""
-        return {
-            "name": self.name,
-            "location": self.location,
-            "uuid": self.uuid,
-            "ok": self.ok,
-            "complete": self.complete,
-            "master_key_id": self.master_key_id,
-            "snapshots": list(self.snapshots),
-            "all_snapshots": self.all_snapshots,
-            "tags": self.tags,
-            "bytes": self.bytes,
-            "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [note.fields() for note in self.not_authenticated],
-            "files": [file.fields() for file in self.files],
-            "keks": [kek.fields() for kek in self.keks],
-            "unused_keys": list(self.unused_keys),
-            "orphans": None
-            if self.orphans is None
-            else [orphan.fields() for orphan in self.orphans],
-        }
+        return json_fields(self, "ok", "complete", "tags", "bytes")
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for display."""
