@@ -34,6 +34,9 @@ KEY_LENGTH = "encryption.data-key-length"
 SCOPE = "modcrypt.scope"
 """Property of a KEK that is not for the whole table: the files that it is for."""
 
+WRAPPING = "modcrypt.wrapping"
+"""Property of an entry of `encryption-keys` that a master key wraps directly: `single`."""
+
 STATISTICS = ("statistics", "partition-statistics")
 """Members that name statistics files."""
 
@@ -75,6 +78,11 @@ class EncryptedKey:
     encrypted: bytes = field(repr=False)
     encrypted_by: str
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_single(self) -> bool:
+        """True if a master key wraps the data key of a manifest list directly."""
+        return self.properties.get(WRAPPING) == "single"
 
     def document(self) -> dict[str, Any]:
         """Return the entry in the form of metadata.json."""

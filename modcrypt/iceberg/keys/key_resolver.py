@@ -33,15 +33,12 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
+from modcrypt.iceberg.format.table_metadata import WRAPPING, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKey, new_key_id
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
 from modcrypt.tracebacks import hide_frames
-
-WRAPPING = "modcrypt.wrapping"
-"""Property of an entry of `encryption-keys` that a master key wraps directly: `single`."""
 
 CACHE_SECONDS = 3600.0
 """Time for which an unwrapped KEK is used, as in Iceberg's Java, so that revoking access works."""
@@ -224,7 +221,7 @@ class KeyResolver:
         Raises:
             KeyRetrievalError: Its key is not available, or does not decrypt it.
         """
-        if entry.properties.get(WRAPPING) == "single":
+        if entry.is_single:
             self._check_master(entry, metadata)
             key = IcebergKey.single(entry.encrypted_by)
         else:
@@ -259,10 +256,6 @@ class KeyResolver:
         key = IcebergKey.single(key_id) if single else self.find(key_id, metadata)
         self._check_expected(key)
         return self.open_key(key).open(sealed, in_manifest=True)
-
-    def seal_metadata(self, metadata: StandardKeyMetadata, opened: OpenKey) -> bytes:
-        """Encrypt the key metadata of a data or delete file, as `seal_for_manifest`."""
-        return seal_for_manifest([metadata], opened)[0]
 
 
 def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) -> list[bytes]:
@@ -300,12 +293,16 @@ def is_sealed_metadata(data: bytes) -> bool:
     return data[:1] in (bytes((_DOUBLE,)), bytes((_SINGLE,)))
 
 
-def parse_sealing_key(data: bytes) -> tuple[str, bool]:
+def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
     """Return the id of the IEK that encrypts key metadata, and whether it is a master key itself.
+
+    None if a file has no key metadata, or in plaintext.
 
     Raises:
         KeyMaterialError: The data names no key.
     """
+    if data is None or not is_sealed_metadata(data):
+        return None
     key_id, single, _ = _split_sealed(data)
     return key_id, single
 

@@ -10,12 +10,7 @@ import pyarrow as pa
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.keys.key_resolver import (
-    WRAPPING,
-    KeyResolver,
-    is_sealed_metadata,
-    parse_sealing_key,
-)
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -104,19 +99,18 @@ def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
         }
         for kek in keks.values()
     ]
-    for entry in metadata.keys.values():
-        if entry.id not in keks:
-            single = entry.properties.get(WRAPPING) == "single"
-            rows.append(
-                {
-                    "key_id": entry.id,
-                    "kind": "manifest list",
-                    "encrypted_by": entry.encrypted_by,
-                    "wrapping": "single" if single else "double",
-                    "store": "table",
-                    "snapshots": of_lists[entry.id],
-                }
-            )
+    rows += [
+        {
+            "key_id": entry.id,
+            "kind": "manifest list",
+            "encrypted_by": entry.encrypted_by,
+            "wrapping": "single" if entry.is_single else "double",
+            "store": "table",
+            "snapshots": of_lists[entry.id],
+        }
+        for entry in metadata.keys.values()
+        if entry.id not in keks
+    ]
     return _build_table(rows, _KEYS, metadata)
 
 
@@ -165,16 +159,15 @@ _KINDS = ("data", "position deletes", "equality deletes")
 
 def _file_row(entry: FileEntry, manifest: ManifestFile) -> dict[str, Any]:
     vector = entry.file_format == "PUFFIN"
-    metadata = entry.key_metadata
-    sealed = metadata is not None and is_sealed_metadata(metadata)
+    by = sealing_key(entry.key_metadata)
     return {
         "kind": "deletion vector" if vector else _KINDS[entry.content],
         "location": entry.location,
         "file_format": entry.file_format,
         "bytes": entry.size,
         "records": entry.record_count,
-        "encrypted": metadata is not None,
-        "sealed_by": parse_sealing_key(metadata)[0] if sealed and metadata is not None else None,
+        "encrypted": entry.key_metadata is not None,
+        "sealed_by": None if by is None else by[0],
         "sequence_number": entry.sequence_number,
         "manifest": manifest.location,
     }

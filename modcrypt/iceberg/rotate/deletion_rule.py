@@ -49,11 +49,11 @@ from modcrypt.iceberg.read.inventory import (
     Keys,
     ReachedFile,
     ReachedList,
-    sealing_key,
+    known_sealing_key,
     take_inventory,
 )
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.iceberg.verify.manifest_checks import check_list, check_manifest
+from modcrypt.iceberg.verify.manifest_checks import check_table
 from modcrypt.iceberg.verify.table_findings import TableReport
 from modcrypt.iceberg.write.removal import JOBS, is_protected
 from modcrypt.io.folders import symbolic_link_error
@@ -201,17 +201,14 @@ def _find_needed(walk: Walk) -> frozenset[str]:
     keys = Keys(walk, {})
     reached = take_inventory(keys, walk.metadata.snapshots, JOBS)
     paths, report = set[str](), TableReport()
-    for group in (reached.lists, reached.manifests, reached.files):
-        for file in group:
-            if file.error is not None:
-                raise file.error
-            paths.add(file.path)
+    for file in reached.every:
+        if file.error is not None:
+            raise file.error
+        paths.add(file.path)
     for reached_file in reached.files:
         _check_keks(reached_file, keys)
-    for manifest_list in reached.lists:
-        check_list(manifest_list, report)
-    for manifest in reached.manifests:
-        check_manifest(manifest, walk.metadata, report)
+    for table in reached.tables:
+        check_table(table, walk.metadata, report)
     raise_first(report.findings)
     for location in walk.metadata.statistics():
         with contextlib.suppress(FormatError):  # outside of the folders nothing is deleted
@@ -222,7 +219,7 @@ def _find_needed(walk: Walk) -> frozenset[str]:
 def _check_keks(file: ReachedFile, keys: Keys) -> None:
     """Raise if a KEK of a file is missing or wrong: an older version may have the right one."""
     for entry in file.entries:
-        sealing = sealing_key(entry.key_metadata)
+        sealing = known_sealing_key(entry.key_metadata)
         if sealing is not None and not sealing[1]:  # a master key itself is in no metadata.json
             keys.of_file(entry)
 

@@ -361,10 +361,10 @@ def _add_reached(
             lost = {s.id: s for s in manifest_list.snapshots if s.id not in kept}
             losses.snapshots = {**lost, **losses.snapshots}
     for manifest in reached.manifests:
-        add(losses.manifests, manifest.path, manifest.manifest.location, manifest.error)
+        add(losses.manifests, manifest.path, manifest.location, manifest.error)
     for file in reached.files:
         kind = losses.data if file.kind == "data" else losses.deletes
-        add(kind, file.path, file.entry.location, file.error)
+        add(kind, file.path, file.location, file.error)
 
 
 def _add_statistics(losses: _Losses, metadata: TableMetadata, rule: DeletionRule) -> None:

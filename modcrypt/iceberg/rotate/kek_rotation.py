@@ -27,7 +27,6 @@ from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, next_kek_time
 from modcrypt.iceberg.keys.key_resolver import (
-    WRAPPING,
     KeyResolver,
     open_from_manifest,
     seal_for_manifest,
@@ -151,7 +150,7 @@ class _RotationPlan:
     def report(self, table: IcebergTable, client: KmsClient) -> TableRotation:
         lists, files = self.slots()
         slots = {*lists.values(), *files.values()}
-        single = sum(_is_single(entry) for entry in self.sealed)
+        single = sum(entry.is_single for entry in self.sealed)
         singles = [single, *(manifest.single for manifest in self.within.manifests.values())]
         batch = max(1, capabilities_of(client).batch)
         wraps = [sum(slot.in_table is where for slot in slots) for where in (True, False)]
@@ -163,10 +162,6 @@ class _RotationPlan:
             left=tuple(sorted(self.within.keks - self.keks.keys())),
             kms_calls=len(lists.keys() | files.keys()) + sum(singles) + calls,
         )  # fmt: skip
-
-
-def _is_single(entry: EncryptedKey) -> bool:
-    return entry.properties.get(WRAPPING) == "single"
 
 
 # --- doing it ------------------------------------------------------------------------------------
@@ -297,7 +292,7 @@ class KekRotation:
         by: dict[tuple[str, bool], list[EncryptedKey]] = {}
         for entry in self.planned.sealed:
             if place_of(entry) not in self.sealed:
-                by.setdefault((entry.encrypted_by, _is_single(entry)), []).append(entry)
+                by.setdefault((entry.encrypted_by, entry.is_single), []).append(entry)
         for (id_, single), entries in by.items():
             decrypt = self._decryption(id_, single, metadata)
             plain = [

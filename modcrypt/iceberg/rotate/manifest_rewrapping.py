@@ -15,10 +15,9 @@ from typing import Any, TypeAlias
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
-    is_sealed_metadata,
     open_from_manifest,
-    parse_sealing_key,
     seal_for_manifest,
+    sealing_key,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem
@@ -109,8 +108,8 @@ def _reseal_metadata(
     """
     by_key: dict[tuple[str, bool], list[bytes]] = {}
     for data in metadata:
-        if data is not None and is_sealed_metadata(data):
-            by_key.setdefault(parse_sealing_key(data), []).append(data)
+        if data is not None and (by := sealing_key(data)) is not None:
+            by_key.setdefault(by, []).append(data)
     changed: dict[bytes | None, bytes] = {}
     for by, before in by_key.items():
         if (keys := exchange.keys(by)) is None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
-from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, parse_sealing_key
+from modcrypt.iceberg.keys.key_resolver import sealing_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.threads import in_threads
@@ -132,11 +132,7 @@ def has_singles(table: IcebergTable) -> bool:
 
 
 def _has_single_entries(metadata: TableMetadata) -> bool:
-    return any(map(_is_single, metadata.keys.values()))
-
-
-def _is_single(entry: EncryptedKey) -> bool:
-    return entry.properties.get(WRAPPING) == "single"
+    return any(entry.is_single for entry in metadata.keys.values())
 
 
 def check_store(table: IcebergTable) -> None:
@@ -151,7 +147,7 @@ def check_store(table: IcebergTable) -> None:
         return
     keks = set(metadata.kek_ids())
     lists = [
-        entry for id_, entry in metadata.keys.items() if id_ not in keks and not _is_single(entry)
+        entry for id_, entry in metadata.keys.items() if id_ not in keks and not entry.is_single
     ]
     needed = {entry.encrypted_by for entry in lists}
     if KEKS_SINCE in metadata.properties:
@@ -170,7 +166,7 @@ def lost_keys(table: IcebergTable) -> tuple[str, ...]:
     """
     keys = table.metadata.keys
     named = {old.key_id for old in table.metadata.snapshots if old.key_id is not None}
-    by = {keys[id_].encrypted_by for id_ in named & keys.keys() if not _is_single(keys[id_])}
+    by = {keys[id_].encrypted_by for id_ in named & keys.keys() if not keys[id_].is_single}
     keks = table.resolver.keks(table.metadata)
     return tuple(sorted((named - keys.keys()) | (by - keks.keys())))
 
@@ -182,12 +178,8 @@ def sealing_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
     Raises:
         KeyMaterialError: Encrypted key metadata names no key.
     """
-    metadata = [entry.key_metadata for entry in entries]
-    return [
-        parse_sealing_key(data)
-        for data in metadata
-        if data is not None and is_sealed_metadata(data)
-    ]
+    keys = (sealing_key(entry.key_metadata) for entry in entries)
+    return [key for key in keys if key is not None]
 
 
 def seals_files(key: IcebergKey) -> bool:

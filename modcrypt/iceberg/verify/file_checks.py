@@ -20,9 +20,9 @@ from modcrypt.errors import (
     TagMismatchError,
 )
 from modcrypt.iceberg.format.manifests import FileEntry
-from modcrypt.iceberg.read.inventory import Keys, Mark, ReachedFile, mark_of, sealing_key
+from modcrypt.iceberg.read.inventory import Keys, Mark, ReachedFile, mark_of
 from modcrypt.iceberg.read.position_deletes import read_vector
-from modcrypt.iceberg.verify.table_findings import CheckedTableFile, TableFinding, TableReport
+from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import ALWAYS_OPEN
@@ -37,38 +37,19 @@ _READ = ("PARQUET", "AVRO", "PUFFIN")
 
 
 @dataclass
-class FileCheck:
-    """The check of one file.
-
-    Attributes:
-        reached: The file.
-        report: Findings about the file.
-        tags: Number of tags verified.
-        mark: Keyed hash of its data key and its AAD prefix; None if the key is not available.
-    """
+class _FileCheck:
+    """The check of one file: the file, and findings about it."""
 
     reached: ReachedFile
     report: TableReport = field(default_factory=TableReport)
-    tags: int = 0
-    mark: Mark | None = field(default=None, repr=False)
-
-    def result(self) -> CheckedTableFile:
-        """Return the result for `TableVerification.files`."""
-        entry = self.reached.entry
-        return CheckedTableFile(
-            kind=self.reached.kind,
-            location=entry.location,
-            size=entry.size,
-            records=sum(entry.record_count for entry in self.reached.entries),
-            encrypted=entry.key_metadata is not None,
-            tags=self.tags,
-            ok=self.report.faults == 0,
-        )
 
 
-def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> FileCheck:
-    """Check a file that a snapshot reaches, and report every fault as a finding."""
-    check = FileCheck(reached)
+def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> TableReport:
+    """Check a file that a snapshot reaches, and report every fault as a finding.
+
+    The number of tags verified and the mark of its key are noted in `reached`.
+    """
+    check = _FileCheck(reached)
     entry = reached.entry
     try:
         if reached.error is not None:
@@ -84,26 +65,19 @@ def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> Fil
         else:
             _check_ags1(keys, check, key_metadata)
     except (ModcryptError, OSError) as error:
-        check.report.add_failure(error, entry.location, lost=_is_lost(keys, entry, error))
-    return check
-
-
-def _is_lost(keys: Keys, entry: FileEntry, error: Exception) -> bool:
-    """Return whether a key is missing that the table itself should have."""
-    sealed = sealing_key(entry.key_metadata)
-    if not isinstance(error, KeyNotFoundError):
-        return False
-    return sealed is None or keys.is_lost(sealed[0], single=sealed[1])
+        lost = isinstance(error, KeyNotFoundError) and keys.is_lost(reached.sealed_by)
+        check.report.add_failure(error, entry.location, lost=lost)
+    return check.report
 
 
 # --- keys ----------------------------------------------------------------------------------------
 
 
-def _read_agreed_keys(keys: Keys, check: FileCheck) -> StandardKeyMetadata | None:
+def _read_agreed_keys(keys: Keys, check: _FileCheck) -> StandardKeyMetadata | None:
     """Return the key metadata of a file; report if the manifests that name it disagree."""
     entries = check.reached.entries
     first = keys.of_file(entries[0])
-    check.mark = None if first is None else mark_of(first)
+    mark = check.reached.mark = None if first is None else mark_of(first)
     for other in entries[1:]:
         if other.size != entries[0].size:
             check.report.tell(
@@ -111,7 +85,7 @@ def _read_agreed_keys(keys: Keys, check: FileCheck) -> StandardKeyMetadata | Non
                 f"manifests disagree about its size: {entries[0].size} and {other.size} bytes",
                 other.location,
             )
-        if _mark_of_entry(keys, other, entries[0], check.mark) != check.mark:
+        if _mark_of_entry(keys, other, entries[0], mark) != mark:
             check.report.tell(
                 "key-material", "two manifests have different keys for it", other.location
             )
@@ -138,7 +112,7 @@ def _is_puffin(entry: FileEntry) -> bool:
 # --- formats -------------------------------------------------------------------------------------
 
 
-def _check_plain(keys: Keys, check: FileCheck) -> None:
+def _check_plain(keys: Keys, check: _FileCheck) -> None:
     """Check a file without key metadata, where plaintext is accepted."""
     entry = check.reached.entry
     check.report.add_plaintext(entry.location, expected=not keys.walk.metadata.is_encrypted)
@@ -152,7 +126,7 @@ def _check_plain(keys: Keys, check: FileCheck) -> None:
 
 
 def _check_parquet(
-    keys: Keys, check: FileCheck, keys_of_file: StandardKeyMetadata | None, threads: int | None
+    keys: Keys, check: _FileCheck, keys_of_file: StandardKeyMetadata | None, threads: int | None
 ) -> None:
     entry = check.reached.entry
     properties = None
@@ -164,7 +138,7 @@ def _check_parquet(
         verified = verify_source(
             source, properties, threads=threads, expected_rows=entry.record_count
         ).verification
-    check.tags += verified.modules
+    check.reached.tags += verified.modules
     for finding in verified.findings:
         check.report.add(
             TableFinding(
@@ -183,7 +157,7 @@ def _check_parquet(
             check.report.add_note(note.what, where, note.why)
 
 
-def _check_ags1(keys: Keys, check: FileCheck, keys_of_file: StandardKeyMetadata) -> None:
+def _check_ags1(keys: Keys, check: _FileCheck, keys_of_file: StandardKeyMetadata) -> None:
     entry = check.reached.entry
     with keys.walk.reader(entry.location, keys_of_file, entry.size) as reader:
         check.report.check_block_length(reader.block_length, entry.location)
@@ -195,7 +169,7 @@ def _check_ags1(keys: Keys, check: FileCheck, keys_of_file: StandardKeyMetadata)
                 _check_vector(reader, check, vector)
 
 
-def _check_blocks(reader: Ags1Reader, check: FileCheck) -> bool:
+def _check_blocks(reader: Ags1Reader, check: _FileCheck) -> bool:
     """Decrypt every block, also after one that fails; return whether all succeeded."""
     location, bad = check.reached.entry.location, 0
     buffer = memoryview(bytearray(max(1, min(reader.size, reader.block_length))))
@@ -203,7 +177,7 @@ def _check_blocks(reader: Ags1Reader, check: FileCheck) -> bool:
         try:
             reader.seek(start)
             reader.readinto(buffer[: min(reader.block_length, reader.size - start)])
-            check.tags += 1
+            check.reached.tags += 1
         except TagMismatchError as error:
             bad += 1
             if bad <= MAX_BLOCK_FINDINGS:
@@ -219,7 +193,7 @@ def _check_blocks(reader: Ags1Reader, check: FileCheck) -> bool:
     return not bad
 
 
-def _check_records(reader: Ags1Reader, check: FileCheck) -> None:
+def _check_records(reader: Ags1Reader, check: _FileCheck) -> None:
     """Count the rows of an Avro file from its block headers, without decoding a row."""
     entry = check.reached.entry
     reader.seek(0)
@@ -238,7 +212,7 @@ def _check_records(reader: Ags1Reader, check: FileCheck) -> None:
         )
 
 
-def _check_vector(reader: Ags1Reader, check: FileCheck, entry: FileEntry) -> None:
+def _check_vector(reader: Ags1Reader, check: _FileCheck, entry: FileEntry) -> None:
     """Check the place, checksum and number of positions of a deletion vector."""
     start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
     try:

@@ -24,7 +24,7 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, format_wrapped_key
-from modcrypt.iceberg.read.inventory import Failure, Inventory, Mark, sealing_key
+from modcrypt.iceberg.read.inventory import Failure, Inventory
 from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport, is_refusal
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.key_scan import parse_wrapped_version
@@ -210,11 +210,8 @@ def count_key_uses(metadata: TableMetadata, inventory: Inventory, *, whole: bool
     """
     named = {snapshot.key_id for snapshot in metadata.snapshots if snapshot.key_id is not None}
     lists = Counter(metadata.keys[id_].encrypted_by for id_ in named if id_ in metadata.keys)
-    files = Counter[str]()
-    for reached in inventory.files:
-        with_key = sealing_key(reached.entry.key_metadata)
-        if with_key is not None:
-            files[with_key[0]] += 1
+    sealing = (reached.sealed_by for reached in inventory.files)
+    files = Counter(by[0] for by in sealing if by is not None)
     keks = set(metadata.kek_ids())
     unused = [id_ for id_ in metadata.keys if id_ not in named and id_ not in keks]
     if whole:
@@ -259,18 +256,11 @@ def report_unused_keys(uses: KeyUses, report: TableReport, *, whole: bool) -> No
 # --- reuse ---------------------------------------------------------------------------------------
 
 
-def compare_marks(
-    marks: Iterable[tuple[str, Mark]], checks: KeyChecks, report: TableReport
-) -> None:
-    """Report files that share a key or AAD prefix, and files whose key is a KEK.
-
-    Args:
-        marks: Locations of files with the keyed hash of the key and the AAD prefix.
-        checks: Results of checking the KEKs.
-        report: Report that gets the findings.
-    """
+def compare_marks(inventory: Inventory, checks: KeyChecks, report: TableReport) -> None:
+    """Report files that share a key or AAD prefix, and files whose key is a KEK."""
     by_key: defaultdict[int, list[tuple[str, bytes]]] = defaultdict(list)
     by_prefix: defaultdict[bytes, list[tuple[str, int]]] = defaultdict(list)
+    marks = ((file.location, file.mark) for file in inventory.every if file.mark is not None)
     for location, (key, prefix) in marks:
         by_key[key].append((location, prefix))
         if prefix:

@@ -186,20 +186,16 @@ def _tree_kek(kek: CheckedKek, checks: KeyChecks) -> TreeKek:
 
 
 def _tree_list(reached: ReachedList, current: Any, manifests: tuple[int, ...]) -> TreeList:
-    ids = tuple(snapshot.id for snapshot in reached.snapshots)
+    ids, first = tuple(snapshot.id for snapshot in reached.snapshots), reached.snapshots[0]
     return TreeList(
         location=reached.location,
         size=reached.size,
         snapshots=ids,
-        sequence_number=reached.snapshots[0].sequence_number,
-        timestamp_ms=reached.snapshots[0].timestamp_ms,
+        sequence_number=first.sequence_number,
+        timestamp_ms=first.timestamp_ms,
         current=current in ids,
-        key_id=reached.snapshots[0].key_id,
-        sealed_by=None if reached.key is None else reached.key.encrypted_by,
-        single=reached.is_single,
-        version=_single_version(reached.key.encrypted)
-        if reached.key and reached.is_single
-        else None,
+        key_id=first.key_id,
+        **_sealing(reached.sealed_by, None if reached.key is None else reached.key.encrypted),
         manifests=manifests,
         error=None if reached.error is None else str(reached.error),
     )
@@ -208,28 +204,32 @@ def _tree_list(reached: ReachedList, current: Any, manifests: tuple[int, ...]) -
 def _tree_manifest(reached: ReachedManifest, files: tuple[int, ...]) -> TreeManifest:
     return TreeManifest(
         kind=reached.kind,
-        location=reached.manifest.location,
+        location=reached.location,
         size=reached.manifest.length,
-        encrypted=reached.manifest.key_metadata is not None,
+        encrypted=reached.encrypted,
         files=files,
         error=None if reached.error is None else str(reached.error),
     )
 
 
 def _tree_file(reached: ReachedFile) -> TreeFile:
-    entry, by = reached.entry, reached.sealed_by
-    single = by is not None and by[1]
-    sealed = sealed_part(entry.key_metadata) if single and entry.key_metadata else None
+    by = reached.sealed_by
+    sealed = None if by is None else sealed_part(reached.entry.key_metadata or b"")
     return TreeFile(
         kind=reached.kind,
-        location=entry.location,
-        size=entry.size,
-        records=sum(part.record_count for part in reached.entries),
-        encrypted=entry.key_metadata is not None,
-        sealed_by=None if by is None else by[0],
-        single=single,
-        version=None if sealed is None else _single_version(sealed),
+        location=reached.location,
+        size=reached.entry.size,
+        records=reached.records,
+        encrypted=reached.encrypted,
+        **_sealing(by, sealed),
     )
+
+
+def _sealing(by: tuple[str, bool] | None, sealed: bytes | None) -> dict[str, Any]:
+    """Return the attributes of a node about the key that encrypts its key metadata."""
+    id_, single = (None, False) if by is None else by
+    version = _single_version(sealed) if single and sealed is not None else None
+    return {"sealed_by": id_, "single": single, "version": version}
 
 
 def _single_version(sealed: bytes) -> str | None:

@@ -6,11 +6,19 @@ from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
 from modcrypt.iceberg.format.manifests import ADDED, DELETED, EXISTING
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.read.inventory import ReachedList, ReachedManifest
+from modcrypt.iceberg.read.inventory import ReachedList, ReachedManifest, ReachedTable
 from modcrypt.iceberg.verify.table_findings import TableReport
 
 
-def check_list(reached: ReachedList, report: TableReport) -> None:
+def check_table(reached: ReachedTable, metadata: TableMetadata, report: TableReport) -> None:
+    """Check a manifest list or manifest that was read."""
+    if isinstance(reached, ReachedList):
+        _check_list(reached, report)
+    elif isinstance(reached, ReachedManifest):
+        _check_manifest(reached, metadata, report)
+
+
+def _check_list(reached: ReachedList, report: TableReport) -> None:
     """Check a manifest list against its snapshots, which its encrypted header names."""
     for snapshot in reached.snapshots:
         for name in ("snapshot-id", "sequence-number"):
@@ -32,12 +40,12 @@ def check_list(reached: ReachedList, report: TableReport) -> None:
 _STATUSES = ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted"))
 
 
-def check_manifest(reached: ReachedManifest, metadata: TableMetadata, report: TableReport) -> None:
+def _check_manifest(reached: ReachedManifest, metadata: TableMetadata, report: TableReport) -> None:
     """Check a manifest against its manifest list and metadata.json."""
     _check_counts(reached, report)
     try:
         for what in find_redefinitions(reached.header, metadata):
-            report.tell("integrity", what, reached.manifest.location)
+            report.tell("integrity", what, reached.location)
     except FormatError as error:
         report.tell(error.word, str(error))
 
@@ -53,5 +61,5 @@ def _check_counts(reached: ReachedManifest, report: TableReport) -> None:
                 report.tell(
                     "truncation",
                     f"it has {number} {name} {what}, but the manifest list says {listed}",
-                    reached.manifest.location,
+                    reached.location,
                 )

@@ -149,9 +149,7 @@ def _reached_paths(table: IcebergTable, inventory: Inventory) -> set[str]:
     def resolve(path: str) -> str:
         return posixpath.join(real(posixpath.dirname(path)), posixpath.basename(path))
 
-    paths: list[str] = [manifest_list.path for manifest_list in inventory.lists]
-    paths += [manifest.path for manifest in inventory.manifests]
-    paths += [file.path for file in inventory.files]
+    paths = [reached.path for reached in inventory.every]
     for location in table.metadata.statistics():
         with contextlib.suppress(FormatError):
             paths.append(table.walk.locations.key(location))

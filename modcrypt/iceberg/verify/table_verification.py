@@ -12,20 +12,22 @@ remembers the table's last state can detect an older one (`at_least` of `open_ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.read.inventory import (
+    Failure,
     Inventory,
     Keys,
-    Mark,
+    Reached,
     ReachedList,
     ReachedManifest,
+    ReachedTable,
     take_inventory,
 )
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.verify.file_checks import FileCheck, check_file
+from modcrypt.iceberg.verify.file_checks import check_file
 from modcrypt.iceberg.verify.key_checks import (
     KeyChecks,
     check_keks,
@@ -34,7 +36,7 @@ from modcrypt.iceberg.verify.key_checks import (
     describe_keks,
     report_unused_keys,
 )
-from modcrypt.iceberg.verify.manifest_checks import check_list, check_manifest
+from modcrypt.iceberg.verify.manifest_checks import check_table
 from modcrypt.iceberg.verify.orphan_files import check_orphans
 from modcrypt.iceberg.verify.table_findings import (
     UNSIGNED,
@@ -107,7 +109,6 @@ class _Run:
         self._done = 0
         self._report = TableReport()
         self._files: list[CheckedTableFile] = []
-        self._marks: list[tuple[str, Mark]] = []
 
     def result(self) -> TableVerification:
         resolver = self._table.resolver
@@ -116,12 +117,10 @@ class _Run:
         checks = check_keks(self._metadata, resolver, self._report, self._jobs)
         keys = Keys(self._table.walk, checks.failed)
         inventory = take_inventory(keys, self._snapshots, self._jobs, self._add_progress)
-        for manifest_list in inventory.lists:
-            self._check_list(manifest_list, keys, checks)
-        for manifest in inventory.manifests:
-            self._check_manifest(manifest)
+        for table in inventory.tables:
+            self._check_table(table, keys, checks)
         self._check_files(keys, inventory)
-        compare_marks(self._marks, checks, self._report)
+        compare_marks(inventory, checks, self._report)
         whole = self._all and inventory.is_whole
         uses = count_key_uses(self._metadata, inventory, whole=whole)
         report_unused_keys(uses, self._report, whole=whole)
@@ -152,99 +151,61 @@ class _Run:
 
     # --- manifest lists and manifests -----------------------------------------------------------
 
-    def _check_list(self, reached: ReachedList, keys: Keys, checks: KeyChecks) -> None:
-        report = TableReport()
+    def _check_table(self, reached: ReachedTable, keys: Keys, checks: KeyChecks) -> None:
+        """Check a manifest list or manifest."""
+        report, location = TableReport(), reached.location
         if reached.error is not None:
-            if (
-                reached.key is not None and reached.key.encrypted_by in checks.failed
-            ):  # already reported
-                report.add_note(
-                    "file", reached.location, f"its key is not available: {reached.error}"
-                )
+            if isinstance(reached, ReachedList):
+                _report_unread_list(reached, reached.error, keys, checks, report)
             else:
-                report.add_failure(reached.error, reached.location, lost=_is_lost(reached, keys))
-            ids = ", ".join(str(snapshot.id) for snapshot in reached.snapshots)
-            report.add_note(
-                "snapshot", reached.location, f"the files of snapshot {ids} are unknown"
-            )
+                report.add_failure(reached.error, location)
+                report.add_note("manifest", location, "the files that it names are unknown")
         else:
-            report.check_block_length(reached.block_length, reached.location)
-            check_list(reached, report)
-        self._merge_report(reached.location, reached.mark, report, failed=reached.error is not None)
-        self._files.append(
-            CheckedTableFile(
-                kind="manifest list",
-                location=reached.location,
-                size=reached.size,
-                records=None,
-                encrypted=reached.mark is not None,
-                tags=reached.blocks,
-                ok=report.faults == 0 and reached.error is None,
-            )
-        )
-
-    def _check_manifest(self, reached: ReachedManifest) -> None:
-        report, manifest = TableReport(), reached.manifest
-        if reached.error is not None:
-            report.add_failure(reached.error, manifest.location)
-            report.add_note("manifest", manifest.location, "the files that it names are unknown")
-        else:
-            report.check_block_length(reached.block_length, manifest.location)
-            check_manifest(reached, self._metadata, report)
-        if reached.contradicted:
+            report.check_block_length(reached.block_length, location)
+            check_table(reached, self._metadata, report)
+        if isinstance(reached, ReachedManifest) and reached.contradicted:
             report.tell(
-                "integrity",
-                "two manifest lists have different lengths or keys for it",
-                manifest.location,
+                "integrity", "two manifest lists have different lengths or keys for it", location
             )
-        self._merge_report(
-            manifest.location, reached.mark, report, failed=reached.error is not None
-        )
+        if reached.mark is None and reached.error is None:
+            report.add_plaintext(location, expected=not self._metadata.is_encrypted)
+        self._add_result(reached, report, None)
+
+    def _add_result(self, reached: Reached, report: TableReport, records: int | None) -> None:
+        self._report.merge(report, "the file")
         self._files.append(
             CheckedTableFile(
-                kind=reached.kind,
-                location=manifest.location,
-                size=manifest.length,
-                records=None,
-                encrypted=manifest.key_metadata is not None,
-                tags=reached.blocks,
+                kind=reached.kind, location=reached.location, size=reached.size, records=records,
+                encrypted=reached.encrypted, tags=reached.tags,
                 ok=report.faults == 0 and reached.error is None,
             )
-        )
-
-    def _merge_report(
-        self, location: str, mark: Mark | None, report: TableReport, *, failed: bool
-    ) -> None:
-        """Add the findings and the key mark of a manifest list or manifest."""
-        if mark is not None:
-            self._marks.append((location, mark))
-        elif not failed:
-            report.add_plaintext(location, expected=not self._metadata.is_encrypted)
-        self._report.merge(report, "the file")
+        )  # fmt: skip
 
     # --- data and delete files ------------------------------------------------------------------
 
     def _check_files(self, keys: Keys, inventory: Inventory) -> None:
         alone = len(inventory.files) == 1
         jobs, threads = (1, None) if alone else (self._jobs, 1)
-        checks: Iterator[FileCheck] = in_threads(
-            lambda file: check_file(keys, file, threads), inventory.files, jobs
+        reports = in_threads(
+            lambda file: (file, check_file(keys, file, threads)), inventory.files, jobs
         )
-        for check in checks:
-            self._report.merge(check.report, "the file")
-            self._files.append(check.result())
-            if check.mark is not None:
-                self._marks.append((check.reached.entry.location, check.mark))
-            self._add_progress(check.reached.entry.size)
+        for file, report in reports:
+            self._add_result(file, report, file.records)
+            self._add_progress(file.entry.size)
 
 
-def _is_lost(reached: ReachedList, keys: Keys) -> bool:
-    """Return whether the table itself lacks the key of a manifest list."""
-    if reached.snapshots[0].key_id is not None and reached.key is None:
-        return True
-    return reached.key is not None and keys.is_lost(
-        reached.key.encrypted_by, single=reached.is_single
-    )
+def _report_unread_list(
+    reached: ReachedList, error: Failure, keys: Keys, checks: KeyChecks, report: TableReport
+) -> None:
+    """Report a manifest list that could not be read."""
+    key, location = reached.key, reached.location
+    if key is not None and key.encrypted_by in checks.failed:  # already reported
+        report.add_note("file", location, f"its key is not available: {error}")
+    else:
+        named = key is not None or reached.snapshots[0].key_id is not None
+        report.add_failure(error, location, lost=named and keys.is_lost(reached.sealed_by))
+    ids = ", ".join(str(snapshot.id) for snapshot in reached.snapshots)
+    report.add_note("snapshot", location, f"the files of snapshot {ids} are unknown")
 
 
 # --- references ----------------------------------------------------------------------------------

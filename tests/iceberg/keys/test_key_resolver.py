@@ -36,8 +36,8 @@ from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
     is_sealed_metadata,
     open_from_manifest,
-    parse_sealing_key,
     seal_for_manifest,
+    sealing_key,
 )
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -388,12 +388,12 @@ def test_metadata_in_a_manifest_goes_there_and_back(
     keys = KeyResolver(SampleKms())
     key = dataclasses.replace(new_key(), id=id_) if double else IcebergKey.single(id_)
     opened = keys.open_key(key)
-    data = keys.seal_metadata(METADATA, opened)
+    data = seal_for_manifest([METADATA], opened)[0]
     name = id_.encode()
     assert data[:3] == bytes((0x81 if double else 0x82,)) + len(name).to_bytes(2, "big")
     assert data[3 : 3 + len(name)] == name
     assert is_sealed_metadata(data)
-    assert parse_sealing_key(data) == (id_, not double)
+    assert sealing_key(data) == (id_, not double)
     metadata = with_keys(table, key.entry()) if double else table.metadata
     assert keys.open_metadata(data, metadata) == METADATA
     assert open_from_manifest(data, opened) == METADATA
@@ -434,14 +434,14 @@ def test_what_another_key_sealed_is_refused() -> None:
             open_from_manifest(refused, other)
     for nameless in (b"\x81\0\0" + data, b"\x82", b"\x81\xff\xff" + data, b"\x82\0\1\xff"):
         with pytest.raises(KeyMaterialError, match="names no key"):
-            parse_sealing_key(nameless)
+            sealing_key(nameless)
 
 
 def test_a_kek_whose_scope_was_changed_opens_nothing_in_manifests(table: IcebergTable) -> None:
     """Or writers could be led to seal a partition under the key of another one."""
     keys = KeyResolver(SampleKms())
     opened = keys.masters.new_kek("keyA", 16, "partition=a=1")
-    data = keys.seal_metadata(METADATA, opened)
+    data = seal_for_manifest([METADATA], opened)[0]
     entry = opened.key.entry()
     changed = dataclasses.replace(entry, properties={**entry.properties, SCOPE: "partition=a=2"})
     with pytest.raises(KeyMaterialError):
@@ -474,7 +474,8 @@ def small(*keys: EncryptedKey) -> TableMetadata:
 def test_any_altered_byte_in_a_manifest_is_refused(data: st.DataObject) -> None:
     keys = KeyResolver(SampleKms())
     single = keys.open_key(IcebergKey.single("keyA"))
-    block = bytearray(keys.seal_metadata(METADATA, data.draw(st.sampled_from([JAVA_LIKE, single]))))
+    opened = data.draw(st.sampled_from([JAVA_LIKE, single]))
+    block = bytearray(seal_for_manifest([METADATA], opened)[0])
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises((FormatError, KeyRetrievalError)):
