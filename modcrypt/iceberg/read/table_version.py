@@ -140,7 +140,12 @@ class TableVersion:
                 f"{place.path}: metadata.json was altered after the table was opened; commits "
                 "write new ones. If it was restored on purpose, open the table again"
             )
-        return replace(self, metadata=metadata, place=place, walk=self.walk.through(metadata))
+        return self.with_metadata(metadata, place)
+
+    def with_metadata(self, metadata: TableMetadata, place: Place | None = None) -> Self:
+        """Return the version with other metadata, and another place if it is stored already."""
+        place, walk = place or self.place, self.walk.through(metadata)
+        return replace(self, metadata=metadata, place=place, walk=walk)
 
     def snapshot(self, which: int | str | None = None) -> Snapshot | None:
         """Return a snapshot by id, branch or tag, or the current one; None without a current one.

@@ -16,13 +16,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg.format.table_metadata import STATISTICS, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import HINT, is_later, version_number, write_hint
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
-from modcrypt.iceberg.read.inventory import Failure, Inventory, Keys, take_inventory
+from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import retired_keks, used_keys
 from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
@@ -167,39 +168,47 @@ def _drop_snapshots(table: IcebergTable, kept: Mapping[int, str]) -> TableMetada
             stay = [entry for entry in document[name] or () if _stays(entry, kept)]
             members[name.replace("-", "_")] = stay
     new = metadata.with_members(**members)
-    return new.with_keys(used_keys(_at_version(table, new))) if metadata.keys else new
+    return new.with_keys(used_keys(table.with_metadata(new))) if metadata.keys else new
 
 
 def _stays(entry: Any, kept: Mapping[int, str]) -> bool:
     return isinstance(entry, dict) and entry.get("snapshot-id") in kept
 
 
-def _at_version(table: IcebergTable, metadata: TableMetadata) -> IcebergTable:
-    return replace(table, metadata=metadata, walk=table.walk.through(metadata))
-
-
 # --- what goes -----------------------------------------------------------------------------------
+
+
+_STAGES = (("data_files", "delete_files", "statistics"), ("manifests",), ("manifest_lists",))
+"""Attributes of `Expired` with files, in the order of deletion."""
+
+_ATTRIBUTES = {
+    "data": "data_files", "manifest": "manifests", "delete manifest": "manifests",
+    "manifest list": "manifest_lists",
+}  # fmt: skip
+"""Attributes for kinds of files that snapshots reach; all others are delete files."""
 
 
 @dataclass
 class _Losses:
-    """The snapshots and files that an expiry drops, as locations by path.
+    """The snapshots and files that an expiry drops.
 
     Attributes:
         snapshots: Dropped snapshots by id.
-        data, deletes, statistics, manifests, lists: Files to delete.
-        metadata: Older metadata.json files, in the order of deletion.
-        unreadable: Files that are named or exist, but must be kept.
+        files: Locations of files to delete by path, by the attribute of `Expired`.
+        metadata: Older metadata.json files by path, in the order of deletion.
+        unreadable: Locations by path of files that are named or exist, but must be kept.
     """
 
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
-    data: dict[str, str] = field(default_factory=dict)
-    deletes: dict[str, str] = field(default_factory=dict)
-    statistics: dict[str, str] = field(default_factory=dict)
-    manifests: dict[str, str] = field(default_factory=dict)
-    lists: dict[str, str] = field(default_factory=dict)
+    files: dict[str, dict[str, str]] = field(
+        default_factory=lambda: {name: {} for stage in _STAGES for name in stage}
+    )
     metadata: dict[str, tuple[str, Place]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, path: str, location: str, *, freed: bool) -> None:
+        """Add a file, which is deleted if the rule has freed it."""
+        (self.files[name] if freed else self.unreadable)[path] = location
 
 
 @dataclass
@@ -229,12 +238,10 @@ class _Expiry:
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Return the metadata of the next version; determine the losses before the commit."""
         if table.place != self.place:
-            self.base, self.kept = (
-                table.metadata,
-                _kept_snapshots(table.metadata, self.keep, self.force),
-            )
+            self.base = table.metadata
+            self.kept = _kept_snapshots(self.base, self.keep, self.force)
             self.new = _drop_snapshots(table, self.kept)
-            self.retired = retired_keks(_at_version(table, self.new)) if _uses_store(table) else ()
+            self.retired = retired_keks(table.with_metadata(self.new)) if _uses_store(table) else ()
             self.losses = _find_losses(table, self.new, self.keep, self.changes)
             self.place = table.place
         return self.new
@@ -253,26 +260,17 @@ class _Expiry:
 
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
         """Return what is dropped."""
-        losses = self.losses
+        losses, dropped = self.losses, self.losses.snapshots.values()
         return Expired(
             table=table,
             dry_run=dry_run,
             kept=self.kept,
-            snapshots=tuple(
-                sorted(
-                    losses.snapshots.values(),
-                    key=lambda snapshot: (snapshot.sequence_number, snapshot.id),
-                )
-            ),
+            snapshots=tuple(sorted(dropped, key=lambda old: (old.sequence_number, old.id))),
             refs=tuple(name for name in self.base.refs if name not in self.new.refs),
             keys=(*(id_ for id_ in self.base.keys if id_ not in self.new.keys), *self.retired),
-            data_files=tuple(losses.data.values()),
-            delete_files=tuple(losses.deletes.values()),
-            statistics=tuple(losses.statistics.values()),
-            manifests=tuple(losses.manifests.values()),
-            manifest_lists=tuple(losses.lists.values()),
             metadata_files=tuple(location for location, _ in losses.metadata.values()),
             unreadable=tuple(losses.unreadable.values()),
+            **{name: tuple(files.values()) for name, files in losses.files.items()},
         )
 
 
@@ -316,7 +314,7 @@ def _find_losses(
             if path is None:
                 losses.unreadable[snapshot.manifest_list] = snapshot.manifest_list
                 unplaced = True
-            elif path not in rule.needed and path not in losses.lists:
+            elif path not in rule.needed and path not in losses.files["manifest_lists"]:
                 snapshots.append(snapshot)
         reached = take_inventory(Keys(walk, {}), snapshots, JOBS)
         check_newest_stay(rule, reached.lists, new.snapshots, keep, place.path)
@@ -326,13 +324,7 @@ def _find_losses(
         _add_statistics(losses, metadata, rule)
     _add_unvouched(losses, table)
     # A file that the keys of one version cannot decrypt may be decrypted with those of another.
-    for path in (
-        *losses.lists,
-        *losses.manifests,
-        *losses.data,
-        *losses.deletes,
-        *losses.statistics,
-    ):
+    for path in chain.from_iterable(losses.files.values()):
         losses.unreadable.pop(path, None)
     losses.metadata = dict(reversed(losses.metadata.items()))
     return losses
@@ -346,25 +338,17 @@ def _add_reached(
     losses: _Losses, reached: Inventory, rule: DeletionRule, new: TableMetadata, *, current: bool
 ) -> None:
     """Add files that snapshots of a version reach and that the rule allows to delete."""
+    for file in reached.every:
+        if not isinstance(file.error, FileNotFoundError) and file.path not in rule.needed:
+            check_lasting(file.error)
+            freed = file.error is None and rule.frees(file.location, current=current)
+            name = _ATTRIBUTES.get(file.kind, "delete_files")
+            losses.add(name, file.path, file.location, freed=freed)
     kept = {snapshot.id for snapshot in new.snapshots}
-
-    def add(kind: dict[str, str], path: str, location: str, error: Failure | None) -> None:
-        if isinstance(error, FileNotFoundError) or path in rule.needed:
-            return
-        check_lasting(error)
-        freed = error is None and rule.frees(location, current=current)
-        (kind if freed else losses.unreadable)[path] = location
-
     for manifest_list in reached.lists:
-        add(losses.lists, manifest_list.path, manifest_list.location, manifest_list.error)
-        if manifest_list.path in losses.lists:
+        if manifest_list.path in losses.files["manifest_lists"]:
             lost = {s.id: s for s in manifest_list.snapshots if s.id not in kept}
             losses.snapshots = {**lost, **losses.snapshots}
-    for manifest in reached.manifests:
-        add(losses.manifests, manifest.path, manifest.location, manifest.error)
-    for file in reached.files:
-        kind = losses.data if file.kind == "data" else losses.deletes
-        add(kind, file.path, file.location, file.error)
 
 
 def _add_statistics(losses: _Losses, metadata: TableMetadata, rule: DeletionRule) -> None:
@@ -379,7 +363,7 @@ def _add_statistics(losses: _Losses, metadata: TableMetadata, rule: DeletionRule
             continue
         except OSError as error:
             check_lasting(error)
-        (losses.statistics if freed else losses.unreadable)[path] = location
+        losses.add("statistics", path, location, freed=freed)
 
 
 def _add_unvouched(losses: _Losses, table: IcebergTable) -> None:
@@ -399,15 +383,11 @@ def _delete_files(table: IcebergTable, losses: _Losses) -> tuple[str, ...]:
 
     Files that lead to a remaining file are kept too, so that the next run finds it through them.
     """
-    walk = table.walk
-    files = [*losses.data.values(), *losses.deletes.values(), *losses.statistics.values()]
-    stages: list[list[tuple[str, Place]]] = [
-        [(location, walk.place(location)) for location in locations]
-        for locations in (files, losses.manifests.values(), losses.lists.values())
-    ]
     left: list[str] = []
-    for stage in stages:
-        left += remove_files(stage) if not left else (location for location, _ in stage)
+    for stage in _STAGES:
+        files = [location for name in stage for location in losses.files[name].values()]
+        placed = [(location, table.walk.place(location)) for location in files]
+        left += files if left else remove_files(placed)
     stays = bool(left) or not _update_hint(table)
     for file in losses.metadata.values():  # the newest last: its log vouches for the one before
         remaining = remove_files([file]) if not stays else [file[0]]

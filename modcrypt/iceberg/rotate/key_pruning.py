@@ -64,14 +64,13 @@ def prune_keys(table: IcebergTable, *, dry_run: bool = False) -> Pruned:
         ModcryptError, OSError: Manifests have to be read, but cannot be.
     """
     before = latest(table)
-    result = _plan_pruning(before, used_keys(before))
+    result, _ = _plan_pruning(before)
     if dry_run or not (result.keks or result.entries):
         return replace(result, table=table, dry_run=dry_run)
 
     def next_version(current: IcebergTable) -> TableMetadata:
         nonlocal result
-        kept = used_keys(current)
-        result = _plan_pruning(current, kept)
+        result, kept = _plan_pruning(current)
         return current.metadata.with_keys(kept)
 
     new = commit(before, next_version)
@@ -116,17 +115,17 @@ def retired_keks(table: IcebergTable) -> tuple[str, ...]:
     return tuple(sorted(id_ for id_ in retired_ids - needed if held[id_].timestamp_ms <= newest))
 
 
-def _plan_pruning(table: IcebergTable, kept: Sequence[EncryptedKey]) -> Pruned:
-    metadata = table.metadata
-    stay, keks = {entry.id for entry in kept}, set(metadata.kek_ids())
-    dropped = [entry for id_, entry in metadata.keys.items() if id_ not in stay]
+def _plan_pruning(table: IcebergTable) -> tuple[Pruned, Sequence[EncryptedKey]]:
+    """Return what is dropped, and the keys that stay."""
+    kept, keks = used_keys(table), set(table.metadata.kek_ids())
+    stay = {entry.id for entry in kept}
+    dropped = [entry for id_, entry in table.metadata.keys.items() if id_ not in stay]
+    texts = [json.dumps(entry.document(), separators=(",", ":")) for entry in dropped]
     return Pruned(
         table=table,
         keks=tuple(entry.id for entry in dropped if entry.id in keks),
         entries=tuple(entry.id for entry in dropped if entry.id not in keks),
         kept=len(kept),
-        saved=sum(
-            len(json.dumps(entry.document(), separators=(",", ":"))) + 1 for entry in dropped
-        ),
+        saved=sum(len(text) + 1 for text in texts),
         older_versions=older_versions(table),
-    )
+    ), kept

@@ -6,7 +6,6 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, ModcryptError
@@ -77,9 +76,7 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, attempts: int) -> 
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            metadata = TableMetadata(new.encode(), place.path)
-            through = table.walk.through(metadata)
-            return replace(table, metadata=metadata, place=place, walk=through)
+            return table.with_metadata(TableMetadata(new.encode(), place.path), place)
         pause = FIRST_PAUSE * 2 ** (attempts - 1 - left)
         time.sleep(random.uniform(0.5, 1) * pause)  # noqa: S311  # the pause need not be unpredictable
     raise AssertionError("attempts is 1 or more")
