@@ -17,7 +17,7 @@ import modcrypt as mc
 from modcrypt.cli.app import program
 from modcrypt.iceberg import IcebergTable, KeyPolicy, create_table, open_table, verify_table
 from modcrypt.iceberg.keys.wrapping_keys import MasterKeys, OpenKey
-from modcrypt.iceberg.rotate.file_rekeying import RekeyItem
+from modcrypt.iceberg.rotate.file_rekeying import FreshDataKeys, RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
 from modcrypt.spark.jobs.iceberg_jobs import TableRekeyJob
@@ -158,8 +158,9 @@ def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyIte
         items.append(RekeyItem(entry.location, entry.file_format, entry.size, sealed))
     folders = {prefix: place.path for prefix, place in table.walk.locations.folders.items()}
     work = TableRekeyJob(
-        settings=Settings(kms=kms), job=job.key, name="job", key_length=16, folders=folders
-    )
+        settings=Settings(kms=kms), job=job.key, folders=folders,
+        rewrite=FreshDataKeys(name="job", key_length=16),
+    )  # fmt: skip
     return work, items, job
 
 

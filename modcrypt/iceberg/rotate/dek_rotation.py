@@ -20,11 +20,10 @@ import contextlib
 import posixpath
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from pyiceberg.schema import make_compatible_name
 
@@ -40,18 +39,13 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_policy
-from modcrypt.iceberg.keys.key_resolver import (
-    open_from_manifest,
-    seal_for_manifest,
-)
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
+from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.read.data_files import open_parquet_file
 from modcrypt.iceberg.rotate.file_rekeying import (
-    RekeyedFile,
-    RekeyItem,
-    _unsupported_error,
-    match_results,
-    rekey_file,
+    FreshDataKeys,
+    Run,
+    rewrite_files,
+    unsupported_error,
 )
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
@@ -72,28 +66,8 @@ from modcrypt.iceberg.write.moved_deletes import write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
 from modcrypt.io.places import Place
-from modcrypt.io.threads import usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
-
-Run: TypeAlias = Callable[
-    [IcebergTable, IcebergKey, str, Sequence[RekeyItem]], Iterable[RekeyedFile]
-]
-"""Rewrites files of a table with `rekey_file` in any process; gets the job's KEK and name."""
-
-
-def _older_files(table: IcebergTable, *, replaced: bool) -> dict[str, Any]:
-    """Return the older snapshots, which keep their files, and the refs that name them.
-
-    Args:
-        table: The table.
-        replaced: Whether the current snapshot will be replaced, and counts as an older one.
-    """
-    current = table.metadata.current
-    ids = [old.id for old in table.metadata.snapshots if replaced or old is not current]
-    refs = table.metadata.refs.items()
-    old_refs = [name for name, ref in refs if name != MAIN and ref.get("snapshot-id") in ids]
-    return {"older_snapshots": tuple(ids), "older_refs": tuple(old_refs)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +100,7 @@ class _Files:
         for entry in every:
             vector = entry.content == POSITION_DELETES and entry.file_format == "PUFFIN"
             if entry.file_format not in ("PARQUET", "AVRO") and not vector:
-                raise _unsupported_error(entry.location, entry.file_format)
+                raise unsupported_error(entry.location, entry.file_format)
             if entry.key_metadata is None:
                 raise PlaintextError(
                     f"{entry.location}: the file is in plaintext and has no key to rotate"
@@ -152,12 +126,22 @@ class _Files:
             return 1 + opened
         return 1 + opened + 1 + (len(self._live()) if policy.kek_per == "files" else 0)
 
-    def report(self, table: IcebergTable) -> TableRotation:
-        data = sum(entry.content == DATA for entry in self.live.values())
+    def report(self, table: IcebergTable, *, replaced: bool) -> TableRotation:
+        """Return what is rotated, and what stays under the old keys.
+
+        Args:
+            table: The table.
+            replaced: Whether the current snapshot will be replaced, and counts as an older one.
+        """
+        data, current = sum(entry.content == DATA for entry in self.live.values()), table.snapshot()
+        older = [old.id for old in table.metadata.snapshots if replaced or old is not current]
+        refs = table.metadata.refs.items()
+        old_refs = [name for name, ref in refs if name != MAIN and ref.get("snapshot-id") in older]
         return TableRotation(
             what="dek", table=table, data_files=data, delete_files=len(self.live) - data,
             manifests=sum(any(entry.is_live for entry in entries) for _, entries in self.entries),
-            manifest_lists=int(bool(self.live)),
+            manifest_lists=int(bool(self.live)), older_snapshots=tuple(older),
+            older_refs=tuple(old_refs),
         )  # fmt: skip
 
 
@@ -177,7 +161,7 @@ class DekRotation:
     Attributes:
         seen: Metadata of the version that the caller has seen.
         new_files: Files that the job writes.
-        run: Function that rewrites data files; None to use threads of this process.
+        run: Function that rewrites data files.
         files: Files of the version on which the latest attempt is based.
         job: KEK of the job.
         moved: Rewritten files, by the paths of the old files.
@@ -186,7 +170,7 @@ class DekRotation:
 
     seen: TableMetadata = field(repr=False)
     new_files: NewFiles
-    run: Run | None = None
+    run: Run
     files: _Files = field(init=False, repr=False)
     job: OpenKey | None = field(default=None, init=False, repr=False)
     moved: dict[str, _RewrittenFile] = field(default_factory=dict, repr=False)
@@ -196,21 +180,16 @@ class DekRotation:
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
         """Return what would be done; a table without files has nothing to rotate."""
+        del target  # it is the table's own
         writing_policy(table.metadata, self.seen)
         self.files = _Files.of(table)
         self.has_work = bool(self.files.live)
         calls = client.calls + (self.files.kms_calls(table) if self.has_work else 0)
-        return replace(
-            self.files.report(table), master_key_id=target, kms_calls=calls,
-            **_older_files(table, replaced=self.has_work),
-        )  # fmt: skip
+        return replace(self.files.report(table, replaced=self.has_work), kms_calls=calls)
 
     def finish(self, table: IcebergTable) -> TableRotation:
         """Return what was done."""
-        return replace(
-            self.files.report(table), committed=True,
-            master_key_id=table.metadata.master_key_id or "", **_older_files(table, replaced=False),
-        )  # fmt: skip
+        return self.files.report(table, replaced=False)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write missing files and return the metadata of the next version."""
@@ -243,8 +222,9 @@ class DekRotation:
 
     def _rekey_files(self, table: IcebergTable) -> None:
         """Rewrite data files and equality delete files."""
-        masters, length = table.resolver.masters, table.metadata.key_length
-        job = self.job = self.job or masters.new_kek(target_of(table, None), length)
+        resolver, length = table.resolver, table.metadata.key_length
+        if self.job is None:
+            self.job = resolver.cache_key(resolver.masters.new_kek(target_of(table, None), length))
         left = {
             path: entry
             for path, entry in self.files.live.items()
@@ -252,45 +232,15 @@ class DekRotation:
         }
         for entry in self.files.live.values():
             self.new_files.note_folder(posixpath.dirname(entry.location))
-        items = [
-            RekeyItem(entry.location, entry.file_format, entry.size, sealed)
-            for entry, sealed in zip(
-                left.values(), self._encrypt_keys(table, left, job), strict=True
-            )
+        files = [
+            (entry.location, entry.file_format, entry.size, keys)
+            for entry in left.values()
+            if (keys := table.walk.file_keys(entry)) is not None
         ]
-        done = (
-            self._run_in_threads(table, items, job)
-            if self.run is None
-            else self._run_elsewhere(table, items, job)
-        )
-        for path, new in zip(left, match_results(items, done), strict=True):
-            keys = open_from_manifest(new.sealed, job)
-            self.moved[path] = _RewrittenFile(new.location, keys.with_length(new.size))
-
-    def _encrypt_keys(
-        self, table: IcebergTable, left: Mapping[str, FileEntry], job: OpenKey
-    ) -> list[bytes]:
-        keys = [table.walk.file_keys(entry) for entry in left.values()]
-        return seal_for_manifest([metadata for metadata in keys if metadata is not None], job)
-
-    def _run_elsewhere(
-        self, table: IcebergTable, items: Sequence[RekeyItem], job: OpenKey
-    ) -> list[RekeyedFile]:
-        assert self.run is not None
-        return list(self.run(table, job.key, self.new_files.name, items)) if items else []
-
-    def _run_in_threads(
-        self, table: IcebergTable, items: Sequence[RekeyItem], job: OpenKey
-    ) -> list[RekeyedFile]:
-        def work(item: RekeyItem) -> RekeyedFile:
-            length = table.metadata.key_length
-            return rekey_file(table.walk.locations, item, job, self.new_files.name, length)
-
-        pool = ThreadPoolExecutor(usable_cores(), "modcrypt-iceberg")
-        try:
-            return list(pool.map(work, items))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        rewrite = FreshDataKeys(name=self.new_files.name, key_length=length)
+        done = rewrite_files(self.run, table, self.job, rewrite, files)
+        for path, (location, keys) in zip(left, done, strict=True):
+            self.moved[path] = _RewrittenFile(location, keys)
 
     def _move_deletes(self, table: IcebergTable) -> None:
         """Rewrite position delete files with the new locations of data files."""

@@ -5,23 +5,29 @@ from __future__ import annotations
 import posixpath
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.errors import IntegrityError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.iceberg.keys.key_resolver import open_from_manifest, seal_for_manifest
-from modcrypt.iceberg.keys.wrapping_keys import OpenKey
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, seal_for_manifest
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
+from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
 _COPIED = 4 << 20
 """Number of bytes of plaintext copied at a time."""
+
+FileToRewrite: TypeAlias = tuple[str, str, int, StandardKeyMetadata]
+"""Location, format, trusted length and key metadata of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class RekeyItem:
 
     Attributes:
         location: Location of the file.
-        file_format: `PARQUET` or `AVRO`.
+        file_format: `PARQUET` or `AVRO`; manifests are in Avro.
         size: Trusted length of the file in bytes.
         sealed: Key metadata of the file, encrypted under the KEK of the job.
     """
@@ -58,57 +64,109 @@ class RekeyedFile:
     sealed: bytes = field(repr=False)
 
 
-def rekey_file(
-    locations: Locations, item: RekeyItem, job: OpenKey, name: str, key_length: int
-) -> RekeyedFile:
-    """Rewrite a file under a fresh key at a new location.
+class Rewrite(Protocol):
+    """A way to rewrite the files of a job, in any process; it can be pickled and has no secret."""
 
-    Args:
-        locations: Mapping of locations to places.
-        item: The file.
-        job: KEK of the job, which decrypts the file's key metadata.
-        name: Name of the job, used as prefix of the new file's name.
-        key_length: Length of the fresh key in bytes.
+    def __call__(
+        self, locations: Locations, item: RekeyItem, job: OpenKey, resolver: KeyResolver
+    ) -> RekeyedFile:
+        """Rewrite a file at a new location.
+
+        Args:
+            locations: Mapping of locations to places.
+            item: The file.
+            job: KEK of the job, which decrypts the file's key metadata.
+            resolver: Resolver of other keys.
+
+        Raises:
+            ModcryptError, OSError: The file is not authentic, or cannot be read or written; or a
+                key is not available.
+        """
+
+
+Run: TypeAlias = Callable[
+    [IcebergTable, IcebergKey, Rewrite, Sequence[RekeyItem]], Iterable[RekeyedFile]
+]
+"""Rewrites files of a table, in any process; gets the KEK of the job."""
+
+
+def run_in_threads(
+    table: IcebergTable, job: IcebergKey, rewrite: Rewrite, items: Sequence[RekeyItem]
+) -> Iterable[RekeyedFile]:
+    """Rewrite files of a table in threads of this process."""
+    locations, resolver = table.walk.locations, table.resolver
+    opened = resolver.open_key(job)
+    return in_threads(
+        lambda item: rewrite(locations, item, opened, resolver), items, usable_cores()
+    )
+
+
+def rewrite_files(
+    run: Run, table: IcebergTable, job: OpenKey, rewrite: Rewrite, files: Sequence[FileToRewrite]
+) -> list[tuple[str, StandardKeyMetadata]]:
+    """Have files rewritten; return the location and key metadata of each new file.
 
     Raises:
-        UnsupportedFormatError: Iceberg does not encrypt the file's format.
-        TruncationError: The file has another length.
-        ModcryptError, OSError: The file is not authentic, or cannot be read or written.
+        IntegrityError: The results are not exactly one for each file.
+        ModcryptError, OSError: A file could not be rewritten.
     """
-    old = open_from_manifest(item.sealed, job)
-    new = StandardKeyMetadata.generate(key_length)
-    folder, _, base = item.location.rpartition("/")
-    # Drawn here, so that two attempts at the same file write to different locations.
-    location = f"{folder}/{name}-{uuid.uuid4().hex}{posixpath.splitext(base)[1]}"
-    source, target = locations.place(item.location), locations.place(location)
-    with open_source_at(source) as opened:
-        if opened.size != item.size:
-            raise TruncationError(
-                f"{item.location}: the file has {opened.size} bytes, "
-                f"but its manifest says {item.size}"
-            )
-    if item.file_format == "PARQUET":
-        size = _rekey_parquet(source, target, old, new)
-    elif item.file_format == "AVRO":
-        size = _rekey_ags1(source, target, old.with_length(item.size), new)
-    else:
-        raise _unsupported_error(item.location, item.file_format)
-    (sealed,) = seal_for_manifest([new.with_length(size)], job)
-    return RekeyedFile(item.location, location, size, sealed)
-
-
-def match_results(items: Sequence[RekeyItem], done: Sequence[RekeyedFile]) -> Iterator[RekeyedFile]:
-    """Return the rewritten files in the order of the requested items.
-
-    Raises:
-        IntegrityError: The results are not exactly one for each item.
-    """
+    sealed = seal_for_manifest([keys for *_, keys in files], job)
+    items = [RekeyItem(*file[:3], data) for file, data in zip(files, sealed, strict=True)]
+    done = list(run(table, job.key, rewrite, items)) if items else []
     by_old = {file.old: file for file in done}
     if len(by_old) != len(done) or by_old.keys() != {item.location for item in items}:
         raise IntegrityError(
             "the rewritten files are not exactly the requested ones; check the workers and retry"
         )
-    return (by_old[item.location] for item in items)
+    new = [by_old[item.location] for item in items]
+    return [
+        (file.location, open_from_manifest(file.sealed, job).with_length(file.size)) for file in new
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshDataKeys:
+    """A `Rewrite` of data files and equality delete files under fresh data keys.
+
+    Attributes:
+        name: Prefix of the names of new files.
+        key_length: Length of the fresh keys in bytes.
+    """
+
+    name: str
+    key_length: int
+
+    def __call__(
+        self, locations: Locations, item: RekeyItem, job: OpenKey, resolver: KeyResolver
+    ) -> RekeyedFile:
+        """Rewrite a file; see `Rewrite`.
+
+        Raises:
+            UnsupportedFormatError: Iceberg does not encrypt the file's format.
+            TruncationError: The file has another length.
+            ModcryptError, OSError: See `Rewrite`.
+        """
+        del resolver  # the job's KEK decrypts all that is needed
+        old = open_from_manifest(item.sealed, job)
+        new = StandardKeyMetadata.generate(self.key_length)
+        folder, _, base = item.location.rpartition("/")
+        # Drawn here, so that two attempts at the same file write to different locations.
+        location = f"{folder}/{self.name}-{uuid.uuid4().hex}{posixpath.splitext(base)[1]}"
+        source, target = locations.place(item.location), locations.place(location)
+        with open_source_at(source) as opened:
+            if opened.size != item.size:
+                raise TruncationError(
+                    f"{item.location}: the file has {opened.size} bytes, "
+                    f"but its manifest says {item.size}"
+                )
+        if item.file_format == "PARQUET":
+            size = _rekey_parquet(source, target, old, new)
+        elif item.file_format == "AVRO":
+            size = _rekey_ags1(source, target, old.with_length(item.size), new)
+        else:
+            raise unsupported_error(item.location, item.file_format)
+        (sealed,) = seal_for_manifest([new.with_length(size)], job)
+        return RekeyedFile(item.location, location, size, sealed)
 
 
 def _rekey_parquet(
@@ -140,5 +198,6 @@ def _rekey_ags1(
     return writer.encrypted_length
 
 
-def _unsupported_error(location: str, file_format: str) -> UnsupportedFormatError:
+def unsupported_error(location: str, file_format: str) -> UnsupportedFormatError:
+    """Return the error for a file in a format that Iceberg does not encrypt."""
     return UnsupportedFormatError(f"{location}: Iceberg does not encrypt files in {file_format}")

@@ -26,15 +26,11 @@ from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, next_kek_time
-from modcrypt.iceberg.keys.key_resolver import (
-    KeyResolver,
-    open_from_manifest,
-    seal_for_manifest,
-)
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.iceberg.rotate.file_rekeying import RekeyItem, match_results
-from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, Reseal, reseal_manifest
+from modcrypt.iceberg.rotate.file_rekeying import Run, rewrite_files
+from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_manifest
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
     TableRotation,
@@ -193,7 +189,7 @@ class KekRotation:
         resolver: Key resolver of the table; its KMS calls are counted.
         new_id: Id of the requested master key; None for the table's own.
         files: New files of the job; new KEKs in a key store stay, as other writers may use them.
-        reseal: Function that rewrites manifests; None to use threads of this process.
+        run: Function that rewrites manifests; None to use threads of this process.
         target: Id of the master key under which the following attributes are made.
         made: New KEKs by slot.
         sealed: Entries encrypted again, by the old entries.
@@ -206,7 +202,7 @@ class KekRotation:
     resolver: KeyResolver
     new_id: str | None
     files: NewFiles
-    reseal: Reseal | None = None
+    run: Run | None = None
     target: str = ""
     made: dict[_Slot, OpenKey] = field(default_factory=dict)
     sealed: dict[tuple[str, bytes], EncryptedKey] = field(default_factory=dict, repr=False)
@@ -221,12 +217,11 @@ class KekRotation:
         """Return what would be done."""
         self.has_work = _changes(table, target)
         self.planned = _RotationPlan.of(table, self.opened)
-        return replace(self.planned.report(table, client), master_key_id=target)
+        return self.planned.report(table, client)
 
     def finish(self, table: IcebergTable) -> TableRotation:
         """Return what was done."""
-        done = self.planned.report(table, self.resolver.masters.client)
-        return replace(done, committed=True, master_key_id=self.target)
+        return self.planned.report(table, self.resolver.masters.client)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Make missing KEKs and files, and return the metadata that has them."""
@@ -341,7 +336,7 @@ class KekRotation:
         )
         if left:
             self.files.note_folder(exchange.folder)
-        write = self._run_in_threads if self.reseal is None or not left else self._run_elsewhere
+        write = self._run_in_threads if self.run is None or not left else self._run_elsewhere
         for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
             self.manifests[manifest.location] = {
                 **manifest.row, "manifest_path": location, "manifest_length": keys.file_length,
@@ -361,18 +356,13 @@ class KekRotation:
     def _run_elsewhere(
         self, table: IcebergTable, manifests: Sequence[ManifestFile], exchange: Exchange
     ) -> list[tuple[str, StandardKeyMetadata]]:
-        assert self.reseal is not None
+        assert self.run is not None
         job = self.resolver.masters.new_kek(self.target, exchange.key_length)
-        sealed = seal_for_manifest([_keys_of(table.walk, manifest) for manifest in manifests], job)
-        items = [
-            RekeyItem(manifest.location, "AVRO", manifest.length, keys)
-            for manifest, keys in zip(manifests, sealed, strict=True)
+        files = [
+            (manifest.location, "AVRO", manifest.length, _keys_of(table.walk, manifest))
+            for manifest in manifests
         ]
-        done = list(self.reseal(table, job.key, exchange, items))
-        return [
-            (file.location, open_from_manifest(file.sealed, job).with_length(file.size))
-            for file in match_results(items, done)
-        ]
+        return rewrite_files(self.run, table, job, exchange, files)
 
     def _write_lists(self, table: IcebergTable) -> None:
         left = [

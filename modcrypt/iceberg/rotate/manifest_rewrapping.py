@@ -8,9 +8,9 @@ one job, as in `dek_rotation`, and KEKs wrapped by their master key.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import (
@@ -21,14 +21,13 @@ from modcrypt.iceberg.keys.key_resolver import (
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem
-from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import rewrite_manifest
 from modcrypt.key_metadata import StandardKeyMetadata
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A mapping of old keys to new keys; it can be pickled and contains no secret.
+    """A mapping of old keys to new keys, and a `Rewrite` of the manifests that contain them.
 
     Attributes:
         old: Old KEKs by id.
@@ -56,11 +55,15 @@ class Exchange:
             return IcebergKey.single(id_), self.single
         return (self.old[id_], self.new[id_]) if id_ in self.old else None
 
-
-Reseal: TypeAlias = Callable[
-    [IcebergTable, IcebergKey, Exchange, Sequence[RekeyItem]], Iterable[RekeyedFile]
-]
-"""Rewrites manifests of a table with `reseal_item` in any process; gets the job's KEK."""
+    def __call__(
+        self, locations: Locations, item: RekeyItem, job: OpenKey, resolver: KeyResolver
+    ) -> RekeyedFile:
+        """Rewrite a manifest for another process; see `Rewrite`."""
+        keys = open_from_manifest(item.sealed, job).with_length(item.size)
+        location, new = reseal_manifest(locations, item.location, keys, self, resolver)
+        assert new.file_length is not None
+        (sealed,) = seal_for_manifest([new], job)
+        return RekeyedFile(item.location, location, new.file_length, sealed)
 
 
 def reseal_manifest(
@@ -118,14 +121,3 @@ def _reseal_metadata(
         opened = [open_from_manifest(data, old) for data in before]
         changed.update(zip(before, seal_for_manifest(opened, new), strict=True))
     return [changed.get(data, data) for data in metadata]
-
-
-def reseal_item(
-    locations: Locations, item: RekeyItem, job: OpenKey, exchange: Exchange, resolver: KeyResolver
-) -> RekeyedFile:
-    """Rewrite a manifest for another process; see `reseal_manifest`."""
-    keys = open_from_manifest(item.sealed, job).with_length(item.size)
-    location, new = reseal_manifest(locations, item.location, keys, exchange, resolver)
-    assert new.file_length is not None
-    (sealed,) = seal_for_manifest([new], job)
-    return RekeyedFile(item.location, location, new.file_length, sealed)

@@ -65,20 +65,20 @@ class MekRotation:
         check_store(table)
         self.in_table = target != table.metadata.master_key_id or bool(table.metadata.kek_ids())
         return TableRotation(
-            what="mek", table=table, master_key_id=target, keks=len(keks),
+            what="mek", table=table, keks=len(keks),
             kms_calls=sum(move_calls(client, kek.master_key_id, target) for kek in keks),
         )  # fmt: skip
 
     def finish(self, table: IcebergTable) -> TableRotation:
         """Move the KEKs of the store that are left; return what was done."""
-        target, late = table.metadata.master_key_id or "", tuple[str, ...]()
+        late = tuple[str, ...]()
         if self.in_table:
             late = self._move_late(table)
         else:
-            self._move_store(table, target)
+            self._move_store(table, table.metadata.master_key_id or "")
         return TableRotation(
-            what="mek", table=table, committed=self.in_table, master_key_id=target,
-            keks=len({kek.id for kek in self.moved.values()}), left=(*sorted(self.stuck), *late),
+            what="mek", table=table, keks=len({kek.id for kek in self.moved.values()}),
+            left=(*sorted(self.stuck), *late),
         )  # fmt: skip
 
     def next_version(self, table: IcebergTable) -> TableMetadata:

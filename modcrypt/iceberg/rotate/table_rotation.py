@@ -16,9 +16,9 @@ from typing import Protocol
 
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.rotate.dek_rotation import DekRotation, Run
+from modcrypt.iceberg.rotate.dek_rotation import DekRotation
+from modcrypt.iceberg.rotate.file_rekeying import Run, run_in_threads
 from modcrypt.iceberg.rotate.kek_rotation import KekRotation
-from modcrypt.iceberg.rotate.manifest_rewrapping import Reseal
 from modcrypt.iceberg.rotate.mek_rotation import MekRotation
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
@@ -63,7 +63,7 @@ def rotate_table(
     new_master_key_id: str | None = None,
     dry_run: bool = False,
     run: Run | None = None,
-    reseal: Reseal | None = None,
+    reseal: Run | None = None,
 ) -> TableRotation:
     """Rotate keys of a table.
 
@@ -84,9 +84,9 @@ def rotate_table(
             version is then used.
         dry_run: Whether to change nothing, call the key service only as far as reading requires,
             and return what would be done.
-        run: For "dek", function that rewrites data files elsewhere with `rekey_file`; by default
-            threads of this process do.
-        reseal: For "kek", function that rewrites manifests elsewhere with `reseal_item`.
+        run: For "dek", function that rewrites data files elsewhere; by default threads of this
+            process do.
+        reseal: For "kek", function that rewrites manifests elsewhere.
 
     Raises:
         ValueError: `what` is unknown; the table has single wrapping ("mek"); another master key is
@@ -109,24 +109,25 @@ def rotate_table(
     with NewFiles(counted.walk.locations) as files:
         rotation: Rotation
         if what == "dek":
-            rotation = DekRotation(table.metadata, files, run)
+            rotation = DekRotation(table.metadata, files, run or run_in_threads)
         elif what == "mek":
             rotation = MekRotation(counted.resolver, new_master_key_id)
         elif what == "kek":
             rotation = KekRotation(counted.resolver, new_master_key_id, files, reseal)
         else:
             raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
-        done = rotation.plan(counted, target_of(counted, new_master_key_id), client)
-        result = table
+        target = target_of(counted, new_master_key_id)
+        done, result = rotation.plan(counted, target, client), table
         if not dry_run and rotation.has_work:
             if rotation.in_table:
                 counted = commit(counted, rotation.next_version, files=files)
-            done = replace(rotation.finish(counted), kms_calls=client.calls)
+            done, target = rotation.finish(counted), counted.metadata.master_key_id or ""
+            done = replace(done, committed=rotation.in_table, kms_calls=client.calls)
             result = with_resolver(counted, table.resolver)
     lost: tuple[str, ...] = ()
     with contextlib.suppress(ModcryptError, OSError):  # the key store failed after the rotation
         lost = lost_keys(result)
     return replace(
-        done, table=result, dry_run=dry_run, older_versions=older_versions(counted), lost=lost,
-        seconds=time.monotonic() - started,
+        done, table=result, dry_run=dry_run, master_key_id=target, lost=lost,
+        older_versions=older_versions(counted), seconds=time.monotonic() - started,
     )  # fmt: skip

@@ -22,7 +22,8 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -32,8 +33,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, rekey_file
-from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite
 from modcrypt.iceberg.rotate.rotation_report import TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -91,16 +91,7 @@ def rotate_table_deks(
         TypeError: `settings` is not `Settings`.
     """
     check_settings(settings)
-
-    def run(
-        table: IcebergTable, job: IcebergKey, name: str, items: Sequence[RekeyItem]
-    ) -> Iterable[RekeyedFile]:
-        length = table.metadata.key_length
-        return _run_on_spark(
-            spark, table, items, settings=settings, job=job, name=name, key_length=length,
-            **options,
-        )  # fmt: skip
-
+    run = partial(_run_on_spark, spark, settings, options)
     return rotate_table(table, "dek", dry_run=dry_run, run=run)
 
 
@@ -131,42 +122,37 @@ def rotate_table_keks(
         ModcryptError, OSError, TypeError: As in `rotate_table_deks`.
     """
     check_settings(settings)
-
-    def reseal(
-        table: IcebergTable, job: IcebergKey, exchange: Exchange, items: Sequence[RekeyItem]
-    ) -> Iterable[RekeyedFile]:
-        return _run_on_spark(
-            spark, table, items, settings=settings, job=job, name=exchange.name,
-            key_length=exchange.key_length, exchange=exchange, **options,
-        )  # fmt: skip
-
+    run = partial(_run_on_spark, spark, settings, options)
     return rotate_table(
-        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=reseal
+        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=run
     )
 
 
 def _run_on_spark(
-    spark: SparkSession, table: IcebergTable, items: Sequence[RekeyItem], *,
-    filesystem: MakeFilesystem | None = None, files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK, **how: Any,
+    spark: SparkSession, settings: Settings, options: JobOptions,
+    table: IcebergTable, job: IcebergKey, rewrite: Rewrite, items: Sequence[RekeyItem],
 ) -> list[RekeyedFile]:  # fmt: skip
     """Have Spark do the work; Spark sends the items as rows, not within a closure.
 
     Raises:
         ModcryptError, OSError, ValueError: The error of the first file that failed.
     """
-    if not items:
-        return []
+    filesystem = options.get("filesystem")
     folders = {
         prefix: place.full_name if filesystem is None else place.path
         for prefix, place in table.walk.locations.folders.items()
     }
-    work = TableRekeyJob(folders=folders, filesystem=filesystem, **how)
+    work = TableRekeyJob(
+        settings=settings, job=job, rewrite=rewrite, folders=folders, filesystem=filesystem
+    )
     columns = {
         field.name: pa.array([getattr(item, field.name) for item in items], field.type)
         for field in _ITEMS
     }
-    frame = run_tasks(spark, columns, work.run, _DONE, files_per_task, bytes_per_task)
+    frame = run_tasks(
+        spark, columns, work.run, _DONE, options.get("files_per_task", FILES_PER_TASK),
+        options.get("bytes_per_task", BYTES_PER_TASK),
+    )  # fmt: skip
     rows = frame.collect()
     for row in rows:
         if row["word"] is not None:
@@ -201,20 +187,16 @@ class TableRekeyJob:
     Attributes:
         settings: Reference to the key service.
         job: KEK of the job, wrapped by its master key.
-        name: Prefix of the names of new files.
-        key_length: Length of their keys in bytes.
+        rewrite: Way to rewrite a file.
         folders: Mapping of location prefixes to the paths or URLs that they stand for.
         filesystem: Function that makes the filesystem of these paths.
-        exchange: Replacement of keys in manifests; None for data files.
     """
 
     settings: Settings
     job: IcebergKey
-    name: str
-    key_length: int
+    rewrite: Rewrite
     folders: Mapping[str, str] = field(repr=False)
     filesystem: MakeFilesystem | None = None
-    exchange: Exchange | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a row for each file: the new file, or the error."""
@@ -236,15 +218,9 @@ class TableRekeyJob:
 
         def process_item(item: RekeyItem) -> dict[str, Any]:
             try:
-                if self.exchange is None:
-                    new = rekey_file(locations, item, job, self.name, self.key_length)
-                else:
-                    new = reseal_item(locations, item, job, self.exchange, resolver)
+                return asdict(self.rewrite(locations, item, job, resolver))
             except Exception as error:  # the driver raises it
                 return _make_failed_row(item, error)
-            return {
-                "old": new.old, "location": new.location, "size": new.size, "sealed": new.sealed
-            }  # fmt: skip
 
         in_store = any(place.filesystem is not None for place in locations.folders.values())
         return list(in_threads(process_item, items, IN_STORE if in_store else ON_DISK))

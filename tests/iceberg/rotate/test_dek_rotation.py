@@ -17,9 +17,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, encrypt_table, open_table
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.rotate.expiry import expire_history
-from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, rekey_file
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite
 from modcrypt.iceberg.rotate.rotation_report import TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.support.cases import each_case
@@ -316,15 +317,16 @@ class Elsewhere:
         self.seen: list[bytes] = []
 
     def __call__(
-        self, table: IcebergTable, job: IcebergKey, name: str, items: Sequence[RekeyItem]
+        self, table: IcebergTable, job: IcebergKey, rewrite: Rewrite, items: Sequence[RekeyItem]
     ) -> Iterable[RekeyedFile]:
-        opened = MasterKeys(SampleKms()).open_key(job)
+        resolver = KeyResolver(SampleKms())
+        opened, sent = resolver.open_key(job), pickle.loads(pickle.dumps(rewrite))
         done = []
         for item in items:
             self.seen.append(pickle.dumps(item))
             copy = pickle.loads(self.seen[-1])
             for _ in range(1 + self.twice):
-                new = rekey_file(table.walk.locations, copy, opened, name, 16)
+                new = sent(table.walk.locations, copy, opened, resolver)
             self.seen.append(pickle.dumps(new))
             done.append(new)
         return done[1:] if self.forget else done

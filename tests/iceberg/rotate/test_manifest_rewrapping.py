@@ -12,8 +12,7 @@ import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem
-from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite
 from modcrypt.keys import key_bytes
 from tests.support.folder_contents import files
 from tests.support.iceberg.partitioned_table import two_appends
@@ -36,7 +35,7 @@ class Elsewhere:
         self.sent: list[bytes] = []
 
     def __call__(
-        self, table: IcebergTable, job: IcebergKey, exchange: Exchange, items: Sequence[RekeyItem]
+        self, table: IcebergTable, job: IcebergKey, exchange: Rewrite, items: Sequence[RekeyItem]
     ) -> Iterable[RekeyedFile]:
         resolver = KeyResolver(SampleKms())
         opened = resolver.open_key(job)
@@ -46,9 +45,7 @@ class Elsewhere:
             self.sent.append(pickle.dumps(item))
             locations, found = table.walk.locations, pickle.loads(self.sent[1])
             for _ in range(1 + self.twice):
-                new = reseal_item(
-                    locations, pickle.loads(self.sent[-1]), opened, found, resolver
-                )  # fmt: skip
+                new = found(locations, pickle.loads(self.sent[-1]), opened, resolver)
             self.sent.append(pickle.dumps(new))
             done.append(new)
         return done[1:] if self.forget else done
