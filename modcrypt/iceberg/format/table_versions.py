@@ -77,27 +77,41 @@ class FolderVersions:
             ModcryptError, OSError: `read_metadata` fails; only if the folder also has files of a
                 catalog.
         """
-        return _find_newest(self.folder)
+        folder = self.folder
+        versions = _folder_versions(folder)
+        in_catalog = [name for name in file_names(folder) if _CATALOG_NAME.fullmatch(name)]
+        if not versions and in_catalog:
+            raise FormatError(
+                f"{folder.path}: a catalog knows which metadata.json of this table is current: "
+                "pass the path of that file, or open the table with load_table"
+            )
+        if not versions:
+            why = "not a table: v1.metadata.json does not exist"
+            raise FileNotFoundError(errno.ENOENT, why, folder.path)
+        newest = folder.below(versions[max(versions)])
+        if in_catalog:
+            _check_alone(newest, in_catalog)
+        return newest
 
-    def first(self, metadata: TableMetadata) -> Place:
-        """Create version 1 of a new table.
+    def first(self, metadata: TableMetadata, folder: Place) -> Place:
+        """Create version 1 of a new table in the folder.
 
         Raises:
             FileExistsError: Version 1 exists already.
-            ValueError: The file system cannot create files exclusively (`check_exclusive`).
+            ValueError: The file system cannot create files exclusively.
             OSError: The file system reports an error.
         """
-        self.check_exclusive()
-        place = self.folder_file("v1.metadata.json")
+        self.check_free()
+        place = folder.below("v1.metadata.json")
         create_once(place, metadata.encode())
         self._write_hint(1)
         return place
 
-    def check_exclusive(self) -> None:
-        """Raise if the file system cannot detect two writers of the same version.
+    def check_free(self) -> None:
+        """Check that the file system would detect two writers of a version.
 
         Raises:
-            ValueError: The file system cannot.
+            ValueError: It would not.
         """
         _check_exclusive(self.folder)
 
@@ -299,16 +313,6 @@ def _conflict(base: Place) -> CommitConflictError:
     )
 
 
-def newest_metadata(table: Place) -> Place:
-    """Return the place of the newest metadata.json in a table's folder.
-
-    Raises:
-        FormatError: Some files belong to a catalog, which alone knows the current one.
-        FileNotFoundError: The folder has no metadata.json.
-    """
-    return _find_newest(_metadata_folder(table))
-
-
 def check_newest(base: Place) -> None:
     """Check that a version which a catalog took over from a folder is the newest in the folder.
 
@@ -328,7 +332,7 @@ def check_newest(base: Place) -> None:
 
 def has_versions(table: Place) -> bool:
     """Return whether a table's folder has a metadata.json with any kind of name."""
-    return any(METADATA.fullmatch(name) for name in file_names(_metadata_folder(table)))
+    return any(METADATA.fullmatch(name) for name in file_names(table.below("metadata")))
 
 
 def version_number(name: str) -> int | None:
@@ -358,31 +362,10 @@ def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
     }
 
 
-def _metadata_folder(table: Place) -> Place:
-    return table.below("metadata")
-
-
 def _folder_versions(folder: Place) -> dict[int, str]:
     """Return the counted versions in a folder by number; of two with one number, Java's choice."""
     names = sorted(file_names(folder), key=len, reverse=True)  # v1.gz.metadata.json comes first
     return {int(m.group(1)): m.string for name in names if (m := _FOLDER_NAME.fullmatch(name))}
-
-
-def _find_newest(folder: Place) -> Place:
-    versions = _folder_versions(folder)
-    in_catalog = [name for name in file_names(folder) if _CATALOG_NAME.fullmatch(name)]
-    if not versions and in_catalog:
-        raise FormatError(
-            f"{folder.path}: a catalog knows which metadata.json of this table is current: pass "
-            "the path of that file, or open the table with load_table"
-        )
-    if not versions:
-        why = "not a table: v1.metadata.json does not exist"
-        raise FileNotFoundError(errno.ENOENT, why, folder.path)
-    newest = folder.below(versions[max(versions)])
-    if in_catalog:
-        _check_alone(newest, in_catalog)
-    return newest
 
 
 def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:

@@ -208,42 +208,23 @@ class KeyedTable(Protocol):
         """The resolver that opens its keys."""
 
 
-def writing_key(
-    table: KeyedTable, policy: KeyPolicy, scope: str = "", *, now_ms: int | None = None
-) -> tuple[OpenKey, list[EncryptedKey]]:
-    """Return the key that currently encrypts key metadata of a scope.
-
-    Args:
-        table: Version that the change is based on.
-        policy: Policy of the table.
-        scope: Scope of the files; empty for the whole table.
-        now_ms: Time in ms since 1970; by default the current time.
-
-    Returns:
-        The key, and entries to add to the table's `encryption-keys` if the key is new.
-
-    Raises:
-        PlaintextError: The table has no master key.
-        KeyRetrievalError: The key service refuses.
-        ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
-        ModcryptError, OSError: The key store reports an error.
-    """
-    keys, entries = _find_keys(table, policy, [scope], _now(now_ms))
-    return keys[scope], entries
-
-
 def writing_keys(
     table: KeyedTable, policy: KeyPolicy, partitions: Sequence[str], *, now_ms: int | None = None
 ) -> WritingKeys:
     """Return the keys of one commit, with as few calls of the key service as it allows.
 
     Args:
-        table, policy, now_ms: Version, policy and time, as for `writing_key`.
+        table: Version that the change is based on.
+        policy: Policy of the table.
         partitions: Partition of each new data or delete file, as in the paths of the files; empty
             for tables without partitions.
+        now_ms: Time in ms since 1970; by default the current time.
 
     Raises:
-        PlaintextError, KeyRetrievalError, ValueError, ModcryptError, OSError: See `writing_key`.
+        PlaintextError: The table has no master key.
+        KeyRetrievalError: The key service refuses.
+        ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
+        ModcryptError, OSError: The key store reports an error.
     """
     now = _now(now_ms)
     of_list = policy.list_scope(now)

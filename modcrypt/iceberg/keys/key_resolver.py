@@ -229,17 +229,13 @@ class KeyResolver:
         return self.open_key(key).open(entry.encrypted)
 
     def seal_entry(self, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
-        """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`."""
-        return self.entry(new_key_id(), metadata, opened)
-
-    def entry(self, id_: str, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
-        """Encrypt the key metadata of a manifest list under an id that it may have had before.
+        """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`.
 
         Raises:
             KeyRetrievalError, KeyExhaustedError: See `OpenKey.seal_many`.
         """
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
-        return EncryptedKey(id_, opened.seal(metadata), opened.key.id, properties)
+        return EncryptedKey(new_key_id(), opened.seal(metadata), opened.key.id, properties)
 
     # --- in manifests ---------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,9 @@ from modcrypt.iceberg.format.manifests import EQUALITY_DELETES, POSITION_DELETES
 from modcrypt.iceberg.read.data_files import open_parquet_file
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.read.scan_planning import SpecFilter
 
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _PATH_ID, _POS_ID = 2147483546, 2147483545  # spec, "Reserved Field IDs"
@@ -49,15 +52,6 @@ _CHECKED_AFTER = (
 
 _ROWS = 1 << 17
 """Number of rows of a position delete file that are decoded at once."""
-
-
-class Partitions(Protocol):
-    """The partitions of one partition spec."""
-
-    is_unpartitioned: bool
-
-    def of(self, entry: FileEntry) -> Any:
-        """Return a value that is equal for two files exactly if they are in the same partition."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +92,7 @@ class DeleteIndex:
     def __init__(
         self,
         walk: Walk,
-        partitions: Callable[[int], Partitions],
+        partitions: Callable[[int], SpecFilter],
         deletes: Iterable[FileEntry],
         oldest: int,
     ) -> None:

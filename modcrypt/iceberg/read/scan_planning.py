@@ -5,7 +5,6 @@ pyiceberg's evaluators prune; its own planning does not support format version 3
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +72,7 @@ class Planner:
 
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
         self._walk, self._schema, self._filter = walk, schema, row_filter
-        self._specs: dict[int, _SpecFilter] = {}
+        self._specs: dict[int, SpecFilter] = {}
 
     def files(self, snapshot: Snapshot) -> list[PlannedFile]:
         """Return the data files in the order of the manifests.
@@ -162,14 +161,14 @@ class Planner:
     def _metrics(self) -> _InclusiveMetricsEvaluator:
         return _InclusiveMetricsEvaluator(self._schema, self._filter)
 
-    def _spec(self, spec_id: int) -> _SpecFilter:
+    def _spec(self, spec_id: int) -> SpecFilter:
         if spec_id not in self._specs:
             spec = spec_of(self._walk.metadata, spec_id)
-            self._specs[spec_id] = _SpecFilter(spec, self._schema, self._filter)
+            self._specs[spec_id] = SpecFilter(spec, self._schema, self._filter)
         return self._specs[spec_id]
 
 
-class _SpecFilter:
+class SpecFilter:
     """The partitions of a spec, and the projection of a filter on them."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, row_filter: BooleanExpression) -> None:
@@ -310,7 +309,7 @@ def as_data_file(entry: FileEntry) -> DataFile:
         content=DataFileContent(entry.content),
         file_path=entry.location,
         file_format=FileFormat(entry.file_format),
-        partition=Record(*(internal_value(value) for value in entry.partition.values())),
+        partition=Record(*entry.partition.values()),
         record_count=entry.record_count,
         file_size_in_bytes=entry.size,
         **maps,
@@ -336,24 +335,3 @@ def _as_type(value: Any, kind: IcebergType) -> Any:
 def _comparable(value: Any) -> Any:
     """Return a value that is equal for equal partitions: NaN equals itself, 0.0 is not -0.0."""
     return repr(value) if isinstance(value, float) else value
-
-
-_EPOCH = datetime.date(1970, 1, 1)
-
-
-def internal_value(value: Any) -> Any:
-    """Convert a partition's value to pyiceberg's form: days and microseconds instead of dates."""
-    if isinstance(value, datetime.datetime):
-        return _to_microseconds(value)
-    if isinstance(value, datetime.date):
-        return (value - _EPOCH).days
-    if isinstance(value, datetime.time):
-        seconds = (value.hour * 60 + value.minute) * 60 + value.second
-        return seconds * 1_000_000 + value.microsecond
-    return value
-
-
-def _to_microseconds(value: datetime.datetime) -> int:
-    zone = value.tzinfo or datetime.UTC
-    since = value.replace(tzinfo=zone) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return since // datetime.timedelta(microseconds=1)

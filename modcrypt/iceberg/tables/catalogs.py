@@ -27,15 +27,8 @@ from modcrypt.iceberg.format.locations import Locations, find_place, plain_locat
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import check_newest, create_once, version_number
 from modcrypt.iceberg.keys.key_resolver import KeyStore
-from modcrypt.iceberg.read.table_version import Expectation
-from modcrypt.iceberg.tables.table import (
-    IcebergTable,
-    expected_master_keys,
-    open_located_table,
-    resolver_of,
-)
+from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, reader_of
 from modcrypt.io.places import Place
-from modcrypt.kms.references import open_kms
 
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
@@ -74,15 +67,10 @@ def load_table(
         ModcryptError, OSError: See `open_table`.
     """
     versions = CatalogVersions(catalog, identifier, filesystem, location_map or {})
-    kms = open_kms(kms) if isinstance(kms, str) else kms
-    master_key_ids = expected_master_keys(kms, master_key_ids)
-    expected = Expectation(
-        require_encrypted=require_encrypted,
-        table_uuid=table_uuid,
-        at_least=at_least,
-        master_key_ids=master_key_ids,
-    )
-    resolver = resolver_of(kms, key_store, master_key_ids)
+    resolver, expected = reader_of(
+        kms, key_store, master_key_ids, require_encrypted=require_encrypted,
+        table_uuid=table_uuid, at_least=at_least,
+    )  # fmt: skip
     return open_located_table(
         versions.current, versions, resolver, expected, location_map, filesystem
     )

@@ -167,21 +167,46 @@ def open_table(
         KeyRetrievalError, ValueError: See `open_kms`.
         OSError: The file system failed.
     """
-    place = find_place(metadata_json, filesystem)
-    named = place.path.endswith((".json", ".json.gz"))
-    beside = Place(place.filesystem, posixpath.dirname(place.path))
-    versions = FolderVersions(beside if named else place.below("metadata"))
-    kms = open_kms(kms) if isinstance(kms, str) else kms
-    master_key_ids = expected_master_keys(kms, master_key_ids)
-    expected = Expectation(
-        require_encrypted=require_encrypted,
-        table_uuid=table_uuid,
-        at_least=at_least,
-        master_key_ids=master_key_ids,
-    )
-    resolver = resolver_of(kms, key_store, master_key_ids)
-    find = (lambda: place) if named else versions.current
+    find, versions = find_versions(metadata_json, filesystem)
+    resolver, expected = reader_of(
+        kms, key_store, master_key_ids, require_encrypted=require_encrypted,
+        table_uuid=table_uuid, at_least=at_least,
+    )  # fmt: skip
     return open_located_table(find, versions, resolver, expected, location_map, filesystem)
+
+
+def find_versions(
+    metadata_json: Any, filesystem: Any
+) -> tuple[Callable[[], Place], FolderVersions]:
+    """Return a function that locates a metadata.json, and the versions of its table.
+
+    Args:
+        metadata_json: Path or URL of the file, or of a table's folder, as for `open_table`.
+        filesystem: File system of pyarrow or fsspec.
+    """
+    place = find_place(metadata_json, filesystem)
+    if place.path.endswith((".json", ".json.gz")):
+        folder = Place(place.filesystem, posixpath.dirname(place.path))
+        return (lambda: place), FolderVersions(folder)
+    versions = FolderVersions(place.below("metadata"))
+    return versions.current, versions
+
+
+def reader_of(
+    kms: KmsClient | KeyTools | str,
+    key_store: KeyStore | None,
+    master_key_ids: Collection[str] | None,
+    **known: Any,
+) -> tuple[KeyResolver, Expectation]:
+    """Return a resolver of a table's keys, and what its reader expects.
+
+    Args:
+        kms, key_store, master_key_ids: See `open_table`.
+        known: Other attributes of the expectation.
+    """
+    kms = open_kms(kms) if isinstance(kms, str) else kms
+    ids = _expected_master_keys(kms, master_key_ids)
+    return resolver_of(kms, key_store, ids), Expectation(master_key_ids=ids, **known)
 
 
 def open_located_table(
@@ -209,15 +234,10 @@ def open_located_table(
     return IcebergTable(metadata, place, walk, versions, expected)
 
 
-def expected_master_keys(
+def _expected_master_keys(
     kms: KmsClient | KeyTools, master_key_ids: Collection[str] | None
 ) -> Collection[str] | None:
-    """Return the ids of the master keys that a table may be under; None if unknown.
-
-    Args:
-        kms: The key service, or key tools, whose expectation is used if `master_key_ids` is None.
-        master_key_ids: Ids that the caller expects; None to use the default.
-    """
+    """Return the ids of the master keys that a table may be under; None if unknown."""
     if master_key_ids is not None:
         return master_key_ids
     expected = kms.keys_of_whole_files() if isinstance(kms, KeyTools) else expect_keys(kms)

@@ -108,17 +108,15 @@ class NewPlace:
             FileExistsError: Such a table exists.
             ValueError, OSError: See `create_table`.
         """
-        problem = f"{self.folder.path}: this folder already has a table"
-        if isinstance(self.versions, FolderVersions):
-            if has_versions(self.folder):
-                raise FileExistsError(problem)
-            self.versions.check_exclusive()
-            return
         self.versions.check_free()
         if has_versions(self.folder):
-            raise FileExistsError(
-                f"{problem}, but the catalog has none of this name; if an interrupted run left the "
+            in_catalog = (
+                ", but the catalog has none of this name; if an interrupted run left the "
                 "metadata.json, remove that file"
+            )
+            raise FileExistsError(
+                f"{self.folder.path}: this folder already has a table"
+                f"{'' if isinstance(self.versions, FolderVersions) else in_catalog}"
             )
 
     def stage(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
@@ -135,10 +133,7 @@ class NewPlace:
             FileExistsError, ValueError, OSError: See `create_table`.
         """
         make_folder(self._metadata_folder.below("v1.metadata.json"))
-        if isinstance(self.versions, FolderVersions):
-            place = self.versions.first(metadata)
-        else:
-            place = self.versions.first(metadata, self._metadata_folder)
+        place = self.versions.first(metadata, self._metadata_folder)
         # Do not read the file again: another process might have altered it.
         written = TableMetadata(metadata.encode(), place.path)
         return replace(self.stage(written, resolver), place=place)

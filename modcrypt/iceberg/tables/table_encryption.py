@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import posixpath
 import time
 import uuid
 from collections.abc import Mapping
@@ -22,18 +21,20 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1
 
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.locations import find_place
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import FolderVersions, newest_metadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_version import Expectation
-from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, resolver_of
+from modcrypt.iceberg.tables.table import (
+    IcebergTable,
+    find_versions,
+    open_located_table,
+    resolver_of,
+)
 from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.iceberg.write.commit import is_answered
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyTable
@@ -123,13 +124,9 @@ def encrypt_table(
 def _open_source(
     source: Any, resolver: KeyResolver, location_map: Mapping[str, Any] | None, filesystem: Any
 ) -> IcebergTable:
-    where = getattr(source, "metadata_location", source)
-    place = find_place(where, filesystem)
-    if not place.path.endswith((".json", ".json.gz")):
-        place = newest_metadata(place)
-    versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))
+    find, versions = find_versions(getattr(source, "metadata_location", source), filesystem)
     expected = Expectation(require_encrypted=False)
-    return open_located_table(lambda: place, versions, resolver, expected, location_map, filesystem)
+    return open_located_table(find, versions, resolver, expected, location_map, filesystem)
 
 
 def _empty_metadata(

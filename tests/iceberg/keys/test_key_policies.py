@@ -34,7 +34,6 @@ from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.keys.key_policies import (
     WritingKeys,
     partition_scope,
-    writing_key,
     writing_keys,
 )
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
@@ -44,6 +43,7 @@ from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows
 from tests.support.iceberg.partitioned_table import ROWS, two_appends
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.writing_keys import writing_key
 from tests.support.kms.memory_kms import MemoryKms
 
 DAY = 24 * 60 * 60 * 1000

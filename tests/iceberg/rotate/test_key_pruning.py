@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_entries_of_dropped_snapshots_go_and_keks_that_seal_nothing_more(
     unused, of_first = resolver.masters.new_keks("keyA", 16, ["", ""])
     first = metadata.snapshots[0]
     opened = resolver.open_entry(metadata.keys[first.key_id or ""], metadata)
-    entry = resolver.entry(first.key_id or "", opened, of_first)
+    entry = replace(resolver.seal_entry(opened, of_first), id=first.key_id or "")
     keys = {**metadata.keys, entry.id: entry}
     new = [unused.key.entry(), of_first.key.entry(), *keys.values()]
     table = table.at(table.versions.commit(table.place, metadata.with_keys(new)))

@@ -216,7 +216,7 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
     }
     made = resolver.masters.new_keks("keyA", 16, ["", "", "day=2026-01-01", "day=2026-01-02"])
     entries = [
-        resolver.entry(id_, plain, kek)
+        replace(resolver.seal_entry(plain, kek), id=id_)
         for (id_, plain), kek in zip(opened.items(), made[1:], strict=True)
     ]
     table.versions.commit(

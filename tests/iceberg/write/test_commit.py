@@ -20,7 +20,6 @@ from modcrypt.iceberg.format.table_versions import (
     FolderVersions,
     file_names,
     has_versions,
-    newest_metadata,
     read_metadata,
     version_number,
 )
@@ -285,13 +284,13 @@ def test_folders_without_a_table(tmp_path: Path) -> None:
     place = Place(None, str(tmp_path))
     assert not has_versions(place)
     with pytest.raises(FileNotFoundError, match=r"not a table: v1\.metadata\.json does not exist"):
-        newest_metadata(place)
+        FolderVersions(place.below("metadata")).current()
     (tmp_path / "metadata").mkdir()
     name = "00003-8b19a876-2225-48ad-a5f4-1c191de63807.metadata.json"
     (tmp_path / "metadata" / name).write_text("{}")
     assert has_versions(place)
     with pytest.raises(FormatError, match="a catalog knows which"):
-        newest_metadata(place)
+        FolderVersions(place.below("metadata")).current()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyiceberg.manifest import ManifestFile as PyManifestFile
 from modcrypt.errors import FormatError
 from modcrypt.iceberg import IcebergTable, create_table, open_table
 from modcrypt.iceberg.format.manifests import ADDED, DATA, DELETED, EXISTING, ManifestFile
-from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_key
+from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     SnapshotFields,
@@ -34,6 +34,7 @@ from tests.support.iceberg.by_hand import avro, open_ags1, parse_key_metadata, u
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.resealed_tables import write_changed_manifest
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.writing_keys import writing_key
 
 JSON_MEMBERS = ("avro.schema", "iceberg.schema", "schema", "partition-spec")
 
