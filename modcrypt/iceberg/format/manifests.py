@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.avro_files import read_avro
@@ -52,8 +52,25 @@ FILE_FIELDS = {
 }  # fmt: skip
 
 
+class _Keyed:
+    """A row whose key metadata is hidden."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _key_metadata: Secret[bytes] | None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} holds a key and can't be pickled or copied")
+
+    @property
+    def key_metadata(self) -> bytes | None:
+        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
+        return None if self._key_metadata is None else self._key_metadata()
+
+
 @dataclass(frozen=True, slots=True)
-class ManifestFile:
+class ManifestFile(_Keyed):
     """A row of a manifest list.
 
     Attributes:
@@ -77,17 +94,9 @@ class ManifestFile:
     _key_metadata: Secret[bytes] | None = field(repr=False)
     row: Mapping[str, Any] = field(repr=False)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a ManifestFile holds a key and can't be pickled or copied")
-
-    @property
-    def key_metadata(self) -> bytes | None:
-        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
-        return None if self._key_metadata is None else self._key_metadata()
-
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(_Keyed):
     """A row of a manifest: a data file or a delete file.
 
     Attributes:
@@ -121,14 +130,6 @@ class FileEntry:
     _key_metadata: Secret[bytes] | None = field(repr=False)
     file: Mapping[str, Any] = field(repr=False)
     partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a FileEntry holds a key and can't be pickled or copied")
-
-    @property
-    def key_metadata(self) -> bytes | None:
-        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
-        return None if self._key_metadata is None else self._key_metadata()
 
     @property
     def is_live(self) -> bool:

@@ -17,7 +17,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, plan_encryption
-from modcrypt.parquet.crypto.properties import FileEncryptionProperties
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,12 @@ class EncryptedParquet:
     """A Parquet file that was written.
 
     Attributes:
-        location: Location of the file.
         keys: Key metadata of the file, including its length. The caller must keep it, and keep it
             secret.
         split_offsets: Offsets of the row groups in the encrypted file.
         column_sizes: Bytes of each column, by its path in the schema.
     """
 
-    location: str
     keys: StandardKeyMetadata = field(repr=False)
     split_offsets: list[int]
     column_sizes: dict[tuple[str, ...], int]
@@ -62,10 +60,7 @@ def write_parquet(
         OSError: The file system reports an error.
     """
     keys = StandardKeyMetadata.generate(key_length)
-    properties = FileEncryptionProperties(
-        footer_key=keys.key, aad_prefix=keys.aad_prefix, store_aad_prefix=False
-    )
-    plan = plan_encryption(source, properties)
+    plan = plan_encryption(source, encryption_properties(keys))
     place = locations.place(location)
     make_folder(place)
     with open_output(place, source, overwrite=False, threads=None) as out:
@@ -74,11 +69,22 @@ def write_parquet(
         file.close(plan.metadata)
         size = out.position
     return EncryptedParquet(
-        location,
         keys.with_length(size),
         [_start(row_group) for row_group in file.row_groups if row_group.columns],
         _column_sizes(file.row_groups),
     )
+
+
+def encryption_properties(keys: StandardKeyMetadata) -> FileEncryptionProperties:
+    """Return properties for a new file, whose AAD prefix is not stored in it."""
+    return FileEncryptionProperties(
+        footer_key=keys.key, aad_prefix=keys.aad_prefix, store_aad_prefix=False
+    )
+
+
+def decryption_properties(keys: StandardKeyMetadata) -> FileDecryptionProperties:
+    """Return properties that open a file with uniform encryption."""
+    return FileDecryptionProperties(footer_key=keys.key, aad_prefix=keys.aad_prefix or None)
 
 
 def make_folder(place: Place) -> None:

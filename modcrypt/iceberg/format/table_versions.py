@@ -17,7 +17,7 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
@@ -298,13 +298,9 @@ def create_once(place: Place, data: bytes) -> None:
             raise
 
 
-def _read_log(version: Place) -> list[tuple[int | None, Any]]:
+def _read_log(version: Place) -> list[tuple[int | None, int]]:
     """Return the numbers and times of the versions in the log of a version."""
-    log = read_metadata(version).document.get("metadata-log") or []
-    return [
-        (version_number(posixpath.basename(entry["metadata-file"])), entry["timestamp-ms"])
-        for entry in log
-    ]
+    return [(version_number(name), ms) for ms, name in log_of(read_metadata(version))]
 
 
 def _conflict(base: Place) -> CommitConflictError:

@@ -18,6 +18,7 @@ from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatErro
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.avro_rows import ColumnConverter, plan_columns
 from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.pyarrow_decryption import (
     HeldSource,
     Readable,
@@ -34,7 +35,6 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.decoding import is_fault_of_bytes, merge_small
 from modcrypt.parquet.arrow.view import PlaintextView
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 
 _BATCH_ROWS = 1 << 17
@@ -121,12 +121,7 @@ def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> Seekabl
     if keys is None:
         _check_not_encrypted(source, source.name)
         return StoredFile(source)
-    return PlaintextView(source, OpenFile(source, _decryption_properties(keys)).select(None))
-
-
-def _decryption_properties(keys: StandardKeyMetadata) -> FileDecryptionProperties:
-    """Return properties for a file of Iceberg's Java: uniform encryption, AAD prefix not stored."""
-    return FileDecryptionProperties(footer_key=keys.key, aad_prefix=keys.aad_prefix or None)
+    return PlaintextView(source, OpenFile(source, decryption_properties(keys)).select(None))
 
 
 def _check_not_encrypted(source: Source, name: str) -> None:

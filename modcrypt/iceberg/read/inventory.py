@@ -52,6 +52,7 @@ class Reached:
     """A file that snapshots reach.
 
     Attributes:
+        number: Its number among manifest lists, manifests, or data and delete files, from 0.
         kind: `manifest list`, `manifest`, `delete manifest`, `data`, `position deletes`, `equality
             deletes` or `deletion vectors`.
         location, path: Its location in the table, and the path of that location; the location again
@@ -63,6 +64,7 @@ class Reached:
         mark: Mark of its data key, once that is known.
     """
 
+    number: int
     kind: str
     location: str
     path: str
@@ -213,8 +215,9 @@ class Inventory:
             known.snapshots.append(snapshot)
             return
         self._list_at[path, snapshot.key_id] = ReachedList(
-            kind="manifest list", location=snapshot.manifest_list, path=path, error=error,
-            snapshots=[snapshot], key=self._walk.metadata.keys.get(snapshot.key_id or ""),
+            number=len(self._list_at), kind="manifest list", location=snapshot.manifest_list,
+            path=path, error=error, snapshots=[snapshot],
+            key=self._walk.metadata.keys.get(snapshot.key_id or ""),
         )  # fmt: skip
 
     def add_manifests(self, manifest_list: ReachedList, rows: Iterable[ManifestFile]) -> None:
@@ -224,9 +227,10 @@ class Inventory:
             known = self._manifest_at.get(path)
             if known is None:
                 known = self._manifest_at[path] = ReachedManifest(
+                    number=len(self._manifest_at), error=error, manifest=row,
                     kind="manifest" if row.content == DATA else "delete manifest",
                     location=row.location, path=path, size=row.length,
-                    encrypted=row.key_metadata is not None, error=error, manifest=row,
+                    encrypted=row.key_metadata is not None,
                 )  # fmt: skip
             elif (row.length, row.key_metadata) != (
                 known.manifest.length,
@@ -250,8 +254,9 @@ class Inventory:
         known = self._file_at.get(path)
         if known is None:
             known = self._file_at[path] = ReachedFile(
-                kind=_kind(entry), location=entry.location, path=path, size=entry.size,
-                encrypted=entry.key_metadata is not None, error=error, entries=[entry],
+                number=len(self._file_at), kind=_kind(entry), location=entry.location, path=path,
+                size=entry.size, encrypted=entry.key_metadata is not None, error=error,
+                entries=[entry],
             )  # fmt: skip
         elif not any(_is_same_file(entry, other) for other in known.entries):
             known.entries.append(entry)

@@ -226,14 +226,24 @@ class Positions:
 
 def _read_data_file_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> BitMap64:
     """Read the deletion vector of a data file: only its part of the Puffin file."""
-    start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
-    if type(start) is not int or type(size) is not int or start < 0 or size < 0:
-        raise FormatError(f"{entry.location}: a deletion vector lies outside its file")
+    start, size = place_of_vector(entry)
     if entry.record_count > data.record_count:
         raise FormatError(f"{entry.location}: more rows are deleted than {data.location} has")
     keys = walk.file_keys(entry)
     blob = walk.read(entry.location, keys, entry.size, start=start, size=size)
     return read_vector(blob, entry)
+
+
+def place_of_vector(entry: FileEntry) -> tuple[int, int]:
+    """Return the offset and size of a deletion vector in its file.
+
+    Raises:
+        FormatError: They are not numbers, or negative.
+    """
+    start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
+    if type(start) is not int or type(size) is not int or start < 0 or size < 0:
+        raise FormatError(f"{entry.location}: a deletion vector lies outside its file")
+    return start, size
 
 
 def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:

@@ -13,6 +13,7 @@ from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.errors import IntegrityError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg.format.locations import Locations
+from modcrypt.iceberg.format.parquet_files import decryption_properties, encryption_properties
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -20,7 +21,6 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
 _COPIED = 4 << 20
@@ -175,10 +175,8 @@ def _rekey_parquet(
     rekey_parquet(
         source.path,
         target,
-        FileDecryptionProperties(footer_key=old.key, aad_prefix=old.aad_prefix or None),
-        FileEncryptionProperties(
-            footer_key=new.key, aad_prefix=new.aad_prefix, store_aad_prefix=False
-        ),
+        decryption_properties(old),
+        encryption_properties(new),
         filesystem=source.filesystem,
         overwrite=False,
         threads=1,  # several files are rewritten concurrently

@@ -20,11 +20,11 @@ from modcrypt.errors import (
     TagMismatchError,
 )
 from modcrypt.iceberg.format.manifests import FileEntry
+from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.inventory import Keys, Mark, ReachedFile, mark_of
-from modcrypt.iceberg.read.position_deletes import read_vector
+from modcrypt.iceberg.read.position_deletes import place_of_vector, read_vector
 from modcrypt.iceberg.verify.table_findings import TableFinding, TableReport
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 from modcrypt.parquet.verify.file_verification import verify_source
@@ -129,28 +129,14 @@ def _check_parquet(
     keys: Keys, check: _FileCheck, keys_of_file: StandardKeyMetadata | None, threads: int | None
 ) -> None:
     entry = check.reached.entry
-    properties = None
-    if keys_of_file is not None:  # Java encrypts uniformly and does not store the AAD prefix
-        properties = FileDecryptionProperties(
-            footer_key=keys_of_file.key, aad_prefix=keys_of_file.aad_prefix or None
-        )
+    properties = None if keys_of_file is None else decryption_properties(keys_of_file)
     with keys.walk.open_stored(entry.location, entry.size) as source:
         verified = verify_source(
             source, properties, threads=threads, expected_rows=entry.record_count
         ).verification
     check.reached.tags += verified.modules
     for finding in verified.findings:
-        check.report.add(
-            TableFinding(
-                word=finding.word,
-                message=finding.message,
-                severity=finding.severity,
-                start=finding.start,
-                end=finding.end,
-                module=finding.module,
-                location=entry.location,
-            )
-        )
+        check.report.add(TableFinding.of(finding, entry.location))
     for note in verified.not_authenticated:
         if note.what != ALWAYS_OPEN:
             where = f"{entry.location}: {note.path}" if note.path else entry.location
@@ -214,10 +200,10 @@ def _check_records(reader: Ags1Reader, check: _FileCheck) -> None:
 
 def _check_vector(reader: Ags1Reader, check: _FileCheck, entry: FileEntry) -> None:
     """Check the place, checksum and number of positions of a deletion vector."""
-    start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
     try:
-        if type(start) is not int or type(size) is not int or not 0 <= start <= reader.size - size:
+        start, size = place_of_vector(entry)
+        if start > reader.size - size:
             raise FormatError("the deletion vector is outside of its file")
-        read_vector(reader.read_at(start, max(0, size)), entry)
+        read_vector(reader.read_at(start, size), entry)
     except FormatError as error:
         check.report.tell(error.word, str(error), entry.location)

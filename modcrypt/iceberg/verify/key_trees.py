@@ -39,10 +39,7 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeList,
     TreeManifest,
 )
-from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport
-from modcrypt.io.threads import check_threads, usable_cores
-
-MAX_JOBS = 8
+from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport, add_up, choose_jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,20 +116,10 @@ def key_tree(
         ValueError: `jobs` is below 1.
         ModcryptError, OSError: The key store failed.
     """
-    check_threads(jobs)
-    jobs = min(usable_cores(), MAX_JOBS) if jobs is None else jobs
-    done = 0
-
-    def add_progress(size: int) -> None:
-        nonlocal done
-        done += size
-        if progress is not None:
-            progress(done)
-
-    metadata, resolver = table.metadata, table.resolver
+    jobs, metadata, resolver = choose_jobs(jobs), table.metadata, table.resolver
     checks = check_keks(metadata, resolver, TableReport(), jobs)
     inventory = take_inventory(
-        Keys(table.walk, checks.failed), metadata.snapshots, jobs, add_progress
+        Keys(table.walk, checks.failed), metadata.snapshots, jobs, add_up(progress)
     )
     uses = count_key_uses(metadata, inventory, whole=inventory.is_whole)
     keks = tuple(_tree_kek(kek, checks) for kek in describe_keks(checks, uses, metadata, resolver))
@@ -143,21 +130,8 @@ def _build_tree(
     table: IcebergTable, inventory: Inventory, keks: tuple[TreeKek, ...], unused: tuple[str, ...]
 ) -> KeyTree:
     metadata = table.metadata
-    manifest_numbers = {id(manifest): number for number, manifest in enumerate(inventory.manifests)}
-    file_numbers = {id(file): number for number, file in enumerate(inventory.files)}
     current = metadata.document.get("current-snapshot-id")
-    lists = [
-        _tree_list(
-            manifest_list,
-            current,
-            tuple(manifest_numbers[id(each)] for each in manifest_list.manifests),
-        )
-        for manifest_list in inventory.lists
-    ]
-    manifests = [
-        _tree_manifest(manifest, tuple(file_numbers[id(each)] for each in manifest.files))
-        for manifest in inventory.manifests
-    ]
+    lists = [_tree_list(manifest_list, current) for manifest_list in inventory.lists]
     return KeyTree(
         location=metadata.location,
         uuid=metadata.uuid,
@@ -166,8 +140,8 @@ def _build_tree(
         lists=tuple(
             sorted(lists, key=lambda manifest_list: manifest_list.sequence_number, reverse=True)
         ),
-        manifests=tuple(manifests),
-        files=tuple(_tree_file(file) for file in inventory.files),
+        manifests=tuple(map(_tree_manifest, inventory.manifests)),
+        files=tuple(map(_tree_file, inventory.files)),
         unused=unused,
         whole=inventory.is_whole,
         kms_unavailable=inventory.kms_unavailable,
@@ -185,7 +159,7 @@ def _tree_kek(kek: CheckedKek, checks: KeyChecks) -> TreeKek:
     )
 
 
-def _tree_list(reached: ReachedList, current: Any, manifests: tuple[int, ...]) -> TreeList:
+def _tree_list(reached: ReachedList, current: Any) -> TreeList:
     ids, first = tuple(snapshot.id for snapshot in reached.snapshots), reached.snapshots[0]
     return TreeList(
         location=reached.location,
@@ -196,18 +170,18 @@ def _tree_list(reached: ReachedList, current: Any, manifests: tuple[int, ...]) -
         current=current in ids,
         key_id=first.key_id,
         **_sealing(reached.sealed_by, None if reached.key is None else reached.key.encrypted),
-        manifests=manifests,
+        manifests=tuple(manifest.number for manifest in reached.manifests),
         error=None if reached.error is None else str(reached.error),
     )
 
 
-def _tree_manifest(reached: ReachedManifest, files: tuple[int, ...]) -> TreeManifest:
+def _tree_manifest(reached: ReachedManifest) -> TreeManifest:
     return TreeManifest(
         kind=reached.kind,
         location=reached.location,
         size=reached.manifest.length,
         encrypted=reached.encrypted,
-        files=files,
+        files=tuple(file.number for file in reached.files),
         error=None if reached.error is None else str(reached.error),
     )
 

@@ -12,8 +12,8 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import pyarrow.fs as pafs
@@ -49,15 +49,6 @@ _PLAIN = (b"PAR1", b"Obj\x01", b"PFA1", b"ORC", b"PK\x03\x04")
 _MAGIC_SIZE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A file in the table's folder; symbolic links in its path are resolved, except the last."""
-
-    path: str
-    size: int
-    changed: float | None  # seconds since 1970
-
-
 def check_orphans(
     table: IcebergTable, inventory: Inventory, report: TableReport, jobs: int
 ) -> tuple[StrayFile, ...] | None:
@@ -82,11 +73,7 @@ def check_orphans(
     except OSError as error:
         report.add_failure(error, table.metadata.location)
         return None
-    older = [
-        stored_file
-        for stored_file in stored
-        if METADATA.fullmatch(posixpath.basename(stored_file.path))
-    ]
+    older = [file for file in stored if METADATA.fullmatch(posixpath.basename(file.path))]
     _check_older(table, folder, older, report, jobs)
     _check_log(table, report)
     if not inventory.is_whole:
@@ -98,12 +85,8 @@ def check_orphans(
     if any(not path.startswith(base.rstrip("/") + "/") for path in reached):
         why = "some files are in other folders, which were not searched"
         report.add_note(ORPHANS, None, why)
-    strays = [stored_file for stored_file in stored if not _belongs(stored_file.path, reached)]
-    now = time.time()
-    states = in_threads(lambda file: _state(Place(folder.filesystem, file.path)), strays, jobs)
-    orphans = tuple(
-        _describe_orphan(file, state, now) for file, state in zip(strays, states, strict=True)
-    )
+    strays = [file for file in stored if not _belongs(file.path, reached)]
+    orphans = tuple(in_threads(lambda file: _judge(folder, file), strays, jobs))
     _report_orphans(orphans, report)
     return orphans
 
@@ -115,7 +98,7 @@ def _folder(table: IcebergTable) -> Place | None:
     return table.walk.locations.folders.get(table.metadata.location)
 
 
-def _list_files(folder: Place) -> Iterator[_Stored]:
+def _list_files(folder: Place) -> Iterator[StrayFile]:
     """Yield all files below a folder, including hidden ones.
 
     Raises:
@@ -128,14 +111,14 @@ def _list_files(folder: Place) -> Iterator[_Stored]:
         for info in as_arrow(folder.filesystem).get_file_info(selector):
             if info.is_file and not info.path.endswith("/"):
                 changed = None if info.mtime_ns is None else info.mtime_ns / 1e9
-                yield _Stored(info.path, info.size, changed)
+                yield _stray(info.path, info.size, changed)
         return
     for base, _, names in os.walk(os.path.realpath(folder.path), onerror=_raise):
         for name in names:
             path = os.path.join(base, name)
             with contextlib.suppress(FileNotFoundError):  # it was deleted after the listing
                 status = os.lstat(path)
-                yield _Stored(path, status.st_size, status.st_mtime)
+                yield _stray(path, status.st_size, status.st_mtime)
 
 
 def _raise(error: OSError) -> None:
@@ -167,22 +150,23 @@ def _belongs(path: str, reached: set[str]) -> bool:
     return False
 
 
-def _describe_orphan(file: _Stored, state: str, now: float) -> StrayFile:
-    age = None if file.changed is None else round((now - file.changed) / DAY, 2)
-    temporary = _TEMPORARY.fullmatch(posixpath.basename(file.path)) is not None
-    return StrayFile(path=file.path, size=file.size, age_days=age, state=state, temporary=temporary)
+def _stray(path: str, size: int, changed: float | None) -> StrayFile:
+    """Return a file that may be an orphan; symbolic links in its path are resolved."""
+    age = None if changed is None else round((time.time() - changed) / DAY, 2)
+    temporary = _TEMPORARY.fullmatch(posixpath.basename(path)) is not None
+    return StrayFile(path=path, size=size, age_days=age, state="unknown", temporary=temporary)
 
 
-def _state(place: Place) -> str:
-    """Return whether a file is encrypted, judged by its first bytes."""
+def _judge(folder: Place, file: StrayFile) -> StrayFile:
+    """Return a file with its state: whether it is encrypted, judged by its first bytes."""
     try:
-        with open_source_at(place) as source:
+        with open_source_at(Place(folder.filesystem, file.path)) as source:
             head = source.read_at(0, min(_MAGIC_SIZE, source.size))
     except (ModcryptError, OSError):
-        return "unknown"
+        return file
     if head in _SEALED:
-        return "encrypted"
-    return "plaintext" if head.startswith(_PLAIN) else "unknown"
+        return replace(file, state="encrypted")
+    return replace(file, state="plaintext") if head.startswith(_PLAIN) else file
 
 
 _KINDS = {
@@ -207,12 +191,15 @@ def _report_orphans(strays: tuple[StrayFile, ...], report: TableReport) -> None:
     for stray in strays:
         by_kind[_kind(stray)].append(stray)
     for kind, group in by_kind.items():
-        if group:
-            word, what = _KINDS[kind]
-            size = sum(file.size for file in group)
-            names = list_names(file.path for file in group)
-            message = f"{len(group):,} files ({size:,} bytes) {what}: {names}"
-            report.tell(word, message, warning=True)
+        word, what = _KINDS[kind]
+        size = sum(file.size for file in group)
+        _warn(report, word, [file.path for file in group], f"files ({size:,} bytes) {what}")
+
+
+def _warn(report: TableReport, word: str, paths: Sequence[str], what: str) -> None:
+    """Report how many files there are of some sort, unless none, and the names of the first."""
+    if paths:
+        report.tell(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
 
 
 # --- metadata ------------------------------------------------------------------------------------
@@ -234,25 +221,20 @@ def _check_log(table: IcebergTable, report: TableReport) -> None:
         except (ModcryptError, OSError):
             missing.append(location)
     # The last entry may be missing: an expiry deletes its predecessor after writing the log.
-    if missing and missing != logged[-1:]:
-        report.tell(
-            "file",
-            f"{len(missing):,} of the files that metadata-log names are missing or cannot be read: "
-            + list_names(missing),
-            warning=True,
-        )
+    if missing != logged[-1:]:
+        what = "of the files that metadata-log names are missing or cannot be read"
+        _warn(report, "file", missing, what)
 
 
 def _check_older(
-    table: IcebergTable, folder: Place, stored: Iterable[_Stored], report: TableReport, jobs: int
+    table: IcebergTable, folder: Place, stored: Iterable[StrayFile], report: TableReport, jobs: int
 ) -> None:
     """Check the other metadata.json files for newer states, old keys and planted files."""
     own = _without_links(table.place)
-    others = [stored_file.path for stored_file in stored if stored_file.path != own]
+    others = [file.path for file in stored if file.path != own]
     now = _wrapped_keks(table.metadata)
     odd: set[str] = set()
-    keeping: dict[str, int] = {}
-    newer: list[str] = []
+    keeping, newer = set[str](), set[str]()
     for path, metadata in in_threads(lambda other: _read(folder, other), others, jobs):
         if not isinstance(metadata, TableMetadata):
             odd.add(path)
@@ -264,11 +246,18 @@ def _check_older(
             )
         else:
             if metadata.last_sequence_number > table.metadata.last_sequence_number:
-                newer.append(path)
-            if old := _wrapped_keks(metadata) - now:
-                keeping[path] = len(old)
-    _report_newer(newer, report)
-    _report_old_keks(keeping, report)
+                newer.add(path)
+            if _wrapped_keks(metadata) - now:
+                keeping.add(path)
+    _warn(
+        report, "integrity", sorted(newer), "metadata.json files have a newer state of the table "
+        "than the verified one, which may be a replaced old state",
+    )  # fmt: skip
+    _warn(
+        report, "key", sorted(keeping), "older metadata.json files contain KEKs that the table has "
+        "dropped or wrapped again: anyone who has the old master key can use these KEKs until the "
+        "files are removed (expire_history removes those that the log names)",
+    )  # fmt: skip
     _check_vouched(table, others, {*odd, *newer, *keeping}, report)
 
 
@@ -296,14 +285,11 @@ def _check_vouched(
         for path in others
         if path not in vouched and (path not in known or posixpath.basename(path) not in named)
     ]
-    if unvouched:
-        report.tell(
-            "integrity",
-            f"{len(unvouched):,} metadata.json files are not in the log of this version, or have "
-            "another time there: planted, or from a failed, running or later commit; "
-            f"expire_history neither uses nor deletes them: {list_names(sorted(unvouched))}",
-            warning=True,
-        )
+    _warn(
+        report, "integrity", sorted(unvouched), "metadata.json files are not in the log of this "
+        "version, or have another time there: planted, or from a failed, running or later commit; "
+        "expire_history neither uses nor deletes them",
+    )  # fmt: skip
 
 
 def _without_links(place: Place) -> str:
@@ -323,25 +309,3 @@ def _read(folder: Place, path: str) -> tuple[str, TableMetadata | Exception]:
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:
     """Return the ids and wrapped keys of all KEKs of a version."""
     return {(id_, metadata.keys[id_].encrypted) for id_ in metadata.kek_ids()}
-
-
-def _report_newer(newer: list[str], report: TableReport) -> None:
-    if newer:
-        report.tell(
-            "integrity",
-            f"{len(newer):,} metadata.json files have a newer state of the table than the "
-            f"verified one, which may be a replaced old state: {list_names(sorted(newer))}",
-            warning=True,
-        )
-
-
-def _report_old_keks(keeping: dict[str, int], report: TableReport) -> None:
-    if keeping:
-        report.tell(
-            "key",
-            f"{len(keeping):,} older metadata.json files contain KEKs that the table has dropped "
-            "or wrapped again: anyone who has the old master key can use these KEKs until the "
-            "files are removed (expire_history removes those that the log names): "
-            f"{list_names(sorted(keeping))}",
-            warning=True,
-        )

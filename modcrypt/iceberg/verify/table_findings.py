@@ -6,6 +6,7 @@ warning is something unusual, or something that could not be checked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from modcrypt.errors import (
     ModcryptError,
     PlaintextError,
 )
+from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.format.findings import (
     ALWAYS_OPEN,
     FILE,
@@ -32,6 +34,9 @@ ORPHANS = "orphans"
 OPEN_PARTS = (ALWAYS_OPEN, UNSIGNED, STATISTICS, ORPHANS)
 """Parts that the format encrypts in no table, or that do not belong to the table."""
 
+MAX_JOBS = 8
+"""Default maximum number of files read concurrently."""
+
 MAX_TABLE_FINDINGS = 10_000
 """Maximum number of findings listed per table; further ones are counted."""
 
@@ -45,6 +50,15 @@ class TableFinding(Finding):
     """
 
     location: str | None = None
+
+    @classmethod
+    def of(cls, finding: Finding, location: str | None) -> TableFinding:
+        """Return a finding about a file of the table, with the location of the file."""
+        if isinstance(finding, TableFinding):
+            return finding
+        return cls(
+            **{name: getattr(finding, name) for name in Finding.__slots__}, location=location
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +131,28 @@ class StrayFile:
     temporary: bool
 
 
+def choose_jobs(jobs: int | None) -> int:
+    """Return the number of files to read concurrently; None selects a default.
+
+    Raises:
+        ValueError: The number is below 1.
+    """
+    check_threads(jobs)
+    return min(usable_cores(), MAX_JOBS) if jobs is None else jobs
+
+
+def add_up(progress: Callable[[int], None] | None) -> Callable[[int], None]:
+    """Return a function that reports the sum of the sizes with which it is called."""
+    sizes = [0]
+
+    def add(size: int) -> None:
+        sizes[0] += size
+        if progress is not None:
+            progress(sizes[0])
+
+    return add
+
+
 class TableReport(Report):
     """A collector of findings about a file or a table, bounded in size."""
 
@@ -180,12 +216,7 @@ class TableReport(Report):
 
     def all_findings(self) -> tuple[TableFinding, ...]:
         """Return the findings, with the number of those beyond the limit."""
-        return tuple(
-            finding
-            if isinstance(finding, TableFinding)
-            else TableFinding(**{name: getattr(finding, name) for name in Finding.__slots__})
-            for finding in self.finish("the table")
-        )
+        return tuple(TableFinding.of(finding, None) for finding in self.finish("the table"))
 
 
 _REFUSALS = ("key", "no-key", "denied", "disabled", "unavailable")

@@ -42,12 +42,11 @@ from modcrypt.iceberg.verify.table_findings import (
     UNSIGNED,
     CheckedTableFile,
     TableReport,
+    add_up,
+    choose_jobs,
 )
 from modcrypt.iceberg.verify.table_results import TableVerification
-from modcrypt.io.threads import check_threads, in_threads, usable_cores
-
-MAX_JOBS = 8
-"""Default maximum number of files verified concurrently."""
+from modcrypt.io.threads import in_threads
 
 
 def verify_table(
@@ -79,10 +78,8 @@ def verify_table(
         ValueError: A snapshot does not exist, or `jobs` is below 1.
         ModcryptError, OSError: The key store failed.
     """
-    check_threads(jobs)
-    wanted = _select_snapshots(table, snapshots)
-    jobs = min(usable_cores(), MAX_JOBS) if jobs is None else jobs
-    return _Run(table, wanted, snapshots is None, jobs, progress).result()
+    jobs, wanted = choose_jobs(jobs), _select_snapshots(table, snapshots)
+    return _Run(table, wanted, snapshots is None, jobs, add_up(progress)).result()
 
 
 def _select_snapshots(table: IcebergTable, snapshots: Sequence[int | str] | None) -> list[Snapshot]:
@@ -101,12 +98,11 @@ class _Run:
         snapshots: list[Snapshot],
         all_of_them: bool,
         jobs: int,
-        progress: Callable[[int], None] | None,
+        progress: Callable[[int], None],
     ) -> None:
         self._table, self._metadata = table, table.metadata
         self._snapshots, self._all, self._jobs = snapshots, all_of_them, jobs
         self._progress = progress
-        self._done = 0
         self._report = TableReport()
         self._files: list[CheckedTableFile] = []
 
@@ -116,7 +112,7 @@ class _Run:
         _note_unsigned(self._table, self._report)
         checks = check_keks(self._metadata, resolver, self._report, self._jobs)
         keys = Keys(self._table.walk, checks.failed)
-        inventory = take_inventory(keys, self._snapshots, self._jobs, self._add_progress)
+        inventory = take_inventory(keys, self._snapshots, self._jobs, self._progress)
         for table in inventory.tables:
             self._check_table(table, keys, checks)
         self._check_files(keys, inventory)
@@ -143,11 +139,6 @@ class _Run:
             findings=self._report.all_findings(),
             not_authenticated=tuple(self._report.notes.values()),
         )
-
-    def _add_progress(self, size: int) -> None:
-        self._done += size
-        if self._progress is not None:
-            self._progress(self._done)
 
     # --- manifest lists and manifests -----------------------------------------------------------
 
@@ -191,7 +182,7 @@ class _Run:
         )
         for file, report in reports:
             self._add_result(file, report, file.records)
-            self._add_progress(file.entry.size)
+            self._progress(file.entry.size)
 
 
 def _report_unread_list(

@@ -77,11 +77,6 @@ class NewFile:
     keys: StandardKeyMetadata = field(repr=False)
     partition_path: str
 
-    @property
-    def location(self) -> str:
-        """Location of the file."""
-        return str(self.file["file_path"])
-
 
 class DataWriter:
     """A writer of data files with a table's current schema and partition spec.

@@ -70,7 +70,7 @@ def write_moved(
     moved = move_deletes(data, entry.file_format, rename, entry.location)
     source = MemorySource(moved.data, entry.location)
     keys, changes = files.write(location, entry.file_format, source, key_length)
-    return keys, {**move_bounds(entry, moved.bounds), **changes}
+    return keys, {**_move_bounds(entry, moved.bounds), **changes}
 
 
 def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> MovedDeletes:
@@ -96,16 +96,8 @@ def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> Mo
         raise UnsupportedFormatError(f"{name}: delete files in {file_format} are not supported")
 
 
-def move_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, Any]:
-    """Return the bounds in the entry of a position delete file, with new bounds of the paths.
-
-    Args:
-        entry: The file's entry before the move.
-        bounds: Bounds of the paths, as in `MovedDeletes`.
-
-    Returns:
-        The members `lower_bounds` and `upper_bounds` of the new entry.
-    """
+def _move_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, Any]:
+    """Return the bounds in the entry of a position delete file, with new bounds of the paths."""
     changes = {}
     for name, path in zip(("lower_bounds", "upper_bounds"), bounds or (), strict=False):
         changes[name] = [

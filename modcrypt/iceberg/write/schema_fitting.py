@@ -7,7 +7,7 @@ rows. So this module maps names to field ids and then uses the projection that r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -225,17 +225,7 @@ def _fill_nulls(array: pa.Array) -> pa.Array:
 
 def _without_ids(given: pa.Field) -> pa.Field:
     """Return a field without ids, which the data may have from another table."""
-    types, kind = pa.types, given.type
-    if types.is_struct(kind):
-        kind = pa.struct([_without_ids(child) for child in kind.fields])
-    elif types.is_map(kind):
-        kind = pa.map_(_without_ids(kind.key_field), _without_ids(kind.item_field))
-    elif types.is_fixed_size_list(kind):
-        kind = pa.list_(_without_ids(kind.value_field), kind.list_size)
-    elif types.is_large_list(kind):
-        kind = pa.large_list(_without_ids(kind.value_field))
-    elif types.is_list(kind):
-        kind = pa.list_(_without_ids(kind.value_field))
+    kind = _change_children(given.type, lambda child, _: _without_ids(child))
     return pa.field(given.name, kind, given.nullable)
 
 
@@ -254,16 +244,30 @@ def _field_with_id(given: pa.Field, wanted: NestedField | None) -> pa.Field:
 
 
 def _type_with_ids(given: pa.DataType, wanted: IcebergType) -> pa.DataType:
-    types = pa.types
+    types, inner = pa.types, dict[str | int, NestedField]()
     if isinstance(wanted, StructType) and types.is_struct(given):
-        by_name = {field.name: field for field in wanted.fields}
-        return pa.struct([_field_with_id(field, by_name.get(field.name)) for field in given.fields])
-    if isinstance(wanted, ListType) and hasattr(given, "value_field"):
-        item = _field_with_id(given.value_field, wanted.element_field)
-        if types.is_fixed_size_list(given):
-            return pa.list_(item, given.list_size)
-        return pa.large_list(item) if types.is_large_list(given) else pa.list_(item)
-    if isinstance(wanted, MapType) and types.is_map(given):
-        key = _field_with_id(given.key_field, wanted.key_field)
-        return pa.map_(key, _field_with_id(given.item_field, wanted.value_field))
-    return given
+        inner = {field.name: field for field in wanted.fields}
+    elif isinstance(wanted, ListType) and hasattr(given, "value_field"):
+        inner = {0: wanted.element_field}
+    elif isinstance(wanted, MapType) and types.is_map(given):
+        inner = {0: wanted.key_field, 1: wanted.value_field}
+    else:
+        return given
+    by_name = types.is_struct(given)
+    return _change_children(
+        given, lambda child, at: _field_with_id(child, inner.get(child.name if by_name else at))
+    )
+
+
+def _change_children(kind: pa.DataType, change: Callable[[pa.Field, int], pa.Field]) -> pa.DataType:
+    """Return a type with each field in it changed; the function also gets the field's number."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([change(child, at) for at, child in enumerate(kind.fields)])
+    if types.is_map(kind):
+        return pa.map_(change(kind.key_field, 0), change(kind.item_field, 1))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(change(kind.value_field, 0), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(change(kind.value_field, 0))
+    return pa.list_(change(kind.value_field, 0)) if types.is_list(kind) else kind
