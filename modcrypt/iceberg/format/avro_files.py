@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
+from modcrypt.fork_safety import cached_property
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
 
@@ -51,27 +52,12 @@ Items of arrays and maps may not have any values without bytes.
 
 
 @dataclass(frozen=True)
-class AvroFile:
-    """The content of an Avro file.
-
-    Attributes:
-        schema: The writer's schema as parsed JSON.
-        metadata: Key-value read_pairs of the header, except schema and codec.
-        records: The rows.
-    """
-
-    schema: dict[str, Any] = field(repr=False)
-    metadata: Mapping[str, str]
-    records: list[dict[str, Any]] = field(repr=False)
-
-
-@dataclass(frozen=True)
 class AvroRows:
-    """An Avro file whose rows are not yet decoded.
+    """The content of an Avro file, whose rows are decoded on demand, once.
 
     Attributes:
         schema: The writer's schema as parsed JSON.
-        metadata: Key-value read_pairs of the header, except schema and codec.
+        metadata: Key-value pairs of the header, except schema and codec.
         lots: The rows, some thousands at a time. Iterating raises the errors of `read_avro`.
     """
 
@@ -79,9 +65,14 @@ class AvroRows:
     metadata: Mapping[str, str]
     lots: Iterator[list[dict[str, Any]]] = field(repr=False)
 
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """All rows. Raises the errors of `read_avro`."""
+        return [row for lot in self.lots for row in lot]
 
-def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroFile:
-    """Read an Avro file.
+
+def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
+    """Read an Avro file and decode its rows.
 
     Args:
         data: Bytes of the file.
@@ -94,7 +85,8 @@ def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroFile:
         UnsupportedFormatError: The codec is not one that Iceberg uses.
     """
     avro = open_avro(data, name, most=most)
-    return AvroFile(avro.schema, avro.metadata, [row for lot in avro.lots for row in lot])
+    _ = avro.records
+    return avro
 
 
 def open_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import decimal
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ FIELD_ID = b"PARQUET:field_id"
 """Key under which PyArrow stores a field's id."""
 
 Convert = Callable[[Sequence[Any]], pa.Array]
+ConvertRows = Callable[[Sequence[dict[str, Any]]], pa.RecordBatch]
 
 _PLAIN = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
@@ -37,21 +37,8 @@ _TIMES = {
 _EXACT = decimal.Context(prec=80)  # more digits than any decimal here has
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnConverter:
-    """A converter from rows to columns.
-
-    Attributes:
-        schema: Schema of the columns, with field ids.
-        convert: Function that converts rows to a batch of these columns.
-    """
-
-    schema: pa.Schema
-    convert: Callable[[Sequence[dict[str, Any]]], pa.RecordBatch]
-
-
-def plan_columns(schema: dict[str, Any], name: str) -> ColumnConverter:
-    """Return a converter from a data file's rows to columns.
+def plan_columns(schema: dict[str, Any], name: str) -> tuple[pa.Schema, ConvertRows]:
+    """Return a schema with field ids, and a function that converts rows to a batch of its columns.
 
     Args:
         schema: Schema of the Avro file, already checked by `avro_files`.
@@ -67,7 +54,7 @@ def plan_columns(schema: dict[str, Any], name: str) -> ColumnConverter:
     def convert_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         return pa.RecordBatch.from_struct_array(convert(rows)).cast(arrow_schema)
 
-    return ColumnConverter(arrow_schema, convert_rows)
+    return arrow_schema, convert_rows
 
 
 class _Converters:

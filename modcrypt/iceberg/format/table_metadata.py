@@ -40,6 +40,12 @@ WRAPPING = "modcrypt.wrapping"
 STATISTICS = ("statistics", "partition-statistics")
 """Members that name statistics files."""
 
+EMPTY_HISTORY: Mapping[str, Any] = {
+    "current-snapshot-id": None, "snapshots": [], "refs": {}, "snapshot-log": [],
+    "metadata-log": [], "statistics": [], "partition-statistics": [],
+}  # fmt: skip
+"""Members of a table without snapshots."""
+
 FIRST_PARTITION_ID = 1000
 """Id of the first partition field of format version 1, whose specs have no field ids (spec)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
-from modcrypt.iceberg.format.avro_rows import ColumnConverter, plan_columns
+from modcrypt.iceberg.format.avro_rows import plan_columns
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.read.pyarrow_decryption import (
@@ -47,26 +47,8 @@ class Batch(NamedTuple):
     start: int
 
 
-class DataFile(Protocol):
-    """A data file that is open."""
-
-    schema: pa.Schema
-    """Schema of its columns, with field ids."""
-
-    def batches(
-        self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
-    ) -> Iterator[Batch]:
-        """Yield the rows of the file.
-
-        Args:
-            columns: Names of the columns to read.
-            filters: Condition for the rows that are needed; other rows may be included.
-            threads: Whether columns may be decoded in parallel.
-        """
-
-
 @contextmanager
-def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[DataFile]:
+def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | AvroDataFile]:
     """Open a data file.
 
     Raises:
@@ -80,7 +62,7 @@ def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[DataFile]:
     elif entry.file_format == "AVRO":
         data = walk.read(entry.location, walk.file_keys(entry), entry.size)
         avro = open_avro(data, entry.location)
-        yield _Avro(avro, plan_columns(avro.schema, entry.location))
+        yield AvroDataFile(avro, entry.location)
     else:
         raise UnsupportedFormatError(
             f"{entry.location}: files in {entry.file_format} are not supported"
@@ -109,12 +91,14 @@ def _hold_source(walk: Walk, entry: FileEntry) -> Iterator[Source]:
         shared.close()
 
 
-def _open_parquet(walk: Walk, entry: FileEntry, stack: ExitStack) -> _Parquet:
+def _open_parquet(walk: Walk, entry: FileEntry, stack: ExitStack) -> ParquetDataFile:
     keys = walk.file_keys(entry)
     source = stack.enter_context(_hold_source(walk, entry))
     native = None if keys is None else open_natively(source, keys)
     unchecked = source if keys is None else None
-    return _Parquet(native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked)
+    return ParquetDataFile(
+        native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked
+    )
 
 
 def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> SeekableFile:
@@ -133,7 +117,7 @@ def _check_not_encrypted(source: Source, name: str) -> None:
         )
 
 
-class _Parquet:
+class ParquetDataFile:
     """A Parquet file, read with PyArrow's decryption if possible, otherwise from its plaintext.
 
     Nothing vouches for the pages of a file that is stored in plaintext, so they are checked.
@@ -153,6 +137,13 @@ class _Parquet:
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[Batch]:
+        """Yield the rows of the file.
+
+        Args:
+            columns: Names of the columns to read.
+            filters: Condition for the rows that are needed; other rows may be included.
+            threads: Whether columns may be decoded in parallel.
+        """
         metadata, start = self._read_with_fallback(lambda _, parquet: parquet.metadata), 0
         wanted = None
         if filters is not None:
@@ -234,19 +225,20 @@ class _Parquet:
         return self._opened
 
 
-class _Avro:
+class AvroDataFile:
     """An Avro file, whose rows are read in lots."""
 
-    def __init__(self, rows: AvroRows, columns: ColumnConverter) -> None:
-        self._rows, self._columns = rows, columns
-        self.schema = columns.schema
+    def __init__(self, rows: AvroRows, name: str) -> None:
+        self._rows = rows
+        self.schema, self._convert = plan_columns(rows.schema, name)
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[Batch]:
+        """Yield the rows of the file, as `ParquetDataFile.batches`."""
         del filters, threads  # all rows are read
         start = 0
         for lot in self._rows.lots:
-            batch = self._columns.convert(lot).select(list(columns))
+            batch = self._convert(lot).select(list(columns))
             yield Batch(batch, start)
             start += len(lot)

@@ -10,7 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+import pyarrow as pa
 
 from modcrypt.fork_safety import fork_safe
 
@@ -18,15 +20,7 @@ MAX_AHEAD = 64 << 20
 """Size in bytes of the results that a lane may hold ready; it may exceed this by one result."""
 
 
-class _Sized(Protocol):
-    """A result of known size."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes."""
-
-
-R = TypeVar("R", bound=_Sized)
+R = TypeVar("R", bound=pa.RecordBatch)
 Source = Callable[[], Generator[R]]
 
 

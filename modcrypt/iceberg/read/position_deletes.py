@@ -175,17 +175,6 @@ def _number(entry: FileEntry) -> int:
     return entry.sequence_number or 0  # tables of version 1 have none
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedRows:
-    """A bitmap of the positions of a data file's deleted rows."""
-
-    _positions: BitMap64 = field(repr=False)
-
-    def between(self, start: int, stop: int) -> Sequence[int]:
-        """Return the positions in [start, stop), ascending."""
-        return (self._positions & BitMap64(range(start, stop))).to_array()
-
-
 class Positions:
     """The positions of deleted rows in the delete files of a scan; thread-safe.
 
@@ -197,7 +186,7 @@ class Positions:
         self._lock = fork_safe(threading.Lock())
         self._files: dict[str, Mapping[str, BitMap64]] = {}
 
-    def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> DeletedRows:
+    def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> BitMap64:
         """Return the positions of a data file's deleted rows.
 
         Raises:
@@ -205,7 +194,7 @@ class Positions:
             OSError: The file system reports an error.
         """
         bitmaps = [self._of(entry, data) for entry in deletes]
-        return DeletedRows(bitmaps[0] if len(bitmaps) == 1 else BitMap64.union(*bitmaps))
+        return bitmaps[0] if len(bitmaps) == 1 else BitMap64.union(*bitmaps)
 
     def _of(self, entry: FileEntry, data: FileEntry) -> BitMap64:
         with as_format_errors(entry.location):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyroaring import BitMap64
 
 from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.library_errors import as_format_errors
@@ -21,7 +22,7 @@ from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
 from modcrypt.iceberg.read.data_files import Batch, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys
 from modcrypt.iceberg.read.ordered_threads import run_in_order
-from modcrypt.iceberg.read.position_deletes import DeletedRows, Positions
+from modcrypt.iceberg.read.position_deletes import Positions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Filled, Projection, arrow_schema, with_field_ids
@@ -168,10 +169,10 @@ def _select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
     return schema.select(*columns)
 
 
-def _drop_positions(batch: Batch, deleted: DeletedRows) -> pa.RecordBatch:
+def _drop_positions(batch: Batch, deleted: BitMap64) -> pa.RecordBatch:
     """Return a batch without the rows at deleted positions."""
     rows, start = batch.rows, batch.start
-    gone = deleted.between(start, start + rows.num_rows)
+    gone = (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()
     if not gone:
         return rows
     keep = bytearray(b"\x01") * rows.num_rows

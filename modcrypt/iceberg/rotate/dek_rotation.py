@@ -62,11 +62,10 @@ from modcrypt.iceberg.write.manifest_writing import (
     partition_spec,
     write_manifest,
 )
-from modcrypt.iceberg.write.moved_deletes import write_moved
+from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
 from modcrypt.io.places import Place
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
 
@@ -145,15 +144,6 @@ class _Files:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _RewrittenFile:
-    """A rewritten file: its location, its key metadata and the changed members of its entry."""
-
-    location: str
-    keys: StandardKeyMetadata = field(repr=False)
-    changes: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-
 @dataclass
 class DekRotation:
     """The making of the next version; a retry reuses the files that are already rewritten.
@@ -166,6 +156,7 @@ class DekRotation:
         job: KEK of the job.
         moved: Rewritten files, by the paths of the old files.
         snapshot_id: Id of the latest attempt's snapshot.
+        has_work, in_table: See `MekRotation`.
     """
 
     seen: TableMetadata = field(repr=False)
@@ -173,7 +164,7 @@ class DekRotation:
     run: Run
     files: _Files = field(init=False, repr=False)
     job: OpenKey | None = field(default=None, init=False, repr=False)
-    moved: dict[str, _RewrittenFile] = field(default_factory=dict, repr=False)
+    moved: dict[str, MovedFile] = field(default_factory=dict, repr=False)
     snapshot_id: int | None = None
     has_work: bool = True
     in_table: bool = True
@@ -240,7 +231,7 @@ class DekRotation:
         rewrite = FreshDataKeys(name=self.new_files.name, key_length=length)
         done = rewrite_files(self.run, table, self.job, rewrite, files)
         for path, (location, keys) in zip(left, done, strict=True):
-            self.moved[path] = _RewrittenFile(location, keys)
+            self.moved[path] = MovedFile(location, keys)
 
     def _move_deletes(self, table: IcebergTable) -> None:
         """Rewrite position delete files with the new locations of data files."""
@@ -248,7 +239,7 @@ class DekRotation:
             if entry.content == POSITION_DELETES and path not in self.moved:
                 self.moved[path] = self._move_delete_file(table, entry)
 
-    def _move_delete_file(self, table: IcebergTable, entry: FileEntry) -> _RewrittenFile:
+    def _move_delete_file(self, table: IcebergTable, entry: FileEntry) -> MovedFile:
         walk, length = table.walk, table.metadata.key_length
         folder, _, base = entry.location.rpartition("/")
         location = f"{folder}/{uuid.uuid4()}{posixpath.splitext(base)[1]}"
@@ -259,7 +250,7 @@ class DekRotation:
             data = walk.read(entry.location, walk.file_keys(entry), entry.size)
         rename = self._make_rename(table)
         keys, changes = write_moved(self.new_files, location, entry, data, rename, length)
-        return _RewrittenFile(location, keys, changes)
+        return MovedFile(location, keys, changes)
 
     def _make_rename(self, table: IcebergTable) -> Callable[[str], str]:
         def rename(location: str) -> str:
@@ -311,19 +302,15 @@ class DekRotation:
             "first_row_id": first,
             "partition": _partition_values(table.metadata, entry),
         }
-        changes = {**moved.changes, "key_metadata": key_metadata}
+        changes = {**moved.members, "key_metadata": key_metadata}
         if (target := entry.file.get("referenced_data_file")) is not None:
             changes["referenced_data_file"] = self._make_rename(table)(target)
-        size = moved.keys.file_length
-        new = entry_row(
-            entry, status=ADDED, **members, file_path=moved.location, file_size_in_bytes=size,
-            **changes,
-        )  # fmt: skip
+        new = entry_row(entry, status=ADDED, **members, **changes)
         new["file_sequence_number"] = None  # inherited from the commit
         # Without the old key: only the older snapshots keep it.
         return [new, entry_row(entry, status=DELETED, **members, key_metadata=None)]
 
-    def _find_rewritten(self, table: IcebergTable, entry: FileEntry) -> _RewrittenFile:
+    def _find_rewritten(self, table: IcebergTable, entry: FileEntry) -> MovedFile:
         return self.moved[table.walk.locations.key(entry.location)]
 
     def _summary(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
@@ -64,25 +64,11 @@ class RekeyedFile:
     sealed: bytes = field(repr=False)
 
 
-class Rewrite(Protocol):
-    """A way to rewrite the files of a job, in any process; it can be pickled and has no secret."""
+Rewrite: TypeAlias = Callable[[Locations, RekeyItem, OpenKey, KeyResolver], RekeyedFile]
+"""Rewrites a file at a new location, in any process; it can be pickled and contains no secret.
 
-    def __call__(
-        self, locations: Locations, item: RekeyItem, job: OpenKey, resolver: KeyResolver
-    ) -> RekeyedFile:
-        """Rewrite a file at a new location.
-
-        Args:
-            locations: Mapping of locations to places.
-            item: The file.
-            job: KEK of the job, which decrypts the file's key metadata.
-            resolver: Resolver of other keys.
-
-        Raises:
-            ModcryptError, OSError: The file is not authentic, or cannot be read or written; or a
-                key is not available.
-        """
-
+It gets the KEK of the job, which decrypts the file's key metadata, and a resolver of other keys.
+"""
 
 Run: TypeAlias = Callable[
     [IcebergTable, IcebergKey, Rewrite, Sequence[RekeyItem]], Iterable[RekeyedFile]
@@ -144,7 +130,7 @@ class FreshDataKeys:
         Raises:
             UnsupportedFormatError: Iceberg does not encrypt the file's format.
             TruncationError: The file has another length.
-            ModcryptError, OSError: See `Rewrite`.
+            ModcryptError, OSError: The file is not authentic, or cannot be read or written.
         """
         del resolver  # the job's KEK decrypts all that is needed
         old = open_from_manifest(item.sealed, job)

@@ -197,6 +197,7 @@ class KekRotation:
         lists: Locations and key metadata of rewritten manifest lists, by the old locations.
         opened: Key metadata of the manifest lists that had to be read.
         planned: Plan of the latest attempt.
+        has_work, in_table: See `MekRotation`.
     """
 
     resolver: KeyResolver

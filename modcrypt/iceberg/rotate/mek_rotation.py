@@ -49,6 +49,8 @@ class MekRotation:
         new_id: Id of the requested master key; None for the table's own.
         moved: Moved KEKs, by the id and the wrapped key before the move.
         stuck: Ids of KEKs in the store that only older versions need and that cannot be moved.
+        has_work: Whether there is anything to rotate; known after `plan`.
+        in_table: Whether the table changes, and not only its key store; known after `plan`.
     """
 
     resolver: KeyResolver

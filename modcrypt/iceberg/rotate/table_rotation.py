@@ -12,16 +12,13 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from modcrypt.errors import ModcryptError
-from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.rotate.dek_rotation import DekRotation
 from modcrypt.iceberg.rotate.file_rekeying import Run, run_in_threads
 from modcrypt.iceberg.rotate.kek_rotation import KekRotation
 from modcrypt.iceberg.rotate.mek_rotation import MekRotation
 from modcrypt.iceberg.rotate.rotation_report import (
-    CountingClient,
     Rotated,
     TableRotation,
     count_kms_calls,
@@ -33,27 +30,6 @@ from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.new_files import NewFiles
-
-
-class Rotation(Protocol):
-    """A rotation of one kind of keys.
-
-    Attributes:
-        has_work: Whether there is anything to rotate; known after `plan`.
-        in_table: Whether a rotation changes the table, and not only its key store.
-    """
-
-    has_work: bool
-    in_table: bool
-
-    def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
-        """Return what would be done; `target` is the id of the master key."""
-
-    def next_version(self, table: IcebergTable) -> TableMetadata:
-        """Return the metadata of the next version; write files that it needs once."""
-
-    def finish(self, table: IcebergTable) -> TableRotation:
-        """Return what was done, once the table has been changed."""
 
 
 def rotate_table(
@@ -107,7 +83,7 @@ def rotate_table(
     started = time.monotonic()
     counted, client = count_kms_calls(table)
     with NewFiles(counted.walk.locations) as files:
-        rotation: Rotation
+        rotation: DekRotation | KekRotation | MekRotation
         if what == "dek":
             rotation = DekRotation(table.metadata, files, run or run_in_threads)
         elif what == "mek":

@@ -41,10 +41,9 @@ from modcrypt.iceberg.write.manifest_writing import (
     write_manifest,
     write_manifest_list,
 )
-from modcrypt.iceberg.write.moved_deletes import write_moved
+from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN
-from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 
 _FORMATS = ("PARQUET", "AVRO", "PUFFIN")
@@ -121,18 +120,6 @@ class Contents:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _CopiedFile:
-    """A copied file: its key metadata and the changed members of its entry."""
-
-    keys: StandardKeyMetadata = field(repr=False)
-    changes: Mapping[str, Any]
-
-    @property
-    def location(self) -> str:
-        return str(self.changes["file_path"])
-
-
 @dataclass(repr=False)
 class Copy:
     """A copy of contents into a table that does not exist yet.
@@ -153,7 +140,7 @@ class Copy:
     target: IcebergTable
     files: NewFiles
     names: Mapping[str, str] = field(default_factory=dict)
-    copied: dict[str, _CopiedFile] = field(default_factory=dict)
+    copied: dict[str, MovedFile] = field(default_factory=dict)
     key_metadata: dict[str, Secret[bytes]] = field(default_factory=dict)
     row_ids: dict[str, int] = field(default_factory=dict)
     next_row_id: int = 0
@@ -210,7 +197,7 @@ class Copy:
             return self.names.get(self.contents.walk.locations.key(location), location)
         return location
 
-    def _copy_file(self, entry: FileEntry, name: str) -> _CopiedFile:
+    def _copy_file(self, entry: FileEntry, name: str) -> MovedFile:
         walk, length = self.contents.walk, self.target.metadata.key_length
         if entry.content == POSITION_DELETES:
             data = walk.read(entry.location, None, entry.size)
@@ -218,8 +205,7 @@ class Copy:
         else:
             with walk.open_stored(entry.location, entry.size) as source:
                 keys, changes = self.files.write(name, entry.file_format, source, length)
-        changes |= {"file_path": name, "file_size_in_bytes": keys.file_length}
-        return _CopiedFile(keys, changes)
+        return MovedFile(name, keys, changes)
 
     # --- manifests and snapshots ----------------------------------------------------------------
 
@@ -291,7 +277,7 @@ class Copy:
                     partition=dict(zip(names, entry.partition.values(), strict=True)),
                     key_metadata=self.key_metadata[key],
                     referenced_data_file=None if target is None else self._rename(target),
-                    **copied.changes,
+                    **copied.members,
                 )
             )
         return rows

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1
 
 from modcrypt.iceberg.format.library_errors import as_format_errors
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_version import Expectation
@@ -146,14 +146,8 @@ def _empty_metadata(
         "last-sequence-number": source.last_sequence_number,
         "last-updated-ms": now,
         "properties": dict(properties),
-        "current-snapshot-id": None,
         "next-row-id": int(document.get("next-row-id") or 0),
-        "refs": {},
-        "snapshots": [],
-        "statistics": [],
-        "partition-statistics": [],
-        "snapshot-log": [],
-        "metadata-log": [],
+        **EMPTY_HISTORY,
     }
     return TableMetadata(json.dumps(document).encode(), location)
 

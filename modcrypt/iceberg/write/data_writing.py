@@ -40,7 +40,7 @@ from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA
 from modcrypt.iceberg.format.parquet_files import write_parquet
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_metadata import EMPTY_HISTORY, TableMetadata
 from modcrypt.iceberg.read.partitions import split_by_partition
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
 from modcrypt.iceberg.write.new_files import NewFiles
@@ -290,13 +290,7 @@ def _minimal_metadata(metadata: TableMetadata) -> PyTableMetadata:
         **metadata.document,
         "location": metadata.location,
         "properties": properties,
-        "current-snapshot-id": None,
-        "snapshots": [],
-        "refs": {},
-        "snapshot-log": [],
-        "metadata-log": [],
-        "statistics": [],
-        "partition-statistics": [],
+        **EMPTY_HISTORY,
     }
     with as_format_errors(metadata.name):
         return TableMetadataUtil.parse_obj(document)

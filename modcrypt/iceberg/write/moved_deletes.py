@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,27 @@ class MovedDeletes:
 
     data: bytes = field(repr=False)
     bounds: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFile:
+    """A file that was written again at another location.
+
+    Attributes:
+        location: Its new location.
+        keys: Its new key metadata, with the file's length.
+        changes: Changed members of its entry, except location and size.
+    """
+
+    location: str
+    keys: StandardKeyMetadata = field(repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """The changed members of its entry."""
+        size = self.keys.file_length
+        return {**self.changes, "file_path": self.location, "file_size_in_bytes": size}
 
 
 def write_moved(
