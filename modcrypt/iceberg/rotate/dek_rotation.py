@@ -20,9 +20,9 @@ import contextlib
 import posixpath
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pyiceberg.schema import make_compatible_name
@@ -45,7 +45,6 @@ from modcrypt.iceberg.rotate.file_rekeying import (
     FreshDataKeys,
     Run,
     rewrite_files,
-    unsupported_error,
 )
 from modcrypt.iceberg.rotate.rotation_report import (
     CountingClient,
@@ -54,6 +53,7 @@ from modcrypt.iceberg.rotate.rotation_report import (
 )
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
 from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.tables.table_copying import Contents
 from modcrypt.iceberg.write.append import encrypt_key_metadata
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
@@ -65,56 +65,49 @@ from modcrypt.iceberg.write.manifest_writing import (
 from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
-from modcrypt.io.places import Place
 from modcrypt.keys import Secret
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The files of a version's current snapshot.
-
-    Attributes:
-        place: Place of the version.
-        entries: Entries by manifest, in order.
-        live: Live files of the snapshot by path; a Puffin file by one of its vectors.
-    """
-
-    place: Place
-    entries: Sequence[tuple[ManifestFile, Sequence[FileEntry]]]
-    live: Mapping[str, FileEntry]
+class _Files(Contents):
+    """The files of a version's current snapshot."""
 
     @classmethod
-    def of(cls, table: IcebergTable) -> _Files:
+    def encrypted(cls, table: IcebergTable) -> _Files:
         """Read the files of a table's current snapshot.
 
         Raises:
-            UnsupportedFormatError: A file has a format that Iceberg does not encrypt.
             PlaintextError: A file is in plaintext.
-            ModcryptError, OSError: See `Walk.manifests`.
+            UnsupportedFormatError, ModcryptError, OSError: See `Contents.of`.
         """
-        walk, snapshot = table.walk, table.metadata.current
-        manifests = [] if snapshot is None else walk.manifests(snapshot)
-        by_manifest = [(manifest, walk.entries(manifest)) for manifest in manifests]
-        every = [entry for _, entries in by_manifest for entry in entries if entry.is_live]
-        for entry in every:
-            vector = entry.content == POSITION_DELETES and entry.file_format == "PUFFIN"
-            if entry.file_format not in ("PARQUET", "AVRO") and not vector:
-                raise unsupported_error(entry.location, entry.file_format)
+        files = cls.of(table)
+        for entry in files.live_entries:
             if entry.key_metadata is None:
                 raise PlaintextError(
                     f"{entry.location}: the file is in plaintext and has no key to rotate"
                 )
-        live = {walk.locations.key(entry.location): entry for entry in every}
-        return cls(table.place, by_manifest, live)
+        return files
+
+    @property
+    def by_manifest(self) -> list[tuple[ManifestFile, Sequence[FileEntry]]]:
+        """The entries of each manifest, in order."""
+        manifests = (self.manifests[snapshot.id] for snapshot in self.snapshots)
+        return [(each, self.entries[each.location]) for each in chain.from_iterable(manifests)]
+
+    @property
+    def with_live(self) -> list[tuple[ManifestFile, Sequence[FileEntry]]]:
+        """The manifests with live entries, which are rewritten, with all of their entries."""
+        return [pair for pair in self.by_manifest if any(entry.is_live for entry in pair[1])]
+
+    @property
+    def live_entries(self) -> list[FileEntry]:
+        """The live entries, in order; of a Puffin file one for each vector."""
+        return [entry for _, entries in self.by_manifest for entry in entries if entry.is_live]
 
     def partition_paths(self, metadata: TableMetadata) -> list[str]:
         """Return the partition of each live entry, in order, as the paths of files contain it."""
-        live = self._live()
+        live = self.live_entries
         paths = {id_: PartitionPaths(metadata, id_) for id_ in {entry.spec_id for entry in live}}
         return [paths[entry.spec_id].path(_partition_values(metadata, entry)) for entry in live]
-
-    def _live(self) -> list[FileEntry]:
-        return [entry for _, entries in self.entries for entry in entries if entry.is_live]
 
     def kms_calls(self, table: IcebergTable) -> int:
         """Return the number of KMS calls to rewrite the files, without new KEKs of the policy."""
@@ -123,7 +116,7 @@ class _Files:
         policy = KeyPolicy.of(table.metadata)
         if policy.wrapping == "double":
             return 1 + opened
-        return 1 + opened + 1 + (len(self._live()) if policy.kek_per == "files" else 0)
+        return 1 + opened + 1 + (len(self.live_entries) if policy.kek_per == "files" else 0)
 
     def report(self, table: IcebergTable, *, replaced: bool) -> TableRotation:
         """Return what is rotated, and what stays under the old keys.
@@ -138,7 +131,7 @@ class _Files:
         old_refs = [name for name, ref in refs if name != MAIN and ref.get("snapshot-id") in older]
         return TableRotation(
             what="dek", table=table, data_files=data, delete_files=len(self.live) - data,
-            manifests=sum(any(entry.is_live for entry in entries) for _, entries in self.entries),
+            manifests=len(self.with_live),
             manifest_lists=int(bool(self.live)), older_snapshots=tuple(older),
             older_refs=tuple(old_refs),
         )  # fmt: skip
@@ -173,7 +166,7 @@ class DekRotation:
         """Return what would be done; a table without files has nothing to rotate."""
         del target  # it is the table's own
         writing_policy(table.metadata, self.seen)
-        self.files = _Files.of(table)
+        self.files = _Files.encrypted(table)
         self.has_work = bool(self.files.live)
         calls = client.calls + (self.files.kms_calls(table) if self.has_work else 0)
         return replace(self.files.report(table, replaced=self.has_work), kms_calls=calls)
@@ -185,7 +178,7 @@ class DekRotation:
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write missing files and return the metadata of the next version."""
         if table.place != self.files.place:
-            self.files = _Files.of(table)
+            self.files = _Files.encrypted(table)
         self._rekey_files(table)
         self._move_deletes(table)
         metadata, self.snapshot_id = table.metadata, new_snapshot_id(table.metadata)
@@ -194,8 +187,7 @@ class DekRotation:
         of_files = iter(keys.of_files)
         rows = [
             self._write_manifest(table, manifest, entries, of_files)
-            for manifest, entries in self.files.entries
-            if any(entry.is_live for entry in entries)
+            for manifest, entries in self.files.with_live
         ]
         self.new_files.used = [self.moved[path].location for path in self.files.live]
         return add_snapshot(
@@ -317,7 +309,7 @@ class DekRotation:
         """Count what is replaced, as Java does: added equals removed, except for bytes."""
         counts = Counter[str]()
         partitions = set()
-        for _, entries in self.files.entries:
+        for _, entries in self.files.by_manifest:
             for entry in (entry for entry in entries if entry.is_live):
                 partitions.add((entry.spec_id, repr(sorted(entry.partition_by_id.items()))))
                 counts[_RECORDS[entry.content]] += entry.record_count
@@ -336,13 +328,12 @@ class DekRotation:
         for name, count in sorted(counts.items()):
             removed = "deleted" if name in ("data-files", "records") else "removed"
             summary |= {f"added-{name}": str(count), f"{removed}-{name}": str(count)}
-        created = sum(any(entry.is_live for entry in entries) for _, entries in self.files.entries)
         return {
             **summary,
             "changed-partition-count": str(len(partitions)),
-            "manifests-created": str(created),
+            "manifests-created": str(len(self.files.with_live)),
             "manifests-kept": "0",
-            "manifests-replaced": str(len(self.files.entries)),
+            "manifests-replaced": str(len(self.files.by_manifest)),
         }
 
 

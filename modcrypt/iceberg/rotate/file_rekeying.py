@@ -11,12 +11,13 @@ from typing import TypeAlias
 
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
-from modcrypt.errors import IntegrityError, TruncationError, UnsupportedFormatError
+from modcrypt.errors import IntegrityError, TruncationError
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.parquet_files import decryption_properties, encryption_properties
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, open_from_manifest, seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.tables.table_copying import unsupported_error
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads, usable_cores
@@ -180,8 +181,3 @@ def _rekey_ags1(
     ):
         shutil.copyfileobj(reader, writer, _COPIED)
     return writer.encrypted_length
-
-
-def unsupported_error(location: str, file_format: str) -> UnsupportedFormatError:
-    """Return the error for a file in a format that Iceberg does not encrypt."""
-    return UnsupportedFormatError(f"{location}: Iceberg does not encrypt files in {file_format}")

@@ -16,11 +16,12 @@ is encrypted under them (`KEKS_SINCE`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, PlaintextError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.manifests import ManifestFile
@@ -61,13 +62,6 @@ _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 
 
 # --- what is to be done --------------------------------------------------------------------------
-
-
-def _changes(table: IcebergTable, target: str) -> bool:
-    """Return whether there is anything to rotate; a table that never had rows has no keys."""
-    metadata = table.metadata
-    there = metadata.keys or table.resolver.keks(metadata)
-    return bool(there) or target != metadata.master_key_id
 
 
 class _Slot(NamedTuple):
@@ -128,57 +122,39 @@ class _RotationPlan:
         stored = {id_: kek for id_, kek in known.items() if id_ not in keys}
         return cls(table.place, keks, stored, sealed, within)
 
-    def since(self) -> int:
-        """Return the creation time of new KEKs."""
-        return next_kek_time(self.stored.values())
+    @cached_property
+    def lists(self) -> dict[str, _Slot]:
+        """The slots of the KEKs that encrypt keys of manifest lists, by the KEKs' ids."""
+        sealing, keks = {entry.encrypted_by for entry in self.sealed}, self.keks.items()
+        return {id_: _Slot.of_lists(k, id_ not in self.stored) for id_, k in keks if id_ in sealing}
 
-    def slots(self) -> tuple[dict[str, _Slot], dict[str, _Slot]]:
-        """Return the slots of KEKs in use by KEK id: first for manifest lists, then for files."""
-        sealing = {entry.encrypted_by for entry in self.sealed}
-        lists, files = {}, {}
-        for id_, key in self.keks.items():
-            if id_ in sealing:
-                lists[id_] = _Slot.of_lists(key, id_ not in self.stored)
-            if id_ in self.within.keks:
-                files[id_] = _Slot.of_files(key, id_ not in self.stored)
-        return lists, files
+    @cached_property
+    def files(self) -> dict[str, _Slot]:
+        """The slots of the KEKs that encrypt keys of data and delete files, by the KEKs' ids."""
+        sealing, keks = self.within.keks, self.keks.items()
+        return {id_: _Slot.of_files(k, id_ not in self.stored) for id_, k in keks if id_ in sealing}
+
+    @property
+    def slots(self) -> Collection[_Slot]:
+        """All slots, each once."""
+        return dict.fromkeys((*self.lists.values(), *self.files.values())).keys()
 
     def report(self, table: IcebergTable, client: KmsClient) -> TableRotation:
-        lists, files = self.slots()
-        slots = {*lists.values(), *files.values()}
         single = sum(entry.is_single for entry in self.sealed)
         singles = [single, *(manifest.single for manifest in self.within.manifests.values())]
         batch = max(1, capabilities_of(client).batch)
-        wraps = [sum(slot.in_table is where for slot in slots) for where in (True, False)]
+        wraps = [sum(slot.in_table is where for slot in self.slots) for where in (True, False)]
         calls = sum(-(-count // batch) for count in (*wraps, *singles))
         return TableRotation(
-            what="kek", table=table, keks=len(self.keks), new_keks=len(slots),
+            what="kek", table=table, keks=len(self.keks), new_keks=len(self.slots),
             entries=len(self.sealed) - len(self.within.lists),
             manifest_lists=len(self.within.lists), manifests=len(self.within.manifests),
             left=tuple(sorted(self.within.keks - self.keks.keys())),
-            kms_calls=len(lists.keys() | files.keys()) + sum(singles) + calls,
+            kms_calls=len(self.lists.keys() | self.files.keys()) + sum(singles) + calls,
         )  # fmt: skip
 
 
 # --- doing it ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _NewKeys:
-    """The replacements of old keys: new KEKs by the old KEKs' ids, and the master key itself."""
-
-    lists: Mapping[str, OpenKey]
-    files: Mapping[str, OpenKey]
-    single: OpenKey
-
-    def of_list(self, id_: str, single: bool) -> OpenKey:
-        return self.single if single else self.lists[id_]
-
-    def entries(self, planned: _RotationPlan) -> list[EncryptedKey]:
-        """Return the new KEKs that are stored in the table's metadata."""
-        every = (*self.lists.items(), *self.files.items())
-        own = {new.key.id: new.key for id_, new in every if id_ not in planned.stored}
-        return [kek.entry() for kek in own.values()]
 
 
 @dataclass
@@ -216,7 +192,9 @@ class KekRotation:
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:
         """Return what would be done."""
-        self.has_work = _changes(table, target)
+        there = table.metadata.keys or table.resolver.keks(table.metadata)
+        # A table that never had rows has no keys.
+        self.has_work = bool(there) or target != table.metadata.master_key_id
         self.planned = _RotationPlan.of(table, self.opened)
         return self.planned.report(table, client)
 
@@ -235,50 +213,41 @@ class KekRotation:
         if table.place != self.planned.place:
             self.planned = _RotationPlan.of(table, self.opened)
         planned = self.planned
-        since = planned.since()
-        new = self._new_keys(metadata, since)
-        self._write_manifests(table, new)
+        since = next_kek_time(planned.stored.values())
+        self._make_keks(metadata, since)
+        self._write_manifests(table)
         self._write_lists(table)
+        new = [self.made[slot].key.entry() for slot in planned.slots if slot.in_table]
         properties = {**metadata.properties, KEY_ID: target}
         within = planned.within
         manifests = [self.manifests[location]["manifest_path"] for location in within.manifests]
         self.files.used = [*manifests, *(self.lists[location][0] for location in within.lists)]
         return metadata.with_keys(
-            [*new.entries(planned), *self._encrypt_entries(metadata, new)],
+            [*new, *self._encrypt_entries(metadata)],
             properties={**properties, KEKS_SINCE: str(since)} if planned.stored else properties,
             snapshots=[self._snapshot_document(snapshot) for snapshot in metadata.snapshots],
         )
 
     # --- keys -----------------------------------------------------------------------------------
 
-    def _new_keys(self, metadata: TableMetadata, since: int) -> _NewKeys:
-        lists, files = self.planned.slots()
-        slots = dict.fromkeys((*lists.values(), *files.values()))
+    def _make_keks(self, metadata: TableMetadata, since: int) -> None:
+        """Make the KEKs of slots that have none yet."""
         for in_table in (True, False):
-            missing = [
-                slot for slot in slots if slot.in_table is in_table and slot not in self.made
+            slots = [
+                slot
+                for slot in self.planned.slots
+                if slot.in_table is in_table and slot not in self.made
             ]
-            self._make_keks(metadata, missing, in_table, since)
-        single = self.resolver.open_key(IcebergKey.single(self.target))
-        return _NewKeys(
-            {id_: self.made[slot] for id_, slot in lists.items()},
-            {id_: self.made[slot] for id_, slot in files.items()},
-            single,
-        )
+            new = self.resolver.masters.new_keks(
+                self.target, metadata.key_length, [slot.scope for slot in slots],
+                table=None if in_table else metadata.uuid, now_ms=since,
+            )  # fmt: skip
+            self.made.update(zip(slots, map(self.resolver.cache_key, new), strict=True))
+            if not in_table and new and self.resolver.store is not None:
+                # Store the KEKs before the commit, which names them.
+                self.resolver.store.replace([kek.key for kek in new])
 
-    def _make_keks(
-        self, metadata: TableMetadata, slots: Sequence[_Slot], in_table: bool, since: int
-    ) -> None:
-        new = self.resolver.masters.new_keks(
-            self.target, metadata.key_length, [slot.scope for slot in slots],
-            table=None if in_table else metadata.uuid, now_ms=since,
-        )  # fmt: skip
-        self.made.update(zip(slots, map(self.resolver.cache_key, new), strict=True))
-        if not in_table and new and self.resolver.store is not None:
-            # Store the KEKs before the commit, which names them.
-            self.resolver.store.replace([kek.key for kek in new])
-
-    def _encrypt_entries(self, metadata: TableMetadata, new: _NewKeys) -> list[EncryptedKey]:
+    def _encrypt_entries(self, metadata: TableMetadata) -> list[EncryptedKey]:
         """Encrypt the entries of manifest lists again, grouped by key."""
         fresh = {
             snapshot.key_id: self.lists[snapshot.manifest_list][1]
@@ -295,12 +264,16 @@ class KekRotation:
                 fresh.get(entry.id) or self.opened.get(place_of(entry)) or decrypt(entry)
                 for entry in entries
             ]
-            key = new.of_list(id_, single)
+            key = self._single() if single else self.made[self.planned.lists[id_]]
             # The master key wraps each key in its own call, unless the key service has batches.
             each = single and capabilities_of(self.resolver.masters.client).batch < 2
             sealed = in_threads(key.seal, plain, THREADS) if each else key.seal_many(plain)
             self._store_entries(entries, key, sealed)
         return [self.sealed[place_of(entry)] for entry in self.planned.sealed]
+
+    def _single(self) -> OpenKey:
+        """Return the master key itself."""
+        return self.resolver.open_key(IcebergKey.single(self.target))
 
     def _decryption(
         self, id_: str, single: bool, metadata: TableMetadata
@@ -321,16 +294,16 @@ class KekRotation:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _write_manifests(self, table: IcebergTable, new: _NewKeys) -> None:
+    def _write_manifests(self, table: IcebergTable) -> None:
         left = [
             sealed.manifest
             for location, sealed in self.planned.within.manifests.items()
             if location not in self.manifests
         ]
         exchange = Exchange(
-            old={id_: self.resolver.find(id_, table.metadata) for id_ in new.files},
-            new={id_: kek.key for id_, kek in new.files.items()},
-            single=new.single.key,
+            old={id_: self.resolver.find(id_, table.metadata) for id_ in self.planned.files},
+            new={id_: self.made[slot].key for id_, slot in self.planned.files.items()},
+            single=self._single().key,
             folder=metadata_folder(table.metadata),
             name=self.files.name,
             key_length=table.metadata.key_length,

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from pyiceberg.schema import make_compatible_name
 
@@ -44,25 +44,27 @@ from modcrypt.iceberg.write.manifest_writing import (
 from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN
+from modcrypt.io.places import Place
 from modcrypt.keys import Secret
 
-_FORMATS = ("PARQUET", "AVRO", "PUFFIN")
 _THREADS = 4
 """Number of files copied concurrently: with an object store, threads mostly wait."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a source table that are copied.
+    """The contents of a table that are rewritten as other files.
 
     Attributes:
-        walk: Access to the source table's files.
-        snapshots: Snapshots to copy, the oldest first.
+        place: Place of the version that has them.
+        walk: Access to the table's files.
+        snapshots: Snapshots to rewrite, the oldest first.
         manifests: Manifests of each snapshot, by its id.
         entries: Entries of each manifest, by its location.
         history: Whether `snapshots` are all snapshots of the table.
     """
 
+    place: Place
     walk: Walk
     snapshots: Sequence[Snapshot]
     manifests: Mapping[int, Sequence[ManifestFile]]
@@ -70,7 +72,7 @@ class Contents:
     history: bool
 
     @classmethod
-    def of(cls, table: IcebergTable, history: bool) -> Contents:
+    def of(cls, table: IcebergTable, *, history: bool = False) -> Self:
         """Read all manifests of a table's current snapshot, or with `history` of all snapshots.
 
         Raises:
@@ -92,12 +94,11 @@ class Contents:
             for manifest in of_snapshot
         }
         entries = {location: walk.entries(manifest) for location, manifest in by_location.items()}
-        contents = cls(walk, order, manifests, entries, history)
-        for entry in contents.live().values():
-            if entry.file_format not in _FORMATS:
-                raise UnsupportedFormatError(
-                    f"{entry.location}: Iceberg does not encrypt files in {entry.file_format}"
-                )
+        contents = cls(table.place, walk, order, manifests, entries, history)
+        for entry in contents.live.values():
+            vector = entry.content == POSITION_DELETES and entry.file_format == "PUFFIN"
+            if entry.file_format not in ("PARQUET", "AVRO") and not vector:
+                raise unsupported_error(entry.location, entry.file_format)
         return contents
 
     @cached_property
@@ -110,14 +111,20 @@ class Contents:
             if manifest.row.get("first_row_id") is not None
         }
 
+    @cached_property
     def live(self) -> dict[str, FileEntry]:
-        """Return the live files of all snapshots, each once, by its normalised location."""
+        """The live files of all snapshots by normalised location; of vectors, one for each file."""
         return {
             self.walk.locations.key(entry.location): entry
             for entries in self.entries.values()
             for entry in entries
             if entry.is_live
         }
+
+
+def unsupported_error(location: str, file_format: str) -> UnsupportedFormatError:
+    """Return the error for a file in a format that Iceberg does not encrypt."""
+    return UnsupportedFormatError(f"{location}: Iceberg does not encrypt files in {file_format}")
 
 
 @dataclass(repr=False)
@@ -148,7 +155,7 @@ class Copy:
 
     def write(self) -> TableMetadata:
         """Write all files and return the metadata that names them."""
-        live = self.contents.live()
+        live = self.contents.live
         self.names = {key: self._new_location(entry) for key, entry in live.items()}
         self._copy_files(live)
         metadata = self.target.metadata

@@ -102,7 +102,7 @@ def encrypt_table(
     all_properties = encryption_properties(
         {**inherited, **(properties or {})}, master_key_id, key_length, policy
     )
-    contents = Contents.of(old, history)
+    contents = Contents.of(old, history=history)
     metadata = _empty_metadata(old.metadata, place.location, all_properties)
     staged = place.stage(metadata, resolver)
     with NewFiles(staged.walk.locations) as files:
