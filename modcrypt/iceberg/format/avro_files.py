@@ -57,11 +57,13 @@ class AvroRows:
 
     Attributes:
         schema: The writer's schema as parsed JSON.
+        row: The type of the rows.
         metadata: Key-value pairs of the header, except schema and codec.
         lots: The rows, some thousands at a time. Iterating raises the errors of `read_avro`.
     """
 
     schema: dict[str, Any] = field(repr=False)
+    row: AvroType = field(repr=False)
     metadata: Mapping[str, str]
     lots: Iterator[list[dict[str, Any]]] = field(repr=False)
 
@@ -99,13 +101,13 @@ def open_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
     header = cursor.read_pairs()
     sync = cursor.take(_SYNC)
     schema = _parse_schema(header.get("avro.schema", b""), name)
-    plain, values = _Types(name).plain_record(schema)
+    row = _Types(name).check_record(schema)
     metadata = {
         key: value.decode(errors="replace") for key, value in header.items() if key not in _OWN
     }
     codec = header.get("avro.codec", b"null").decode(errors="replace")
-    rows = max(1, LOT_VALUES // values)
-    return AvroRows(schema, metadata, _read_lots(cursor, sync, codec, plain, most, rows))
+    rows = max(1, LOT_VALUES // row.values)
+    return AvroRows(schema, row, metadata, _read_lots(cursor, sync, codec, row.schema, most, rows))
 
 
 @hide_frames
@@ -330,15 +332,19 @@ def _parse_schema(data: bytes, name: str) -> dict[str, Any]:
     return schema
 
 
-class _Plain(NamedTuple):
-    """A type without logical types and without the names in the file.
+class AvroType(NamedTuple):
+    """A type of a schema that was checked.
 
     Attributes:
-        schema: The type.
+        source: Its definition in the file; a text for a primitive type.
+        parts: Types of its fields, items, values or branches, in order.
+        schema: The type without logical types and without the names in the file.
         least: Minimum number of bytes of a value.
         values: Number of values in it, including those of its fields.
     """
 
+    source: Any
+    parts: tuple[AvroType, ...]
     schema: Any
     least: int
     values: int = 1
@@ -353,17 +359,16 @@ class _Types:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._known: dict[str, _Plain] = {}  # types defined so far, by their names in the file
+        self._known: dict[str, AvroType] = {}  # types defined so far, by their names in the file
 
-    def plain_record(self, schema: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """Return the plain schema of a whole file, and the number of values in a row."""
+    def check_record(self, schema: dict[str, Any]) -> AvroType:
+        """Return the type of the rows of a whole file."""
         plain = self._simplify(schema, "", 0)
         if not plain.least:
             raise LimitError(f"{self._name}: rows of the Avro file take no bytes")
-        assert isinstance(plain.schema, dict)
-        return plain.schema, plain.values
+        return plain
 
-    def _simplify(self, schema: Any, space: str, depth: int) -> _Plain:
+    def _simplify(self, schema: Any, space: str, depth: int) -> AvroType:
         if depth > MAX_DEPTH:
             raise LimitError(
                 f"{self._name}: the Avro schema is nested deeper than {MAX_DEPTH} levels"
@@ -371,9 +376,9 @@ class _Types:
         if isinstance(schema, str):
             return self._look_up(schema, space)
         if isinstance(schema, list):
-            branches = [self._simplify(branch, space, depth + 1) for branch in schema]
+            branches = tuple(self._simplify(branch, space, depth + 1) for branch in schema)
             most = max((branch.values for branch in branches), default=1)
-            return _Plain([branch.schema for branch in branches], 1, most)
+            return AvroType(schema, branches, [branch.schema for branch in branches], 1, most)
         kind = schema.get("type") if isinstance(schema, dict) else None
         match kind:
             case "record":
@@ -381,34 +386,38 @@ class _Types:
             case "array":
                 items = self._simplify(schema.get("items"), space, depth + 1)
                 self._check_values(items.values, items.least, 0)
-                return _Plain({"type": "array", "items": items.schema}, 1)
+                return AvroType(schema, (items,), {"type": "array", "items": items.schema}, 1)
             case "map":
                 values = self._simplify(schema.get("values"), space, depth + 1)
                 self._check_values(values.values, 1 + values.least, 0)  # a key takes a byte
-                return _Plain({"type": "map", "values": values.schema}, 1)
+                return AvroType(schema, (values,), {"type": "map", "values": values.schema}, 1)
             case "fixed":
                 return self._simplify_fixed(schema, space)
             case "enum":
                 symbols = schema.get("symbols")
-                return self._define(schema, space, {"type": "enum", "symbols": symbols}, 1)
+                return self._define(schema, (), space, {"type": "enum", "symbols": symbols}, 1)
             case None:
                 raise self._schema_error()
-        return self._simplify(kind, space, depth + 1)  # a type with members, such as a logical one
+        plain = self._simplify(kind, space, depth + 1)  # with members, such as a logical type
+        return plain._replace(source=schema) if isinstance(plain.source, str) else plain
 
-    def _simplify_record(self, schema: dict[str, Any], space: str, depth: int) -> _Plain:
+    def _simplify_record(self, schema: dict[str, Any], space: str, depth: int) -> AvroType:
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise self._schema_error()
         inner, members, least, values = _space(schema, space), [], 0, 1
+        parts: list[AvroType] = []
         for field_ in fields:
             if not isinstance(field_, dict) or not isinstance(field_.get("name"), str):
                 raise self._schema_error()
             plain = self._simplify(field_.get("type"), inner, depth + 1)
+            parts.append(plain)
             members.append({"name": field_["name"], "type": plain.schema})
             least, values = least + plain.least, values + plain.values
         self._check_values(values, least, MAX_EMPTY)
         # Register the record only when it is complete, so that it cannot contain itself.
-        return self._define(schema, space, {"type": "record", "fields": members}, least, values)
+        record = {"type": "record", "fields": members}
+        return self._define(schema, tuple(parts), space, record, least, values)
 
     def _check_values(self, values: int, least: int, empty: int) -> None:
         if values > empty + MAX_PER_BYTE * least:
@@ -416,24 +425,26 @@ class _Types:
                 f"{self._name}: {least} bytes of the Avro file may stand for {values} values"
             )
 
-    def _simplify_fixed(self, schema: dict[str, Any], space: str) -> _Plain:
+    def _simplify_fixed(self, schema: dict[str, Any], space: str) -> AvroType:
         size = schema.get("size")
         if type(size) is not int or size < 0:
             raise self._schema_error()
-        return self._define(schema, space, {"type": "fixed", "size": size}, size)
+        return self._define(schema, (), space, {"type": "fixed", "size": size}, size)
 
     def _define(
-        self, schema: dict[str, Any], space: str, plain: dict[str, Any], least: int, values: int = 1
-    ) -> _Plain:
+        self, schema: dict[str, Any], parts: tuple[AvroType, ...], space: str,
+        plain: dict[str, Any], least: int, values: int = 1,
+    ) -> AvroType:  # fmt: skip
         """Register a named type under its name and return it."""
         name = str(schema.get("name")).rpartition(".")[2]
         known = f"t{len(self._known)}"
-        self._known[f"{_space(schema, space)}.{name}"] = _Plain(known, least, values)
-        return _Plain({**plain, "name": known}, least, values)
+        defined = AvroType(schema, parts, {**plain, "name": known}, least, values)
+        self._known[f"{_space(schema, space)}.{name}"] = defined._replace(schema=known)
+        return defined
 
-    def _look_up(self, name: str, space: str) -> _Plain:
+    def _look_up(self, name: str, space: str) -> AvroType:
         if name in _LEAST:
-            return _Plain(name, _LEAST[name])
+            return AvroType(name, (), name, _LEAST[name])
         known = self._known.get(name if "." in name else f"{space}.{name}")
         if known is None:
             raise self._schema_error()

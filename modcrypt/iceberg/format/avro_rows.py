@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.iceberg.format.avro_files import AvroType
 
 FIELD_ID = b"PARQUET:field_id"
 """Key under which PyArrow stores a field's id."""
@@ -37,18 +38,18 @@ _TIMES = {
 _EXACT = decimal.Context(prec=80)  # more digits than any decimal here has
 
 
-def plan_columns(schema: dict[str, Any], name: str) -> tuple[pa.Schema, ConvertRows]:
+def plan_columns(row: AvroType, name: str) -> tuple[pa.Schema, ConvertRows]:
     """Return a schema with field ids, and a function that converts rows to a batch of its columns.
 
     Args:
-        schema: Schema of the Avro file, already checked by `avro_files`.
+        row: Type of the rows of a data file.
         name: Name of the file for messages.
 
     Raises:
         FormatError: The file has no field ids.
         UnsupportedFormatError: The file has a type that Iceberg does not have.
     """
-    kind, convert = _Converters(name).find(schema, "")
+    kind, convert = _Converters(name).find(row)
     arrow_schema = pa.schema(list(kind))
 
     def convert_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
@@ -62,53 +63,44 @@ class _Converters:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._known: dict[str, tuple[dict[str, Any], str]] = {}
 
-    def find(self, schema: Any, space: str) -> tuple[pa.DataType, Convert]:
+    def find(self, avro: AvroType) -> tuple[pa.DataType, Convert]:
         """Return the Arrow type of an Avro type, and a function that converts its values."""
-        if isinstance(schema, str):
-            if schema in _PLAIN:
-                return _PLAIN[schema], _make_converter(_PLAIN[schema])
-            known, around = self._known[schema if "." in schema else f"{space}.{schema}"]
-            return self.find(known, around)
+        schema = avro.source
         if isinstance(schema, list):
-            return self._unwrap_optional(schema, space)
+            return self._unwrap_optional(avro)
+        if isinstance(schema, str):
+            schema = {"type": schema}
         kind, logical = schema["type"], schema.get("logicalType")
-        self._note(schema, space)
         match kind:
             case "record":
-                return self._record(schema, _space(schema, space))
+                return self._record(avro)
             case "array" if logical == "map":
-                return self._pairs(schema, space)
+                return self._pairs(avro)
             case "array":
-                return self._array(schema, space)
+                return self._array(avro)
             case "map":
-                return self._map(schema, space)
+                return self._map(avro)
             case "fixed" | "bytes" | "string":
                 return self._text(schema, kind, logical)
             case "enum":
                 return pa.string(), _make_converter(pa.string())
             case str() if (kind, logical) in _TIMES:
                 return self._time(schema, kind, logical)
-        return self.find(kind, space)
+        return _PLAIN[kind], _make_converter(_PLAIN[kind])
 
-    def _note(self, schema: dict[str, Any], space: str) -> None:
-        if "name" in schema:
-            name = str(schema["name"]).rpartition(".")[2]
-            self._known[f"{_space(schema, space)}.{name}"] = schema, space
-
-    def _unwrap_optional(self, union: list[Any], space: str) -> tuple[pa.DataType, Convert]:
-        others = [branch for branch in union if branch != "null"]
-        if len(others) != 1 or len(union) > 2:
+    def _unwrap_optional(self, union: AvroType) -> tuple[pa.DataType, Convert]:
+        others = [branch for branch in union.parts if branch.source != "null"]
+        if len(others) != 1 or len(union.parts) > 2:
             raise UnsupportedFormatError(
                 f"{self._name}: unions of several types are not supported: Iceberg has none"
             )
-        return self.find(others[0], space)  # every converter accepts nulls
+        return self.find(others[0])  # every converter accepts nulls
 
-    def _record(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
+    def _record(self, record: AvroType) -> tuple[pa.DataType, Convert]:
         fields, converts = [], []
-        for member in schema["fields"]:
-            kind, convert = self.find(member["type"], space)
+        for member, part in zip(record.source["fields"], record.parts, strict=True):
+            kind, convert = self.find(part)
             fields.append(self._field(member["name"], kind, member.get("field-id")))
             converts.append((member["name"], convert))
         plain = [pa.field(field.name, field.type) for field in fields]
@@ -122,9 +114,9 @@ class _Converters:
 
         return pa.struct(fields), make_structs
 
-    def _array(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
-        kind, convert = self.find(schema["items"], space)
-        element = self._field("element", kind, schema.get("element-id"))
+    def _array(self, array: AvroType) -> tuple[pa.DataType, Convert]:
+        kind, convert = self.find(array.parts[0])
+        element = self._field("element", kind, array.source.get("element-id"))
 
         def make_lists(values: Sequence[Any]) -> pa.Array:
             items = convert([item for value in values for item in value or ()])
@@ -132,8 +124,8 @@ class _Converters:
 
         return pa.list_(element), make_lists
 
-    def _map(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
-        kind, convert = self.find(schema["values"], space)
+    def _map(self, avro: AvroType) -> tuple[pa.DataType, Convert]:
+        schema, (kind, convert) = avro.source, self.find(avro.parts[0])
         key = self._field("key", pa.string(), schema.get("key-id")).with_nullable(False)
         value = self._field("value", kind, schema.get("value-id"))
 
@@ -144,13 +136,13 @@ class _Converters:
 
         return pa.map_(key, value), make_maps
 
-    def _pairs(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
-        record = self._resolve(schema["items"], space)
-        ends = record["fields"] if record is not None else []
+    def _pairs(self, avro: AvroType) -> tuple[pa.DataType, Convert]:
+        record = avro.parts[0]
+        is_record = isinstance(record.source, dict) and record.source["type"] == "record"
+        ends = record.source["fields"] if is_record else []
         if [end["name"] for end in ends] != ["key", "value"]:
             raise FormatError(f"{self._name}: a map in the Avro file lacks keys or values")
-        inner = _space(record, space) if record is not None else space
-        (key_kind, key_of), (value_kind, value_of) = (self.find(end["type"], inner) for end in ends)
+        (key_kind, key_of), (value_kind, value_of) = map(self.find, record.parts)
         key = self._field("key", key_kind, ends[0].get("field-id")).with_nullable(False)
         value = self._field("value", value_kind, ends[1].get("field-id"))
 
@@ -160,13 +152,6 @@ class _Converters:
             return _make_maps(values, keys, items)
 
         return pa.map_(key, value), make_maps
-
-    def _resolve(self, schema: Any, space: str) -> dict[str, Any] | None:
-        """Return a record's definition, given the definition or its name."""
-        if isinstance(schema, str):
-            schema = self._known.get(schema if "." in schema else f"{space}.{schema}", (None,))[0]
-        is_record = isinstance(schema, dict) and schema.get("type") == "record"
-        return schema if is_record else None
 
     def _text(
         self, schema: dict[str, Any], kind: str, logical: str | None
@@ -206,11 +191,6 @@ class _Converters:
 
 def _make_converter(kind: pa.DataType) -> Convert:
     return lambda values: pa.array(values, kind)
-
-
-def _space(schema: dict[str, Any], around: str) -> str:
-    before = str(schema.get("name")).rpartition(".")[0]
-    return before or str(schema.get("namespace", around))
 
 
 def _null_mask(values: Sequence[Any]) -> pa.Array:

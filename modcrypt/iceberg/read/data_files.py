@@ -230,7 +230,7 @@ class AvroDataFile:
 
     def __init__(self, rows: AvroRows, name: str) -> None:
         self._rows = rows
-        self.schema, self._convert = plan_columns(rows.schema, name)
+        self.schema, self._convert = plan_columns(rows.row, name)
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
