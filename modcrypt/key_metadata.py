@@ -71,13 +71,14 @@ class StandardKeyMetadata:
     @hide_frames
     def encode(self) -> bytes:
         """Return the bytes that Iceberg stores as `key_metadata`; their key is not encrypted."""
-        parts = [bytes((VERSION,)), _with_length(key_bytes(self.key))]
-        parts.append(
-            _varint(0) if self.aad_prefix is None else _varint(1) + _with_length(self.aad_prefix)
-        )
-        parts.append(
-            _varint(0) if self.file_length is None else _varint(1) + _varint(self.file_length)
-        )
+        absent, present = encode_long(0), encode_long(1)
+        prefix, length = self.aad_prefix, self.file_length
+        parts = [
+            bytes((VERSION,)),
+            _with_length(key_bytes(self.key)),
+            absent if prefix is None else present + _with_length(prefix),
+            absent if length is None else present + encode_long(length),
+        ]
         return b"".join(parts)
 
     @classmethod
@@ -122,7 +123,7 @@ def _long(value: SupportsIndex) -> int:
     return number
 
 
-def _varint(value: int) -> bytes:
+def encode_long(value: int) -> bytes:
     """Encode a long as Avro does: zigzag, seven bits a byte, the lowest first."""
     rest = value << 1 if value >= 0 else (~value << 1) | 1
     out = bytearray()
@@ -134,7 +135,7 @@ def _varint(value: int) -> bytes:
 
 
 def _with_length(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+    return encode_long(len(data)) + data
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class _Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 number = value >> 1 ^ -(value & 1)
-                if number in _LONGS and _varint(number) == self.data[start : self.at]:
+                if number in _LONGS and encode_long(number) == self.data[start : self.at]:
                     return number
                 break
         raise FormatError("standard key metadata: a number does not have Avro's encoding")

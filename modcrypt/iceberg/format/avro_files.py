@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.fork_safety import cached_property
+from modcrypt.key_metadata import encode_long
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
 
@@ -207,7 +208,7 @@ def _read_lots(
             raise LimitError(
                 f"{cursor.name}: the Avro file claims more rows than its bytes can hold"
             )
-        parts += (_encode_count(count), _encode_count(len(rows)), rows, sync)
+        parts += (encode_long(count), encode_long(len(rows)), rows, sync)
         size += len(rows)
         if size >= _LOT_BYTES:
             yield from _decode_rows(parts, cursor.name, at_once)
@@ -220,19 +221,8 @@ def _encode_head(schema: dict[str, Any], sync: bytes) -> bytes:
     """Return the header of a container of uncompressed blocks."""
     text = json.dumps(schema).encode()
     name = b"avro.schema"
-    pair = _encode_count(len(name)) + name + _encode_count(len(text)) + text
-    return _MAGIC + _encode_count(1) + pair + _encode_count(0) + sync
-
-
-def _encode_count(number: int) -> bytes:
-    """Encode a count as Avro does: zigzag, seven bits a byte, the lowest first."""
-    rest = number << 1
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    pair = encode_long(len(name)) + name + encode_long(len(text)) + text
+    return _MAGIC + encode_long(1) + pair + encode_long(0) + sync
 
 
 def _decode_rows(parts: list[bytes], name: str, at_once: int) -> Iterator[list[dict[str, Any]]]:

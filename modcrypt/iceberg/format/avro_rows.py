@@ -172,7 +172,7 @@ class _Converters:
         kind = pa.decimal128(precision, scale)
 
         def make_decimals(values: Sequence[bytes | None]) -> pa.Array:
-            return pa.array([_read_decimal(value, scale) for value in values], kind)
+            return pa.array([v if v is None else read_decimal(v, scale) for v in values], kind)
 
         return kind, make_decimals
 
@@ -209,9 +209,8 @@ def _make_maps(values: Sequence[Any], keys: pa.Array, items: pa.Array) -> pa.Arr
     return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_null_mask(values))
 
 
-def _read_decimal(value: bytes | None, scale: int) -> decimal.Decimal | None:
-    if value is None:
-        return None
+def read_decimal(value: bytes, scale: int) -> decimal.Decimal:
+    """Return the number that Avro stores as bytes."""
     unscaled = decimal.Decimal(int.from_bytes(value, "big", signed=True))
     return unscaled.scaleb(-scale, _EXACT)
 

@@ -338,18 +338,30 @@ def _make_keks(
     in_store, since = policy.store == "key-store", _keks_since(metadata)
     if in_store and now < since <= now + DAY_MS:  # the clock of the rotation was ahead
         now = since
-    keks = resolver.masters.new_keks(
-        master_key_of(table),
-        metadata.key_length,
-        scopes,
-        table=metadata.uuid if in_store else None,
-        now_ms=now,
-    )
-    if in_store:  # before anything is encrypted with them: a commit may only name stored KEKs
-        _require_store(table).replace([kek.key for kek in keks])
-    for kek in keks:
-        resolver.cache_key(kek)
+    if in_store:
+        _require_store(table)
+    master = master_key_of(table)
+    keks = make_keks(resolver, metadata, master, scopes, in_store=in_store, now_ms=now)
     return keks, [] if in_store else [kek.key.entry() for kek in keks]
+
+
+def make_keks(
+    resolver: KeyResolver, metadata: TableMetadata, master_key_id: str, scopes: Sequence[str], *,
+    in_store: bool, now_ms: int,
+) -> list[OpenKey]:  # fmt: skip
+    """Create KEKs for a table; those for the key store are stored before they encrypt anything.
+
+    Raises:
+        KeyRetrievalError: The key service refuses.
+        ModcryptError, OSError: The key store reports an error.
+    """
+    keks = resolver.masters.new_keks(
+        master_key_id, metadata.key_length, scopes,
+        table=metadata.uuid if in_store else None, now_ms=now_ms,
+    )  # fmt: skip
+    if in_store and keks and resolver.store is not None:  # a commit may only name stored KEKs
+        resolver.store.replace([kek.key for kek in keks])
+    return [resolver.cache_key(kek) for kek in keks]
 
 
 def _require_store(table: KeyedTable) -> KeyStore:

@@ -205,7 +205,7 @@ class KeysOfFiles:
     """
 
     def __init__(self, columns: Sequence[NestedField], keys: pa.RecordBatch | None) -> None:
-        self._columns, self._read_keys = columns, keys
+        self.columns, self._read_keys = columns, keys
         if keys is not None:
             self._read_keys = keys.take(
                 pc.sort_indices(keys, [(keys.schema.names[0], "ascending")])
@@ -215,22 +215,6 @@ class KeysOfFiles:
     def nbytes(self) -> int:
         """The size of the keys in bytes."""
         return 0 if self._read_keys is None else self._read_keys.nbytes
-
-    def of_file(
-        self, data: FileEntry, schema: pa.Schema, constants: Mapping[int, Any]
-    ) -> KeysOfFile:
-        """Return a filter that drops deleted rows of a data file.
-
-        Args:
-            data: Data file.
-            schema: Schema of its columns, with field ids.
-            constants: Values of columns that it may lack, by their ids.
-
-        Raises:
-            FormatError: A field of the file has a type that its column never had.
-        """
-        values = _Values(self._columns, schema, constants, data.location)
-        return KeysOfFile(self, values, data.sequence_number or 0)
 
     def newest(self, rows: Sequence[pa.Array]) -> pa.Array:
         """Return the sequence number of the newest delete of each row; null for rows without one.
@@ -288,13 +272,25 @@ def _find_places(keys: Sequence[pa.Array], rows: Sequence[pa.Array]) -> pa.Array
 class KeysOfFile:
     """A filter that drops deleted rows of one data file.
 
+    Args:
+        keys: Keys of deleted rows.
+        data: Data file.
+        schema: Schema of its columns, with field ids.
+        constants: Values of columns that it may lack, by their ids.
+
     Attributes:
         columns: Names of the columns that it needs.
+
+    Raises:
+        FormatError: A field of the file has a type that its column never had.
     """
 
-    def __init__(self, keys: KeysOfFiles, values: _Values, number: int) -> None:
-        self._read_keys, self._values, self._number = keys, values, number
-        self.columns = values.columns
+    def __init__(
+        self, keys: KeysOfFiles, data: FileEntry, schema: pa.Schema, constants: Mapping[int, Any]
+    ) -> None:
+        self._read_keys, self._number = keys, data.sequence_number or 0
+        self._values = _Values(keys.columns, schema, constants, data.location)
+        self.columns = self._values.columns
 
     def drop_deleted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are not deleted."""

@@ -5,7 +5,6 @@ pyiceberg's evaluators prune; its own planning does not support format version 3
 
 from __future__ import annotations
 
-import decimal
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from pyiceberg.types import (
 
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property
+from modcrypt.iceberg.format.avro_rows import read_decimal
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, DELETES, FileEntry, ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
@@ -325,8 +325,7 @@ def _as_map(pairs: list[Mapping[str, Any]] | None) -> dict[int, Any] | None:
 def _as_type(value: Any, kind: IcebergType) -> Any:
     """Convert a value of Avro, which has no logical types here, to pyiceberg's form."""
     if isinstance(value, bytes) and isinstance(kind, DecimalType):
-        unscaled = int.from_bytes(value, "big", signed=True)
-        return decimal.Decimal(unscaled).scaleb(-kind.scale, decimal.Context(prec=80))
+        return read_decimal(value, kind.scale)
     if isinstance(value, str) and isinstance(kind, UUIDType):
         return bytes.fromhex(value.replace("-", ""))
     return value

@@ -20,7 +20,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
 from modcrypt.iceberg.read.data_files import Batch, open_data_file
-from modcrypt.iceberg.read.equality_deletes import DeletedKeys
+from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
 from modcrypt.iceberg.read.position_deletes import Positions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
@@ -111,7 +111,7 @@ class TableScan:
         deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
         with as_format_errors(data.location), open_data_file(self._walk, data) as file:
             reader = self._reader(file.schema, planned)
-            gone = [key.of_file(data, reader.schema, planned.constants) for key in keys]
+            gone = [KeysOfFile(key, data, reader.schema, planned.constants) for key in keys]
             columns = dict.fromkeys(itertools.chain(reader.columns, *(key.columns for key in gone)))
             for batch in file.batches(list(columns), reader.pushed, threads=threads):
                 kept = batch.rows if deleted is None else _drop_positions(batch, deleted)

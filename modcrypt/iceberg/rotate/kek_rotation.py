@@ -26,7 +26,7 @@ from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
-from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, next_kek_time
+from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, make_keks, next_kek_time
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.read.table_walk import Walk
@@ -238,14 +238,11 @@ class KekRotation:
                 for slot in self.planned.slots
                 if slot.in_table is in_table and slot not in self.made
             ]
-            new = self.resolver.masters.new_keks(
-                self.target, metadata.key_length, [slot.scope for slot in slots],
-                table=None if in_table else metadata.uuid, now_ms=since,
+            new = make_keks(
+                self.resolver, metadata, self.target, [slot.scope for slot in slots],
+                in_store=not in_table, now_ms=since,
             )  # fmt: skip
-            self.made.update(zip(slots, map(self.resolver.cache_key, new), strict=True))
-            if not in_table and new and self.resolver.store is not None:
-                # Store the KEKs before the commit, which names them.
-                self.resolver.store.replace([kek.key for kek in new])
+            self.made.update(zip(slots, new, strict=True))
 
     def _encrypt_entries(self, metadata: TableMetadata) -> list[EncryptedKey]:
         """Encrypt the entries of manifest lists again, grouped by key."""

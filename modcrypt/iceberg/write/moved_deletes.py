@@ -24,6 +24,8 @@ from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.sources import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
 
+Bounds = tuple[str, str]
+
 Rename = Callable[[str], str]
 """Returns the new location of a data file for its old one; an unmoved location is unchanged."""
 
@@ -33,19 +35,6 @@ _FILE_PATH_ID = 2147483546
 _PATH, _POS = "file_path", "pos"
 _PUFFIN = b"PFA1"
 _TAIL = 12  # size of the footer's payload (4), flags (4), magic (4)
-
-
-@dataclass(frozen=True, slots=True)
-class MovedDeletes:
-    """A delete file that names the new locations.
-
-    Attributes:
-        data: The file in plaintext.
-        bounds: Least and greatest location in a Parquet or Avro file that has rows; else None.
-    """
-
-    data: bytes = field(repr=False)
-    bounds: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +77,15 @@ def write_moved(
     Raises:
         ModcryptError, OSError: See `move_deletes` and `NewFiles.write`.
     """
-    moved = move_deletes(data, entry.file_format, rename, entry.location)
-    source = MemorySource(moved.data, entry.location)
+    moved, bounds = move_deletes(data, entry.file_format, rename, entry.location)
+    source = MemorySource(moved, entry.location)
     keys, changes = files.write(location, entry.file_format, source, key_length)
-    return keys, {**_move_bounds(entry, moved.bounds), **changes}
+    return keys, {**_move_bounds(entry, bounds), **changes}
 
 
-def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> MovedDeletes:
+def move_deletes(
+    data: bytes, file_format: str, rename: Rename, name: str
+) -> tuple[bytes, Bounds | None]:
     """Return a position delete file with new locations of data files.
 
     Args:
@@ -102,6 +93,10 @@ def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> Mo
         file_format: `PARQUET`, `AVRO` or `PUFFIN`; the blobs of a Puffin file keep their offsets.
         rename: Function that returns the new location for an old one.
         name: Name of the file, for messages.
+
+    Returns:
+        The file in plaintext; and the least and greatest location in a Parquet or Avro file that
+        has rows, otherwise None.
 
     Raises:
         FormatError: The data is not a position delete file.
@@ -113,11 +108,11 @@ def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> Mo
         if file_format == "AVRO":
             return _move_avro(data, rename, name)
         if file_format == "PUFFIN":
-            return MovedDeletes(_move_puffin(data, rename, name))
+            return _move_puffin(data, rename, name), None
         raise UnsupportedFormatError(f"{name}: delete files in {file_format} are not supported")
 
 
-def _move_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, Any]:
+def _move_bounds(entry: FileEntry, bounds: Bounds | None) -> dict[str, Any]:
     """Return the bounds in the entry of a position delete file, with new bounds of the paths."""
     changes = {}
     for name, path in zip(("lower_bounds", "upper_bounds"), bounds or (), strict=False):
@@ -128,7 +123,7 @@ def _move_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, 
     return changes
 
 
-def _move_parquet(data: bytes, rename: Rename, name: str) -> MovedDeletes:
+def _move_parquet(data: bytes, rename: Rename, name: str) -> tuple[bytes, Bounds | None]:
     try:
         table = pq.read_table(io.BytesIO(data))
         paths = table.column(_PATH).cast(pa.string()).to_pylist()
@@ -146,21 +141,20 @@ def _move_parquet(data: bytes, rename: Rename, name: str) -> MovedDeletes:
     )
     out = io.BytesIO()
     pq.write_table(table, out, compression="zstd", store_schema=False)
-    return MovedDeletes(out.getvalue(), _bounds(new_paths.to_pylist()))
+    return out.getvalue(), _bounds(new_paths.to_pylist())
 
 
-def _move_avro(data: bytes, rename: Rename, name: str) -> MovedDeletes:
+def _move_avro(data: bytes, rename: Rename, name: str) -> tuple[bytes, Bounds | None]:
     avro = read_avro(data, name)
     if not all(isinstance(row.get(_PATH), str) for row in avro.records):
         raise FormatError(f"{name}: not an Avro file of position deletes")
     rows = [{**row, _PATH: rename(row[_PATH])} for row in avro.records]
     rows.sort(key=lambda row: (row[_PATH], row[_POS]))
-    return MovedDeletes(
-        write_avro(avro.schema, rows, avro.metadata), _bounds([row[_PATH] for row in rows])
-    )
+    bounds = _bounds([row[_PATH] for row in rows])
+    return write_avro(avro.schema, rows, avro.metadata), bounds
 
 
-def _bounds(paths: list[str]) -> tuple[str, str] | None:
+def _bounds(paths: list[str]) -> Bounds | None:
     return (min(paths), max(paths)) if paths else None
 
 
