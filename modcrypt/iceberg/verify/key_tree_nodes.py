@@ -6,35 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from modcrypt.fork_safety import cached_property
+from modcrypt.iceberg.verify.table_findings import TableKek
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeKek:
-    """A KEK.
+class TreeKek(TableKek):
+    """A KEK of the tree.
 
     Attributes:
-        id: Id of the KEK.
-        master_key_id: Id of the master key that wraps it.
-        version: Version of that master key, if the wrapped key contains it.
-        current: Whether that is the newest version; None for unknown.
-        created_ms, age_days: Creation time and age.
-        scope: Files that the KEK is for; empty for the whole table.
-        store: `table` or `key store`.
-        lists, files: Numbers of manifest lists and of data and delete files whose keys it
-            encrypts.
+        version: Version of its master key, if the wrapped key contains it.
+        lists: Number of manifest lists whose keys it encrypts.
         error: Reason why the key service did not unwrap it; None if it did.
     """
 
-    id: str
-    master_key_id: str
     version: str | None
-    current: bool | None
-    created_ms: int
-    age_days: int
-    scope: str
-    store: str
     lists: int
-    files: int
     error: str | None
 
 

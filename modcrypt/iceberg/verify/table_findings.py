@@ -86,7 +86,7 @@ class CheckedTableFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedKek:
+class TableKek:
     """A KEK of the table.
 
     Attributes:
@@ -96,8 +96,7 @@ class CheckedKek:
         store: `table` or `key store`.
         scope: Files that the KEK is for; empty for the whole table.
         current: Whether the newest version of the master key wraps the KEK; None for unknown.
-        manifest_lists, files: Number of lists and files whose key metadata the KEK encrypts.
-        opened: Whether the key service unwrapped the KEK; None if it was not called.
+        files: Number of data and delete files whose key metadata the KEK encrypts.
     """
 
     id: str
@@ -107,8 +106,19 @@ class CheckedKek:
     store: str
     scope: str
     current: bool | None
-    manifest_lists: int
     files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedKek(TableKek):
+    """A verified KEK.
+
+    Attributes:
+        manifest_lists: Number of manifest lists whose key metadata the KEK encrypts.
+        opened: Whether the key service unwrapped the KEK; None if it was not called.
+    """
+
+    manifest_lists: int
     opened: bool | None
 
 
