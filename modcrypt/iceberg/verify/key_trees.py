@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.iceberg.keys.wrapping_keys import wrapped_part
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, wrapped_part
 from modcrypt.iceberg.read.inventory import (
-    Inventory,
     Keys,
     ReachedFile,
     ReachedList,
@@ -25,13 +24,7 @@ from modcrypt.iceberg.read.inventory import (
     take_inventory,
 )
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.verify.key_checks import (
-    KeyChecks,
-    check_keks,
-    count_key_uses,
-    describe_keks,
-    master_key_version,
-)
+from modcrypt.iceberg.verify.key_checks import KeyChecks, master_key_version
 from modcrypt.iceberg.verify.key_tree_nodes import (
     KeyTreeNodes,
     TreeFile,
@@ -39,7 +32,7 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeList,
     TreeManifest,
 )
-from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport, add_up, choose_jobs
+from modcrypt.iceberg.verify.table_findings import TableReport, add_up, choose_jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,46 +109,37 @@ def key_tree(
         ValueError: `jobs` is below 1.
         ModcryptError, OSError: The key store failed.
     """
-    jobs, metadata, resolver = choose_jobs(jobs), table.metadata, table.resolver
-    checks = check_keks(metadata, resolver, TableReport(), jobs)
+    jobs, metadata = choose_jobs(jobs), table.metadata
+    checks = KeyChecks(metadata, table.resolver, TableReport())
+    checks.check_keks(jobs)
     inventory = take_inventory(
         Keys(table.walk, checks.failed), metadata.snapshots, jobs, add_up(progress)
     )
-    uses = count_key_uses(metadata, inventory, whole=inventory.is_whole)
-    keks = tuple(_tree_kek(kek, checks) for kek in describe_keks(checks, uses, metadata, resolver))
-    return _build_tree(table, inventory, keks, uses.unused)
-
-
-def _build_tree(
-    table: IcebergTable, inventory: Inventory, keks: tuple[TreeKek, ...], unused: tuple[str, ...]
-) -> KeyTree:
-    metadata = table.metadata
+    checks.count_uses(inventory, whole=inventory.is_whole)
     current = metadata.document.get("current-snapshot-id")
     lists = [_tree_list(manifest_list, current) for manifest_list in inventory.lists]
     return KeyTree(
         location=metadata.location,
         uuid=metadata.uuid,
         master_key_id=metadata.master_key_id,
-        keks=keks,
+        keks=tuple(_tree_kek(checks, key, facts) for key, facts in checks.describe_keks()),
         lists=tuple(
             sorted(lists, key=lambda manifest_list: manifest_list.sequence_number, reverse=True)
         ),
         manifests=tuple(map(_tree_manifest, inventory.manifests)),
         files=tuple(map(_tree_file, inventory.files)),
-        unused=unused,
+        unused=checks.unused,
         whole=inventory.is_whole,
         kms_unavailable=inventory.kms_unavailable,
     )
 
 
-def _tree_kek(kek: CheckedKek, checks: KeyChecks) -> TreeKek:
-    values, wrapped = asdict(kek), checks.keks[kek.id].wrapped
-    lists, _ = values.pop("manifest_lists"), values.pop("opened")
+def _tree_kek(checks: KeyChecks, key: IcebergKey, facts: dict[str, Any]) -> TreeKek:
     return TreeKek(
-        **values,
-        lists=lists,
-        version=None if wrapped is None else master_key_version(wrapped),
-        error=str(checks.failed[kek.id]) if kek.id in checks.failed else None,
+        **facts,
+        lists=checks.lists[key.id],
+        version=None if key.wrapped is None else master_key_version(key.wrapped),
+        error=str(checks.failed[key.id]) if key.id in checks.failed else None,
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
@@ -28,18 +29,12 @@ from modcrypt.iceberg.read.inventory import (
 )
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.file_checks import check_file
-from modcrypt.iceberg.verify.key_checks import (
-    KeyChecks,
-    check_keks,
-    compare_marks,
-    count_key_uses,
-    describe_keks,
-    report_unused_keys,
-)
+from modcrypt.iceberg.verify.key_checks import KeyChecks
 from modcrypt.iceberg.verify.manifest_checks import check_table
 from modcrypt.iceberg.verify.orphan_files import check_orphans
 from modcrypt.iceberg.verify.table_findings import (
     UNSIGNED,
+    CheckedKek,
     CheckedTableFile,
     TableReport,
     add_up,
@@ -89,55 +84,58 @@ def _select_snapshots(table: IcebergTable, snapshots: Sequence[int | str] | None
     return list({snapshot.id: snapshot for snapshot in selected if snapshot is not None}.values())
 
 
+@dataclass
 class _Run:
     """One verification."""
 
-    def __init__(
-        self,
-        table: IcebergTable,
-        snapshots: list[Snapshot],
-        all_of_them: bool,
-        jobs: int,
-        progress: Callable[[int], None],
-    ) -> None:
-        self._table, self._metadata = table, table.metadata
-        self._snapshots, self._all, self._jobs = snapshots, all_of_them, jobs
-        self._progress = progress
-        self._report = TableReport()
-        self._files: list[CheckedTableFile] = []
+    table: IcebergTable
+    snapshots: list[Snapshot]
+    is_all: bool
+    jobs: int
+    progress: Callable[[int], None]
+    report: TableReport = field(default_factory=TableReport)
+    files: list[CheckedTableFile] = field(default_factory=list)
 
     def result(self) -> TableVerification:
-        resolver = self._table.resolver
-        _check_references(self._metadata, self._report)
-        _note_unsigned(self._table, self._report)
-        checks = check_keks(self._metadata, resolver, self._report, self._jobs)
-        keys = Keys(self._table.walk, checks.failed)
-        inventory = take_inventory(keys, self._snapshots, self._jobs, self._progress)
+        metadata = self.table.metadata
+        _check_references(metadata, self.report)
+        _note_unsigned(self.table, self.report)
+        checks = KeyChecks(metadata, self.table.resolver, self.report)
+        checks.check_keks(self.jobs)
+        keys = Keys(self.table.walk, checks.failed)
+        inventory = take_inventory(keys, self.snapshots, self.jobs, self.progress)
         for table in inventory.tables:
             self._check_table(table, keys, checks)
         self._check_files(keys, inventory)
-        compare_marks(inventory, checks, self._report)
-        whole = self._all and inventory.is_whole
-        uses = count_key_uses(self._metadata, inventory, whole=whole)
-        report_unused_keys(uses, self._report, whole=whole)
+        checks.compare_marks(inventory)
+        whole = self.is_all and inventory.is_whole
+        checks.count_uses(inventory, whole=whole)
+        checks.report_unused(whole=whole)
         orphans = None
-        if self._all:
-            orphans = check_orphans(self._table, inventory, self._report, self._jobs)
+        if self.is_all:
+            orphans = check_orphans(self.table, inventory, self.report, self.jobs)
         else:
-            self._report.add_note("snapshots", None, "not all snapshots were checked")
+            self.report.add_note("snapshots", None, "not all snapshots were checked")
         return TableVerification(
-            name=self._metadata.name,
-            location=self._metadata.location,
-            uuid=self._metadata.uuid,
-            master_key_id=self._metadata.master_key_id,
-            snapshots=tuple(snapshot.id for snapshot in self._snapshots),
-            all_snapshots=self._all,
-            files=tuple(self._files),
-            keks=describe_keks(checks, uses, self._metadata, resolver),
-            unused_keys=uses.unused,
+            name=metadata.name,
+            location=metadata.location,
+            uuid=metadata.uuid,
+            master_key_id=metadata.master_key_id,
+            snapshots=tuple(snapshot.id for snapshot in self.snapshots),
+            all_snapshots=self.is_all,
+            files=tuple(self.files),
+            keks=tuple(
+                CheckedKek(
+                    **facts,
+                    manifest_lists=checks.lists[key.id],
+                    opened=checks.opened.get(key.id),
+                )
+                for key, facts in checks.describe_keks()
+            ),
+            unused_keys=checks.unused,
             orphans=orphans,
-            findings=self._report.all_findings(),
-            not_authenticated=tuple(self._report.notes.values()),
+            findings=self.report.all_findings(),
+            not_authenticated=tuple(self.report.notes.values()),
         )
 
     # --- manifest lists and manifests -----------------------------------------------------------
@@ -153,18 +151,18 @@ class _Run:
                 report.add_note("manifest", location, "the files that it names are unknown")
         else:
             report.check_block_length(reached.block_length, location)
-            check_table(reached, self._metadata, report)
+            check_table(reached, self.table.metadata, report)
         if isinstance(reached, ReachedManifest) and reached.contradicted:
             report.tell(
                 "integrity", "two manifest lists have different lengths or keys for it", location
             )
         if reached.mark is None and reached.error is None:
-            report.add_plaintext(location, expected=not self._metadata.is_encrypted)
+            report.add_plaintext(location, expected=not self.table.metadata.is_encrypted)
         self._add_result(reached, report, None)
 
     def _add_result(self, reached: Reached, report: TableReport, records: int | None) -> None:
-        self._report.merge(report, "the file")
-        self._files.append(
+        self.report.merge(report, "the file")
+        self.files.append(
             CheckedTableFile(
                 kind=reached.kind, location=reached.location, size=reached.size, records=records,
                 encrypted=reached.encrypted, tags=reached.tags,
@@ -176,13 +174,13 @@ class _Run:
 
     def _check_files(self, keys: Keys, inventory: Inventory) -> None:
         alone = len(inventory.files) == 1
-        jobs, threads = (1, None) if alone else (self._jobs, 1)
+        jobs, threads = (1, None) if alone else (self.jobs, 1)
         reports = in_threads(
             lambda file: (file, check_file(keys, file, threads)), inventory.files, jobs
         )
         for file, report in reports:
             self._add_result(file, report, file.records)
-            self._progress(file.entry.size)
+            self.progress(file.entry.size)
 
 
 def _report_unread_list(
