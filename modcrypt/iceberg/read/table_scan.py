@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyroaring import BitMap64
 
 from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
-from modcrypt.iceberg.read.data_files import Batch, open_data_file
+from modcrypt.iceberg.read.data_files import open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
-from modcrypt.iceberg.read.position_deletes import Positions
+from modcrypt.iceberg.read.position_deletes import Positions, drop_positions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Filled, Projection, arrow_schema, with_field_ids
@@ -114,7 +113,7 @@ class TableScan:
             gone = [KeysOfFile(key, data, reader.schema, planned.constants) for key in keys]
             columns = dict.fromkeys(itertools.chain(reader.columns, *(key.columns for key in gone)))
             for batch in file.batches(list(columns), reader.pushed, threads=threads):
-                kept = batch.rows if deleted is None else _drop_positions(batch, deleted)
+                kept = batch.rows if deleted is None else drop_positions(batch, deleted)
                 for key in gone:
                     kept = key.drop_deleted(kept)
                 for start in range(0, kept.num_rows, reader.at_once):
@@ -167,16 +166,3 @@ def _select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
     if missing := sorted(set(columns) - schema._name_to_id.keys()):
         raise ValueError(f"the table has no columns {', '.join(map(repr, missing))}")
     return schema.select(*columns)
-
-
-def _drop_positions(batch: Batch, deleted: BitMap64) -> pa.RecordBatch:
-    """Return a batch without the rows at deleted positions."""
-    rows, start = batch.rows, batch.start
-    gone = (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()
-    if not gone:
-        return rows
-    keep = bytearray(b"\x01") * rows.num_rows
-    for position in gone:
-        keep[position - start] = 0
-    bits = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(keep)])
-    return rows.filter(bits.cast(pa.bool_()))
