@@ -206,6 +206,12 @@ class Inventory:
         """True if every manifest list and manifest could be read."""
         return all(reached.error is None for reached in self.tables)
 
+    def paths(self) -> set[str]:
+        """Return the paths of all files, and of the statistics files that the version names."""
+        statistics = map(self._path, self._walk.metadata.statistics())
+        found = {path for path, error in statistics if error is None}
+        return {*found, *(reached.path for reached in self.every)}
+
     # --- adding, in one thread ------------------------------------------------------------------
 
     def _add_snapshot(self, snapshot: Snapshot) -> None:

@@ -32,7 +32,6 @@ versions.
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -200,20 +199,16 @@ def _find_needed(walk: Walk) -> frozenset[str]:
     """
     keys = Keys(walk, {})
     reached = take_inventory(keys, walk.metadata.snapshots, JOBS)
-    paths, report = set[str](), TableReport()
+    report = TableReport()
     for file in reached.every:
         if file.error is not None:
             raise file.error
-        paths.add(file.path)
     for reached_file in reached.files:
         _check_keks(reached_file, keys)
     for table in reached.tables:
         check_table(table, walk.metadata, report)
     raise_first(report.findings)
-    for location in walk.metadata.statistics():
-        with contextlib.suppress(FormatError):  # outside of the folders nothing is deleted
-            paths.add(walk.locations.key(location))
-    return frozenset(paths)
+    return frozenset(reached.paths())
 
 
 def _check_keks(file: ReachedFile, keys: Keys) -> None:

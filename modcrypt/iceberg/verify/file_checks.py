@@ -6,7 +6,6 @@ and at most one block is in memory. Verification continues after a fault as far 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 import fastavro
@@ -36,174 +35,156 @@ MAX_BLOCK_FINDINGS = 12
 _READ = ("PARQUET", "AVRO", "PUFFIN")
 
 
-@dataclass
-class _FileCheck:
-    """The check of one file: the file, and findings about it."""
-
-    reached: ReachedFile
-    report: TableReport = field(default_factory=TableReport)
-
-
 def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> TableReport:
     """Check a file that a snapshot reaches, and report every fault as a finding.
 
     The number of tags verified and the mark of its key are noted in `reached`.
     """
-    check = _FileCheck(reached)
-    entry = reached.entry
+    check = _FileCheck(keys, reached, threads)
     try:
-        if reached.error is not None:
-            raise reached.error
-        if entry.file_format not in _READ:
-            message = f"only length and tags are checked of files in {entry.file_format}"
-            check.report.tell("unsupported", message, entry.location, warning=True)
-        key_metadata = _read_agreed_keys(keys, check)
-        if key_metadata is None:
-            _check_plain(keys, check)
-        elif entry.file_format == "PARQUET":
-            _check_parquet(keys, check, key_metadata, threads)
-        else:
-            _check_ags1(keys, check, key_metadata)
+        check.run()
     except (ModcryptError, OSError) as error:
         lost = isinstance(error, KeyNotFoundError) and keys.is_lost(reached.sealed_by)
-        check.report.add_failure(error, entry.location, lost=lost)
+        check.report.add_failure(error, reached.location, lost=lost)
     return check.report
 
 
-# --- keys ----------------------------------------------------------------------------------------
+class _FileCheck:
+    """The check of one file, with its findings."""
 
+    def __init__(self, keys: Keys, reached: ReachedFile, threads: int | None) -> None:
+        self._keys, self._reached, self._threads = keys, reached, threads
+        self._entry, self._location = reached.entry, reached.location
+        self.report = TableReport()
 
-def _read_agreed_keys(keys: Keys, check: _FileCheck) -> StandardKeyMetadata | None:
-    """Return the key metadata of a file; report if the manifests that name it disagree."""
-    entries = check.reached.entries
-    first = keys.of_file(entries[0])
-    mark = check.reached.mark = None if first is None else mark_of(first)
-    for other in entries[1:]:
-        if other.size != entries[0].size:
-            check.report.tell(
-                "truncation",
-                f"manifests disagree about its size: {entries[0].size} and {other.size} bytes",
-                other.location,
-            )
-        if _mark_of_entry(keys, other, entries[0], mark) != mark:
-            check.report.tell(
-                "key-material", "two manifests have different keys for it", other.location
-            )
-    if not _is_puffin(entries[0]) and len({entry.record_count for entry in entries}) > 1:
-        check.report.tell(
-            "format", "two manifests have different numbers of rows for it", entries[0].location
-        )
-    return first
+    def run(self) -> None:
+        """Check the file as far as possible; raise the error that ends the check."""
+        if self._reached.error is not None:
+            raise self._reached.error
+        file_format = self._entry.file_format
+        if file_format not in _READ:
+            message = f"only length and tags are checked of files in {file_format}"
+            self.report.tell("unsupported", message, self._location, warning=True)
+        key_metadata = self._read_agreed_keys()
+        if key_metadata is None:
+            self._check_plain()
+        elif file_format == "PARQUET":
+            self._check_parquet(key_metadata, self._threads)
+        else:
+            self._check_ags1(key_metadata)
 
+    def _tell(self, word: str, message: str) -> None:
+        self.report.tell(word, message, self._location)
 
-def _mark_of_entry(
-    keys: Keys, other: FileEntry, first: FileEntry, mark: Mark | None
-) -> Mark | None:
-    if other.key_metadata == first.key_metadata:
-        return mark
-    key_metadata = keys.of_file(other)
-    return None if key_metadata is None else mark_of(key_metadata)
+    # --- keys -----------------------------------------------------------------------------------
 
+    def _read_agreed_keys(self) -> StandardKeyMetadata | None:
+        """Return the key metadata of the file; report if the manifests that name it disagree."""
+        entry, entries = self._entry, self._reached.entries
+        found = self._keys.of_file(entry)
+        mark = self._reached.mark = None if found is None else mark_of(found)
+        for other in entries[1:]:
+            if other.size != entry.size:
+                self.report.tell(
+                    "truncation",
+                    f"manifests disagree about its size: {entry.size} and {other.size} bytes",
+                    other.location,
+                )
+            if self._mark_of_entry(other, mark) != mark:
+                self.report.tell(
+                    "key-material", "two manifests have different keys for it", other.location
+                )
+        if entry.file_format != "PUFFIN" and len({each.record_count for each in entries}) > 1:
+            self._tell("format", "two manifests have different numbers of rows for it")
+        return found
 
-def _is_puffin(entry: FileEntry) -> bool:
-    return entry.file_format == "PUFFIN"
+    def _mark_of_entry(self, other: FileEntry, mark: Mark | None) -> Mark | None:
+        if other.key_metadata == self._entry.key_metadata:
+            return mark
+        key_metadata = self._keys.of_file(other)
+        return None if key_metadata is None else mark_of(key_metadata)
 
+    # --- formats --------------------------------------------------------------------------------
 
-# --- formats -------------------------------------------------------------------------------------
+    def _check_plain(self) -> None:
+        """Check a file without key metadata, where plaintext is accepted."""
+        walk = self._keys.walk
+        self.report.add_plaintext(self._location, expected=not walk.metadata.is_encrypted)
+        with walk.open_stored(self._location, self._entry.size) as source:
+            if source.read_at(0, min(source.size, len(MAGIC))) in (MAGIC, MAGIC_ENCRYPTED):
+                raise KeyNotFoundError(
+                    "the file is encrypted, but its manifest has no key metadata for it"
+                )
+        if self._entry.file_format == "PARQUET":
+            self._check_parquet(None, 1)
 
+    def _check_parquet(self, keys: StandardKeyMetadata | None, threads: int | None) -> None:
+        properties = None if keys is None else decryption_properties(keys)
+        with self._keys.walk.open_stored(self._location, self._entry.size) as source:
+            verified = verify_source(
+                source, properties, threads=threads, expected_rows=self._entry.record_count
+            ).verification
+        self._reached.tags += verified.modules
+        for finding in verified.findings:
+            self.report.add(TableFinding.of(finding, self._location))
+        for note in verified.not_authenticated:
+            if note.what != ALWAYS_OPEN:
+                where = f"{self._location}: {note.path}" if note.path else self._location
+                self.report.add_note(note.what, where, note.why)
 
-def _check_plain(keys: Keys, check: _FileCheck) -> None:
-    """Check a file without key metadata, where plaintext is accepted."""
-    entry = check.reached.entry
-    check.report.add_plaintext(entry.location, expected=not keys.walk.metadata.is_encrypted)
-    with keys.walk.open_stored(entry.location, entry.size) as source:
-        if source.read_at(0, min(source.size, len(MAGIC))) in (MAGIC, MAGIC_ENCRYPTED):
-            raise KeyNotFoundError(
-                "the file is encrypted, but its manifest has no key metadata for it"
-            )
-    if entry.file_format == "PARQUET":
-        _check_parquet(keys, check, None, 1)
+    def _check_ags1(self, keys: StandardKeyMetadata) -> None:
+        entry = self._entry
+        with self._keys.walk.reader(self._location, keys, entry.size) as reader:
+            self.report.check_block_length(reader.block_length, self._location)
+            whole = self._check_blocks(reader)
+            if whole and entry.file_format == "AVRO":
+                self._check_records(reader)
+            if whole and entry.file_format == "PUFFIN":
+                for vector in self._reached.entries:
+                    self._check_vector(reader, vector)
 
+    def _check_blocks(self, reader: Ags1Reader) -> bool:
+        """Decrypt every block, also after one that fails; return whether all succeeded."""
+        bad = 0
+        buffer = memoryview(bytearray(max(1, min(reader.size, reader.block_length))))
+        for start in range(0, max(1, reader.size), reader.block_length):
+            try:
+                reader.seek(start)
+                reader.readinto(buffer[: min(reader.block_length, reader.size - start)])
+                self._reached.tags += 1
+            except TagMismatchError as error:
+                bad += 1
+                if bad <= MAX_BLOCK_FINDINGS:
+                    self._tell(error.word, str(error))
+        if bad > MAX_BLOCK_FINDINGS:
+            more = bad - MAX_BLOCK_FINDINGS
+            self._tell(TagMismatchError.word, f"{more:,} more blocks cannot be decrypted")
+        if bad:
+            why = f"{bad:,} of its blocks cannot be decrypted"
+            self.report.add_note("file", self._location, why)
+        return not bad
 
-def _check_parquet(
-    keys: Keys, check: _FileCheck, keys_of_file: StandardKeyMetadata | None, threads: int | None
-) -> None:
-    entry = check.reached.entry
-    properties = None if keys_of_file is None else decryption_properties(keys_of_file)
-    with keys.walk.open_stored(entry.location, entry.size) as source:
-        verified = verify_source(
-            source, properties, threads=threads, expected_rows=entry.record_count
-        ).verification
-    check.reached.tags += verified.modules
-    for finding in verified.findings:
-        check.report.add(TableFinding.of(finding, entry.location))
-    for note in verified.not_authenticated:
-        if note.what != ALWAYS_OPEN:
-            where = f"{entry.location}: {note.path}" if note.path else entry.location
-            check.report.add_note(note.what, where, note.why)
-
-
-def _check_ags1(keys: Keys, check: _FileCheck, keys_of_file: StandardKeyMetadata) -> None:
-    entry = check.reached.entry
-    with keys.walk.reader(entry.location, keys_of_file, entry.size) as reader:
-        check.report.check_block_length(reader.block_length, entry.location)
-        whole = _check_blocks(reader, check)
-        if whole and entry.file_format == "AVRO":
-            _check_records(reader, check)
-        if whole and _is_puffin(entry):
-            for vector in check.reached.entries:
-                _check_vector(reader, check, vector)
-
-
-def _check_blocks(reader: Ags1Reader, check: _FileCheck) -> bool:
-    """Decrypt every block, also after one that fails; return whether all succeeded."""
-    location, bad = check.reached.entry.location, 0
-    buffer = memoryview(bytearray(max(1, min(reader.size, reader.block_length))))
-    for start in range(0, max(1, reader.size), reader.block_length):
+    def _check_records(self, reader: Ags1Reader) -> None:
+        """Count the rows of an Avro file from its block headers, without decoding a row."""
+        reader.seek(0)
         try:
-            reader.seek(start)
-            reader.readinto(buffer[: min(reader.block_length, reader.size - start)])
-            check.reached.tags += 1
-        except TagMismatchError as error:
-            bad += 1
-            if bad <= MAX_BLOCK_FINDINGS:
-                check.report.tell(error.word, str(error), location)
-    if bad > MAX_BLOCK_FINDINGS:
-        check.report.tell(
-            TagMismatchError.word,
-            f"{bad - MAX_BLOCK_FINDINGS:,} more blocks cannot be decrypted",
-            location,
-        )
-    if bad:
-        check.report.add_note("file", location, f"{bad:,} of its blocks cannot be decrypted")
-    return not bad
+            blocks: Any = fastavro.block_reader(cast(IO[bytes], reader))
+            count = sum(block.num_records for block in blocks)
+        except (ModcryptError, OSError):
+            raise
+        except Exception as error:  # fastavro passes on errors of decoding and of codecs
+            kind = type(error).__name__
+            raise FormatError(f"not an Avro file, or a damaged one ({kind})") from None
+        if count != self._entry.record_count:
+            listed = self._entry.record_count
+            self._tell("truncation", f"the file has {count} rows, but its manifest says {listed}")
 
-
-def _check_records(reader: Ags1Reader, check: _FileCheck) -> None:
-    """Count the rows of an Avro file from its block headers, without decoding a row."""
-    entry = check.reached.entry
-    reader.seek(0)
-    try:
-        blocks: Any = fastavro.block_reader(cast(IO[bytes], reader))
-        count = sum(block.num_records for block in blocks)
-    except (ModcryptError, OSError):
-        raise
-    except Exception as error:  # fastavro passes on errors of decoding and of codecs
-        raise FormatError(f"not an Avro file, or a damaged one ({type(error).__name__})") from None
-    if count != entry.record_count:
-        check.report.tell(
-            "truncation",
-            f"the file has {count} rows, but its manifest says {entry.record_count}",
-            entry.location,
-        )
-
-
-def _check_vector(reader: Ags1Reader, check: _FileCheck, entry: FileEntry) -> None:
-    """Check the place, checksum and number of positions of a deletion vector."""
-    try:
-        start, size = place_of_vector(entry)
-        if start > reader.size - size:
-            raise FormatError("the deletion vector is outside of its file")
-        read_vector(reader.read_at(start, size), entry)
-    except FormatError as error:
-        check.report.tell(error.word, str(error), entry.location)
+    def _check_vector(self, reader: Ags1Reader, entry: FileEntry) -> None:
+        """Check the place, checksum and number of positions of a deletion vector."""
+        try:
+            start, size = place_of_vector(entry)
+            if start > reader.size - size:
+                raise FormatError("the deletion vector is outside of its file")
+            read_vector(reader.read_at(start, size), entry)
+        except FormatError as error:
+            self.report.tell(error.word, str(error), entry.location)

@@ -12,14 +12,15 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pyarrow.fs as pafs
 
 from modcrypt.ags1.layout import MAGIC
-from modcrypt.errors import FormatError, ModcryptError, list_names
+from modcrypt.errors import ModcryptError, list_names
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import HINT, METADATA, log_of, read_metadata
 from modcrypt.iceberg.read.inventory import Inventory
@@ -63,8 +64,9 @@ def check_orphans(
     Returns:
         The orphan files; None if they cannot be determined.
     """
-    _check_statistics(table.metadata, report)
-    folder = _folder(table)
+    for location in table.metadata.statistics():
+        report.add_note(STATISTICS, location, "Iceberg does not encrypt statistics files")
+    folder = table.walk.locations.folders.get(table.metadata.location)
     if folder is None:
         report.add_note(ORPHANS, None, "the table's location is mapped to no folder")
         return None
@@ -73,29 +75,10 @@ def check_orphans(
     except OSError as error:
         report.add_failure(error, table.metadata.location)
         return None
-    older = [file for file in stored if METADATA.fullmatch(posixpath.basename(file.path))]
-    _check_older(table, folder, older, report, jobs)
-    _check_log(table, report)
-    if not inventory.is_whole:
-        why = "a manifest list or manifest could not be read, and it may name any file"
-        report.add_note(ORPHANS, None, why)
-        return None
-    reached = _reached_paths(table, inventory)
-    base = os.path.realpath(folder.path) if folder.filesystem is None else folder.path
-    if any(not path.startswith(base.rstrip("/") + "/") for path in reached):
-        why = "some files are in other folders, which were not searched"
-        report.add_note(ORPHANS, None, why)
-    strays = [file for file in stored if not _belongs(file.path, reached)]
-    orphans = tuple(in_threads(lambda file: _judge(folder, file), strays, jobs))
-    _report_orphans(orphans, report)
-    return orphans
+    return _FolderCheck(table, folder, stored, report, jobs).find_orphans(inventory)
 
 
 # --- the folder ----------------------------------------------------------------------------------
-
-
-def _folder(table: IcebergTable) -> Place | None:
-    return table.walk.locations.folders.get(table.metadata.location)
 
 
 def _list_files(folder: Place) -> Iterator[StrayFile]:
@@ -123,21 +106,6 @@ def _list_files(folder: Place) -> Iterator[StrayFile]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _reached_paths(table: IcebergTable, inventory: Inventory) -> set[str]:
-    """Return the paths of all files of the table, with links in their folders resolved."""
-    real = cache(os.path.realpath)
-
-    def resolve(path: str) -> str:
-        return posixpath.join(real(posixpath.dirname(path)), posixpath.basename(path))
-
-    paths = [reached.path for reached in inventory.every]
-    for location in table.metadata.statistics():
-        with contextlib.suppress(FormatError):
-            paths.append(table.walk.locations.key(location))
-    local = table.place.filesystem is None
-    return {resolve(path) for path in paths} if local else set(paths)
 
 
 def _belongs(path: str, reached: set[str]) -> bool:
@@ -185,125 +153,134 @@ def _kind(orphan: StrayFile) -> str:
     return "old" if orphan.age_days is None or orphan.age_days >= SETTLED_DAYS else "young"
 
 
-def _report_orphans(strays: tuple[StrayFile, ...], report: TableReport) -> None:
-    """Report orphans by kind; recent files, which may soon be committed, separately."""
-    by_kind: dict[str, list[StrayFile]] = {kind: [] for kind in _KINDS}
-    for stray in strays:
-        by_kind[_kind(stray)].append(stray)
-    for kind, group in by_kind.items():
-        word, what = _KINDS[kind]
-        size = sum(file.size for file in group)
-        _warn(report, word, [file.path for file in group], f"files ({size:,} bytes) {what}")
+@dataclass
+class _FolderCheck:
+    """The check of the files in a table's folder."""
 
+    table: IcebergTable
+    folder: Place
+    stored: list[StrayFile]
+    report: TableReport
+    jobs: int
 
-def _warn(report: TableReport, word: str, paths: Sequence[str], what: str) -> None:
-    """Report how many files there are of some sort, unless none, and the names of the first."""
-    if paths:
-        report.tell(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
+    def find_orphans(self, inventory: Inventory) -> tuple[StrayFile, ...] | None:
+        """Report findings; return the orphan files, or None if they cannot be determined."""
+        self._check_older()
+        self._check_log()
+        if not inventory.is_whole:
+            why = "a manifest list or manifest could not be read, and it may name any file"
+            self.report.add_note(ORPHANS, None, why)
+            return None
+        folder, reached = self.folder, set(map(self._without_links, inventory.paths()))
+        base = os.path.realpath(folder.path) if folder.filesystem is None else folder.path
+        if any(not path.startswith(base.rstrip("/") + "/") for path in reached):
+            why = "some files are in other folders, which were not searched"
+            self.report.add_note(ORPHANS, None, why)
+        strays = [file for file in self.stored if not _belongs(file.path, reached)]
+        orphans = tuple(in_threads(lambda file: _judge(folder, file), strays, self.jobs))
+        self._report_orphans(orphans)
+        return orphans
 
+    def _report_orphans(self, strays: Iterable[StrayFile]) -> None:
+        """Report orphans by kind; recent files, which may soon be committed, separately."""
+        by_kind: dict[str, list[StrayFile]] = {kind: [] for kind in _KINDS}
+        for stray in strays:
+            by_kind[_kind(stray)].append(stray)
+        for kind, group in by_kind.items():
+            word, what = _KINDS[kind]
+            size = sum(file.size for file in group)
+            self._warn(word, [file.path for file in group], f"files ({size:,} bytes) {what}")
 
-# --- metadata ------------------------------------------------------------------------------------
+    def _warn(self, word: str, paths: Sequence[str], what: str) -> None:
+        """Report how many files there are of some sort, unless none, and the names of the first."""
+        if paths:
+            self.report.tell(word, f"{len(paths):,} {what}: {list_names(paths)}", warning=True)
 
+    @cached_property
+    def _real(self) -> Callable[[str], str]:
+        return cache(os.path.realpath)
 
-def _check_statistics(metadata: TableMetadata, report: TableReport) -> None:
-    for location in metadata.statistics():
-        report.add_note(STATISTICS, location, "Iceberg does not encrypt statistics files")
+    def _without_links(self, path: str) -> str:
+        """Return the path of a file of the table with links in its folders resolved."""
+        if self.table.place.filesystem is not None:
+            return path
+        return posixpath.join(self._real(posixpath.dirname(path)), posixpath.basename(path))
 
+    # --- metadata -------------------------------------------------------------------------------
 
-def _check_log(table: IcebergTable, report: TableReport) -> None:
-    """Report entries of `metadata-log` whose files are missing."""
-    missing = []
-    logged = list(table.metadata.texts_of("metadata-log", "metadata-file"))
-    for location in logged:
+    def _check_log(self) -> None:
+        """Report entries of `metadata-log` whose files are missing."""
+        missing = []
+        logged = list(self.table.metadata.texts_of("metadata-log", "metadata-file"))
+        for location in logged:
+            try:
+                with open_source_at(self.table.walk.place(location)):
+                    pass
+            except (ModcryptError, OSError):
+                missing.append(location)
+        # The last entry may be missing: an expiry deletes its predecessor after writing the log.
+        if missing != logged[-1:]:
+            what = "of the files that metadata-log names are missing or cannot be read"
+            self._warn("file", missing, what)
+
+    def _check_older(self) -> None:
+        """Check the other metadata.json files for newer states, old keys and planted files."""
+        verified, own = self.table.metadata, self._without_links(self.table.place.path)
+        there = [file.path for file in self.stored if file.path != own]
+        others = [path for path in there if METADATA.fullmatch(posixpath.basename(path))]
+        now = _wrapped_keks(verified)
+        odd, keeping, newer = set[str](), set[str](), set[str]()
+        for path, metadata in in_threads(self._read, others, self.jobs):
+            if not isinstance(metadata, TableMetadata):
+                odd.add(path)
+                message = f"metadata.json cannot be read: {metadata}"
+                self.report.tell("format", message, path, warning=True)
+            elif metadata.uuid != verified.uuid:
+                odd.add(path)
+                message = f"it belongs to another table, {metadata.uuid}"
+                self.report.tell("integrity", message, path, warning=True)
+            else:
+                if metadata.last_sequence_number > verified.last_sequence_number:
+                    newer.add(path)
+                if _wrapped_keks(metadata) - now:
+                    keeping.add(path)
+        self._warn(
+            "integrity", sorted(newer), "metadata.json files have a newer state of the table than "
+            "the verified one, which may be a replaced old state",
+        )  # fmt: skip
+        self._warn(
+            "key", sorted(keeping), "older metadata.json files contain KEKs that the table has "
+            "dropped or wrapped again: anyone who has the old master key can use these KEKs until "
+            "the files are removed (expire_history removes those that the log names)",
+        )  # fmt: skip
+        self._check_vouched(others, known={*odd, *newer, *keeping})
+
+    def _read(self, path: str) -> tuple[str, TableMetadata | Exception]:
         try:
-            with open_source_at(table.walk.place(location)):
-                pass
-        except (ModcryptError, OSError):
-            missing.append(location)
-    # The last entry may be missing: an expiry deletes its predecessor after writing the log.
-    if missing != logged[-1:]:
-        what = "of the files that metadata-log names are missing or cannot be read"
-        _warn(report, "file", missing, what)
+            return path, read_metadata(Place(self.folder.filesystem, path))
+        except (ModcryptError, OSError) as error:
+            return path, error
 
-
-def _check_older(
-    table: IcebergTable, folder: Place, stored: Iterable[StrayFile], report: TableReport, jobs: int
-) -> None:
-    """Check the other metadata.json files for newer states, old keys and planted files."""
-    own = _without_links(table.place)
-    others = [file.path for file in stored if file.path != own]
-    now = _wrapped_keks(table.metadata)
-    odd: set[str] = set()
-    keeping, newer = set[str](), set[str]()
-    for path, metadata in in_threads(lambda other: _read(folder, other), others, jobs):
-        if not isinstance(metadata, TableMetadata):
-            odd.add(path)
-            report.tell("format", f"metadata.json cannot be read: {metadata}", path, warning=True)
-        elif metadata.uuid != table.metadata.uuid:
-            odd.add(path)
-            report.tell(
-                "integrity", f"it belongs to another table, {metadata.uuid}", path, warning=True
-            )
-        else:
-            if metadata.last_sequence_number > table.metadata.last_sequence_number:
-                newer.add(path)
-            if _wrapped_keks(metadata) - now:
-                keeping.add(path)
-    _warn(
-        report, "integrity", sorted(newer), "metadata.json files have a newer state of the table "
-        "than the verified one, which may be a replaced old state",
-    )  # fmt: skip
-    _warn(
-        report, "key", sorted(keeping), "older metadata.json files contain KEKs that the table has "
-        "dropped or wrapped again: anyone who has the old master key can use these KEKs until the "
-        "files are removed (expire_history removes those that the log names)",
-    )  # fmt: skip
-    _check_vouched(table, others, {*odd, *newer, *keeping}, report)
-
-
-def _check_vouched(
-    table: IcebergTable, others: Iterable[str], known: set[str], report: TableReport
-) -> None:
-    """Report other metadata.json files that no log names, or that have another time than the log.
-
-    Args:
-        table: The verified version.
-        others: Paths of the other files.
-        known: Paths of files that are already reported.
-        report: Report that gets the finding.
-    """
-    vouched, named = set[str](), set[str]()
-    try:
-        for place, metadata in vouched_versions(table):
-            vouched.add(_without_links(place))
-            named |= {name for _, name in log_of(metadata)}
-    except OSError as error:
-        report.add_failure(error, table.metadata.location)
-        return
-    unvouched = [
-        path
-        for path in others
-        if path not in vouched and (path not in known or posixpath.basename(path) not in named)
-    ]
-    _warn(
-        report, "integrity", sorted(unvouched), "metadata.json files are not in the log of this "
-        "version, or have another time there: planted, or from a failed, running or later commit; "
-        "expire_history neither uses nor deletes them",
-    )  # fmt: skip
-
-
-def _without_links(place: Place) -> str:
-    """Return the path of a file with links in its folders resolved."""
-    if place.filesystem is not None:
-        return place.path
-    return posixpath.join(os.path.realpath(posixpath.dirname(place.path)), place.name)
-
-
-def _read(folder: Place, path: str) -> tuple[str, TableMetadata | Exception]:
-    try:
-        return path, read_metadata(Place(folder.filesystem, path))
-    except (ModcryptError, OSError) as error:
-        return path, error
+    def _check_vouched(self, others: Iterable[str], known: set[str]) -> None:
+        """Report other files that no log names, or with another time; known ones may be named."""
+        vouched, named = set[str](), set[str]()
+        try:
+            for place, metadata in vouched_versions(self.table):
+                vouched.add(self._without_links(place.path))
+                named |= {name for _, name in log_of(metadata)}
+        except OSError as error:
+            self.report.add_failure(error, self.table.metadata.location)
+            return
+        unvouched = [
+            path
+            for path in others
+            if path not in vouched and (path not in known or posixpath.basename(path) not in named)
+        ]
+        self._warn(
+            "integrity", sorted(unvouched), "metadata.json files are not in the log of this "
+            "version, or have another time there: planted, or from a failed, running or later "
+            "commit; expire_history neither uses nor deletes them",
+        )  # fmt: skip
 
 
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:
