@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from struct import Struct
 from typing import Any
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.crypto.bloom_filters import BLOCK, bloom_hash, is_known_kind, may_hold
+from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import chunk_start
@@ -24,29 +24,6 @@ from modcrypt.parquet.format.schema import Leaf
 _BOOLEAN, _INT32, _INT64, _INT96, _FLOAT, _DOUBLE, _BYTE_ARRAY = range(7)  # Type of the IDL
 _UTF8 = 0
 _SIGNED = {None, 6, 7, 8, 9, 10, 15, 16, 17, 18}  # ConvertedTypes of integers in signed order
-
-
-@dataclass(slots=True)
-class PageFacts:
-    """The facts from the headers of a chunk's pages; -1 for a number that a header lacks."""
-
-    # For each data page: start, stored size of header and body, values, nulls, rows.
-    pages: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)  # of data pages, if they are kept
-    dictionaries: list[bytes] = field(default_factory=list)  # headers of dictionary pages
-    complete: bool = True  # whether every header of the chunk was read
-    has_unframed_bytes: bool = False  # whether pages without a key are more than two modules
-
-    @property
-    def values(self) -> list[int]:
-        """Number of values of each data page."""
-        return [page[2] for page in self.pages]
-
-    @property
-    def rows(self) -> list[int]:
-        """Number of rows of each data page; empty unless all headers state it."""
-        rows = [page[4] for page in self.pages]
-        return [] if -1 in rows else rows
 
 
 def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> Iterator[str]:

@@ -12,7 +12,6 @@ from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
 from modcrypt.parquet.crypto.index_checks import (
-    PageFacts,
     bloom_faults,
     chunk_faults,
     claim_faults,
@@ -20,12 +19,13 @@ from modcrypt.parquet.crypto.index_checks import (
     missing_in_bloom,
     offset_index_faults,
 )
+from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
-from modcrypt.parquet.verify.page_checks import PageWalk
+from modcrypt.parquet.verify.page_checks import check_pages
 from modcrypt.parquet.verify.page_frames import Frames
 
 
@@ -80,11 +80,11 @@ class _Check:
         elif Part.PAGES in self.spans:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
-            facts = PageWalk(
-                self.report, checker.frames, checker.scratch,
+            facts = check_pages(
+                self.spans[Part.PAGES], self.report, checker.frames, checker.scratch,
                 sorted(location.offset for location in starts),
                 keep_headers=column_index is not None,
-            ).walk(self.spans[Part.PAGES])  # fmt: skip
+            )  # fmt: skip
             facts = facts if facts.complete else None
         self._compare_with_pages(facts, offset_index, column_index)
 
@@ -104,7 +104,7 @@ class _Check:
         plain: list[bytes | None] = [data]
         try:
             if not self.chunk.encrypted:
-                kind = "bloom filter" if is_filter else module.type
+                kind = "bloom filter" if is_filter else module
                 report.add_module_region(span.start, span.end, kind, "plaintext")
             else:
                 modules = part_modules(span, data)
@@ -129,7 +129,7 @@ class _Check:
         report, cipher, module = self.report, self.report.cipher, self.chunk.id(kind)
         stored = memoryview(data)[start - span.start : end - span.start]
         if cipher is None:
-            report.add_module_region(start, end, kind, "locked")
+            report.add_module_region(start, end, module, "locked")
             try:
                 check_length(module, stored)
             except TruncationError as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
-from modcrypt.errors import ModcryptError, TagMismatchError
+from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.page_facts import PageFacts, read_counts
 from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
+from modcrypt.parquet.format.page_header import PageHeader
 from modcrypt.parquet.verify.diagnosis import Detective
 
 _DATA = ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE
@@ -28,7 +30,7 @@ class ChunkReport(Report):
         regions: bool,
     ) -> None:
         super().__init__(MAX_CHUNK_FINDINGS, regions=regions)
-        self.chunk, self.cipher = chunk, cipher
+        self.chunk, self.cipher, self.facts = chunk, cipher, PageFacts()
         self.key_works = bool(chunk.key_works)
         # Diagnose once per chunk: other modules most likely have the same fault.
         self._detective = detective if cipher is not None else None
@@ -40,10 +42,8 @@ class ChunkReport(Report):
             return "plaintext"
         return "unchecked" if self.chunk.cipher is not None or self.chunk.key_works else "locked"
 
-    def add_module_region(
-        self, start: int, end: int, kind: ModuleType | str, state: State, page: int | None = None
-    ) -> None:
-        """Add a region of the chunk's bytes to the byte map."""
+    def add_module_region(self, start: int, end: int, module: ModuleId | str, state: State) -> None:
+        """Add a region of the chunk's bytes, which are a module or of another kind."""
         if self.regions is None or end <= start:
             return
         chunk = self.chunk
@@ -51,29 +51,49 @@ class ChunkReport(Report):
             Region(
                 start=start,
                 end=end,
-                kind=_NAMES[kind] if isinstance(kind, ModuleType) else kind,
+                kind=module if isinstance(module, str) else _NAMES[module.type],
                 state=state,
                 row_group=chunk.row_group,
                 column=chunk.column,
-                page=page,
+                page=None if isinstance(module, str) else module.page,
                 path=chunk.path,
                 key=None if state == "plaintext" else chunk.key_name,
             )
         )
 
     def add_page_regions(
-        self, start: int, border: int, end: int, page: int | None, header: State, body: State
+        self, start: int, border: int, end: int, page: int | None, state: State
     ) -> None:
         """Add the regions of a page's header and body; `page` is None for a dictionary."""
         kinds = _DICTIONARY if page is None else _DATA
-        self.add_module_region(start, border, kinds[0], header, page)
-        self.add_module_region(border, end, kinds[1], body, page)
+        self.add_module_region(start, border, self.chunk.id(kinds[0], page), state)
+        self.add_module_region(border, end, self.chunk.id(kinds[1], page), state)
+
+    def add_data_page(
+        self, start: int, border: int, end: int, page: int, plain: bytes, header: PageHeader
+    ) -> None:
+        """Add the facts in the header of the data page in [start, end), or a fault."""
+        facts = self.facts
+        try:
+            facts.pages.append((start, end - start, *read_counts(plain, header)))
+        except FormatError as error:
+            facts.complete = False
+            module = self.chunk.id(ModuleType.DATA_PAGE_HEADER, page)
+            self.add_fault(error.word, f"{module}: {error}", start, border, module)
+        if facts.keep_headers:
+            facts.headers.append(bytes(plain))
+
+    def add_wrong_crc(self, module: ModuleId, start: int, end: int, clear: int = 0) -> None:
+        """Add a fault about a CRC; `clear` is the size of the body's unencrypted levels."""
+        which = "stored bytes, which include unencrypted levels" if clear else "stored bytes"
+        message = f"{module}: the CRC in the header does not match the {which}"
+        self.add_fault("checksum", message, start, end, module)
 
     def count_opened(self, module: ModuleId, start: int, end: int) -> None:
         """Count a module that authenticated, and add its region."""
         self.key_works = True
         self.count_verified(end - start)
-        self.add_module_region(start, end, module.type, "authentic", module.page)
+        self.add_module_region(start, end, module, "authentic")
 
     def add_unopened(
         self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview
@@ -86,7 +106,7 @@ class ChunkReport(Report):
         Returns:
             The ordinal of the page that the module really is, if the diagnosis finds it.
         """
-        self.add_module_region(start, end, module.type, "fault", module.page)
+        self.add_module_region(start, end, module, "fault")
         cause = None
         if isinstance(error, TagMismatchError) and self._detective is not None:
             assert self.cipher is not None

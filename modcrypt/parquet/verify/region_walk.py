@@ -22,10 +22,10 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, unknown_fields
 from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
-from modcrypt.parquet.verify.diagnosis import PageProbe, probe_pages
 from modcrypt.parquet.verify.footer_view import FooterView
-from modcrypt.parquet.verify.page_checks import PageWalk
+from modcrypt.parquet.verify.page_checks import check_pages
 from modcrypt.parquet.verify.page_frames import Frames
+from modcrypt.parquet.verify.page_quirks import PageProbe, probe_pages
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
@@ -122,7 +122,7 @@ class RegionWalk:
         No cipher opens pages whose module types are numbered in another way.
         """
         cipher, probe = seen.cipher, self.probe
-        if probe is None or cipher is None or probe.numbering == "parquet-go":
+        if probe is None or cipher is None or probe.is_parquet_go:
             return None
         if probe.bodies in (None, self.view.footer.algorithm_name):
             return cipher
@@ -168,8 +168,7 @@ class RegionWalk:
     def _walk_pages(self, span: Span, report: ChunkReport) -> None:
         """Add the regions of pages and their headers, which are opened if there is a key."""
         chunk = report.chunk
-        pages = PageWalk(report, self._frames, keep_headers=not chunk.encrypted)
-        facts = pages.walk(span)
+        facts = check_pages(span, report, self._frames, keep_headers=not chunk.encrypted)
         for header in () if chunk.encrypted else (*facts.dictionaries, *facts.headers):
             self._count_unknown_fields(_try_to_decode("PageHeader", header))
         if any(note.what == "levels" for note in report.notes.values()):

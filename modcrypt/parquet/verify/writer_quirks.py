@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer import take_mark
-from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1, GCM_V1
+from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import names_dictionary
 from modcrypt.parquet.verify.footer_view import FooterView
+from modcrypt.parquet.verify.page_quirks import describe_page_quirks
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.report.text import format_count
 
@@ -56,7 +57,7 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
     yield from _describe_footer_quirks(view)
     yield from _describe_row_group_quirks(view)
     yield from _describe_column_quirks(view, walk.plan.listed)
-    yield from _describe_page_quirks(view, walk)
+    yield from describe_page_quirks(walk.probe, walk.clear_levels, view.footer.algorithm_name)
     faults = walk.faults
     yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
     if len(faults) > _MAX_FAULTS:
@@ -190,41 +191,3 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterat
 def _get_key_metadata(seen: Chunk) -> bytes | None:
     metadata: bytes | None = seen.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
     return metadata
-
-
-def _describe_page_quirks(view: FooterView, walk: RegionWalk) -> Iterator[str]:
-    probe = walk.probe
-    if walk.clear_levels:
-        yield (
-            "Data pages V2 have unencrypted levels, in parquet-java's layout, which Arrow C++ "
-            f"and arrow-rs do not read. Seen in: {list_names(walk.clear_levels)}."
-        )
-    elif probe is not None and probe.clear_levels is False:
-        yield (
-            "Data pages V2 are encrypted whole, levels included, as Arrow C++ and arrow-rs do; "
-            "parquet-java does not read such pages."
-        )
-    if probe is None:
-        return
-    if probe.numbering == "parquet-go":
-        yield (
-            "Module types are numbered as in parquet-go/parquet-go, unlike the specification: "
-            "no other reader, including modcrypt, opens the pages."
-        )
-    if (
-        probe.numbering == "specification"
-        and view.footer.algorithm_name == GCM_V1
-        and probe.bodies != GCM_V1
-    ):
-        is_ctr = probe.bodies == GCM_CTR_V1
-        yield (
-            "The footer says AES_GCM_V1, but the body of a page whose header opens "
-            f"{'looks like one of AES_GCM_CTR_V1' if is_ctr else 'does not authenticate'}: "
-            "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
-            + ("." if is_ctr else "; otherwise it was altered.")
-        )
-    elif view.footer.algorithm_name == GCM_CTR_V1 and probe.bodies == GCM_V1:
-        yield (
-            "The file says AES_GCM_CTR_V1, but the body of a page authenticates as AES_GCM_V1: the "
-            "label was forged to make readers skip the tags."
-        )

@@ -1,0 +1,68 @@
+"""Collect the facts in the headers of a chunk's pages, for comparison with metadata and indexes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet.format.compact import read_int
+from modcrypt.parquet.format.idl import decode
+from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, PageHeader
+
+
+@dataclass(slots=True)
+class PageFacts:
+    """The facts from the headers of a chunk's pages; -1 for a number that a header lacks."""
+
+    # For each data page: start, stored size of header and body, values, nulls, rows.
+    pages: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)  # of data pages, if `keep_headers`
+    dictionaries: list[bytes] = field(default_factory=list)  # headers of dictionary pages
+    keep_headers: bool = False
+    complete: bool = True  # whether every header of the chunk was read
+    has_unframed_bytes: bool = False  # whether pages without a key are more than two modules
+
+    @property
+    def values(self) -> list[int]:
+        """Number of values of each data page."""
+        return [page[2] for page in self.pages]
+
+    @property
+    def rows(self) -> list[int]:
+        """Number of rows of each data page; empty unless all headers state it."""
+        rows = [page[4] for page in self.pages]
+        return [] if -1 in rows else rows
+
+
+_DETAILS = {DATA_PAGE: 5, DATA_PAGE_V2: 8}  # field ids of the data page structs in PageHeader
+
+
+def read_counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int, int]:
+    """Return the numbers of values, nulls and rows of a data page; -1 if a V1 header lacks one.
+
+    The numbers come first in a struct that follows the sizes or the CRC, which allows a fast path.
+
+    Raises:
+        FormatError: The header has no such struct.
+    """
+    kind = header[1]
+    at, last = (header[5], 3) if header[6] is None else (header[8], 4)
+    if plain[at] == (_DETAILS[kind] - last) << 4 | 12 and plain[at + 1] == 0x15:
+        byte, more = plain[at + 2], plain[at + 3]
+        if kind == DATA_PAGE and more < 128 and not byte & 1:  # most numbers take one or two bytes
+            return byte >> 1 if byte < 128 else (byte & 127 | more << 7) >> 1, -1, -1
+        data = bytes(plain)
+        values, at = read_int(data, at + 2, 32)
+        if kind == DATA_PAGE:
+            return values, -1, -1
+        if data[at] == 0x15:
+            nulls, at = read_int(data, at + 1, 32)
+            if data[at] == 0x15:
+                return values, nulls, read_int(data, at + 1, 32)[0]
+    decoded = decode("PageHeader", bytes(plain))[0]
+    v1, v2 = decoded.data_page_header, decoded.data_page_header_v2
+    if kind == DATA_PAGE and v1 is not None:
+        return v1.num_values, -1, -1
+    if kind == DATA_PAGE_V2 and v2 is not None:
+        return v2.num_values, v2.num_nulls, v2.num_rows
+    raise FormatError("page header: the struct for its page type is missing")

@@ -1,0 +1,202 @@
+"""Recognise and describe layouts of pages by which writers deviate from each other.
+
+No footer declares them; the first pages of a column chunk show them:
+
+- parquet-java leaves the levels of data pages V2 unencrypted, before the module of the values;
+  `encrypted_pages` opens both layouts.
+- parquet-go/parquet-go numbers its module types differently from the specification.
+- Some versions of Arrow C++ wrote AES_GCM_V1 into footers of files whose pages are under
+  AES_GCM_CTR_V1. A forged label may also declare CTR for pages under GCM, so that readers ignore
+  their tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from struct import Struct
+
+from modcrypt.aad import aad_of_type
+from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, GCM_OVERHEAD, CtrCipher, TagError
+from modcrypt.errors import ModcryptError, TagMismatchError, list_names
+from modcrypt.io.buffers import Window
+from modcrypt.keys import Key
+from modcrypt.parquet.crypto.chunk_opening import Chunk
+from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
+    Page,
+    has_clear_levels,
+    measure_levels,
+    walk_pages,
+)
+from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
+from modcrypt.parquet.format.idl import varint
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
+from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, PageHeader
+
+CLEAR_LEVELS = (
+    "its data pages V2 have parquet-java's layout: repetition and definition levels are not "
+    "encrypted, and no tag authenticates them; only rows and nulls are counted"
+)
+NO_TAGS = (
+    "AES_GCM_CTR_V1 leaves page bodies without a tag: altered bodies decrypt to other values "
+    "undetected"
+)
+WRONG_GCM_LABEL = (
+    "It looks like a page of AES_GCM_CTR_V1: some versions of Arrow C++ wrote AES_GCM_V1 into the "
+    "footers of such files"
+)
+FORGED_CTR_LABEL = (
+    "it has a tag, and the tag matches: the file was written with AES_GCM_V1, and its label was "
+    "changed to AES_GCM_CTR_V1 to turn authentication off"
+)
+"""What verification reports of pages that have these layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageProbe:
+    """The result of probing a column chunk.
+
+    Attributes:
+        opens: Whether the first header opens.
+        is_parquet_go: Whether it opens only with parquet-go/parquet-go's module types.
+        clear_levels: Whether a data page V2 has unencrypted levels; None if there was no such page.
+        bodies: Algorithm of the first page's body; None if it is unknown.
+    """
+
+    opens: bool = False
+    is_parquet_go: bool = False
+    clear_levels: bool | None = None
+    bodies: str | None = None
+
+
+def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
+    """Probe the first data page of a chunk, and its dictionary page if there is one."""
+    assert chunk.cipher is not None
+    first = Page(chunk.cipher, bool(chunk.metadata.dictionary_page_offset), 0)
+    # The codec is checked below, without an error.
+    pages = walk_pages(window, span.start, span.end, first, uncompressed=False)
+    result = PageProbe()
+    try:
+        for _, sealed in islice(pages, 1 + first.is_dictionary):
+            bodies = result.bodies
+            if not result.opens:
+                bodies = _identify_algorithm(sealed, chunk.metadata.codec)
+            levels = has_clear_levels(sealed) if sealed.header.type == DATA_PAGE_V2 else None
+            result = PageProbe(opens=True, clear_levels=levels, bodies=bodies)
+    except TagMismatchError:
+        if not result.opens and _opens_as_parquet_go(window, span, first):
+            return PageProbe(is_parquet_go=True)
+    except ModcryptError:
+        pass
+    return result
+
+
+def describe_page_quirks(
+    probe: PageProbe | None, clear_levels: Collection[str], algorithm: str | None
+) -> Iterator[str]:
+    """Yield sentences about the layout of a file's pages.
+
+    Args:
+        probe: Result of probing a chunk; None if there was none to probe.
+        clear_levels: Columns with unencrypted levels.
+        algorithm: Algorithm that the footer names; None if it names none.
+    """
+    if clear_levels:
+        yield (
+            "Data pages V2 have unencrypted levels, in parquet-java's layout, which Arrow C++ "
+            f"and arrow-rs do not read. Seen in: {list_names(clear_levels)}."
+        )
+    elif probe is not None and probe.clear_levels is False:
+        yield (
+            "Data pages V2 are encrypted whole, levels included, as Arrow C++ and arrow-rs do; "
+            "parquet-java does not read such pages."
+        )
+    if probe is None:
+        return
+    if probe.is_parquet_go:
+        yield (
+            "Module types are numbered as in parquet-go/parquet-go, unlike the specification: "
+            "no other reader, including modcrypt, opens the pages."
+        )
+    if probe.opens and algorithm == GCM_V1 and probe.bodies != GCM_V1:
+        is_ctr = probe.bodies == GCM_CTR_V1
+        yield (
+            "The footer says AES_GCM_V1, but the body of a page whose header opens "
+            f"{'looks like one of AES_GCM_CTR_V1' if is_ctr else 'does not authenticate'}: "
+            "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
+            + ("." if is_ctr else "; otherwise it was altered.")
+        )
+    elif algorithm == GCM_CTR_V1 and probe.bodies == GCM_V1:
+        yield (
+            "The file says AES_GCM_CTR_V1, but the body of a page authenticates as AES_GCM_V1: the "
+            "label was forged to make readers skip the tags."
+        )
+
+
+# --- GCM or CTR ----------------------------------------------------------------------------------
+
+
+def _identify_algorithm(sealed: EncryptedPage, codec: int) -> str | None:
+    """Return the algorithm of a page's body, whatever the file's label says; None if unknown."""
+    cipher, body = sealed.page.cipher, sealed.body
+    clear = measure_levels(sealed) if has_clear_levels(sealed) else 0
+    if opens_as_gcm(cipher, body[clear:], sealed.aad):
+        return GCM_V1
+    return GCM_CTR_V1 if looks_like_ctr(cipher.key, sealed.header, body, codec) else None
+
+
+_SNAPPY, _GZIP, _ZSTD = 1, 2, 6  # CompressionCodec of the IDL
+_MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
+
+
+def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -> bool:
+    """Return whether a page body that is not a GCM module seems to be a CTR module.
+
+    An uncompressed body is recognised by its size, a compressed one by the codec's first bytes. At
+    most 16 bytes are decrypted, and none is returned.
+    """
+    size = len(body) - CTR_OVERHEAD
+    if size == header.uncompressed_size and codec == UNCOMPRESSED:
+        return True
+    if header.type == DATA_PAGE_V2 or size < 8:
+        return False
+    plain = bytearray(16 + CTR_SLACK)
+    CtrCipher(key).open_into(body[: CTR_OVERHEAD + min(size, 16)], b"", memoryview(plain))
+    if codec == _SNAPPY:  # begins with the uncompressed length
+        return plain.startswith(varint(header.uncompressed_size))
+    return codec in _MAGICS and plain.startswith(_MAGICS[codec])
+
+
+def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
+    """Return whether bytes are a GCM module with this AAD."""
+    if len(module) < GCM_OVERHEAD:
+        return False
+    try:
+        cipher.header.open(module, aad)
+    except TagError:
+        return False
+    return True
+
+
+# --- parquet-go ----------------------------------------------------------------------------------
+
+_length = Struct("<I").unpack_from
+
+# Types of parquet-go/parquet-go (seen in 0.32): a header of a data page is 3 where the
+# specification has 4, and that of a dictionary page has a page ordinal, 0.
+_GO_DATA_PAGE_HEADER, _GO_DICTIONARY_PAGE_HEADER = 3, 5
+
+
+def _opens_as_parquet_go(window: Window, span: Span, page: Page) -> bool:
+    """Return whether a chunk's first header opens with parquet-go/parquet-go's module types."""
+    cipher = page.cipher
+    start = span.start - window.base  # `open_header` loaded the header into the window
+    size = 4 + _length(window.buffer, start)[0]
+    if size > MAX_PAGE_HEADER or start + size > window.stop:
+        return False
+    kind = _GO_DICTIONARY_PAGE_HEADER if page.is_dictionary else _GO_DATA_PAGE_HEADER
+    aad = aad_of_type(cipher.file.file_aad, kind, cipher.row_group, cipher.column, 0)
+    return opens_as_gcm(cipher, window.view[start : start + size], aad)

@@ -1,0 +1,170 @@
+"""Walk over the pages of a chunk, and go on after pages whose headers do not open.
+
+Where the next page begins follows from the offset index, from the length fields before modules, or
+from searching for the next header that opens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from modcrypt.aad import MAX_ORDINAL
+from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
+from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_header, walk_pages
+from modcrypt.parquet.crypto.properties import GCM_CTR_V1
+from modcrypt.parquet.format.modules import Span
+from modcrypt.parquet.format.page_header import UNCOMPRESSED
+from modcrypt.parquet.verify.chunk_report import ChunkReport
+from modcrypt.parquet.verify.page_frames import Framed, Frames
+from modcrypt.parquet.verify.page_quirks import opens_as_gcm
+
+MAX_TRIES = 4096
+"""Maximum number of positions tried in a search for the next page header that opens."""
+
+MAX_SEARCHES = 8
+"""Maximum number of searches in one chunk."""
+
+
+class ResumingWalk:
+    """A walk over the pages of one encrypted chunk that goes on after unreadable ones.
+
+    Args:
+        report: Report about the chunk.
+        cipher: Cipher of the chunk.
+        frames: Reader of length fields, and of the file.
+        starts: Positions of data pages in the offset index; empty if there is none.
+        bodies: Whether the bodies of unreadable pages are checked.
+    """
+
+    def __init__(
+        self, report: ChunkReport, cipher: ChunkCipher, frames: Frames, starts: Sequence[int], *,
+        bodies: bool,
+    ) -> None:  # fmt: skip
+        self._report, self._cipher, self._frames = report, cipher, frames
+        self._starts, self._bodies, self._searches = starts, bodies, 0
+
+    def list_pages(self, span: Span) -> Iterator[tuple[int, EncryptedPage]]:
+        """Yield the positions of pages and the pages whose headers open; report the others."""
+        report, md, start, end = self._report, self._report.chunk.metadata, span.start, span.end
+        window, uncompressed = self._frames.window, md.codec == UNCOMPRESSED
+        page, sealed = Page(self._cipher, bool(md.dictionary_page_offset), 0), None
+        while True:
+            pages = walk_pages(window, start, end, page, uncompressed=uncompressed)
+            try:
+                for start, sealed in pages:
+                    yield start, sealed
+                return
+            except ModcryptError as error:
+                report.facts.complete = False
+                if sealed is not None:
+                    report.key_works = True
+                    start, page = start + sealed.total, _next_page(sealed.page)
+                place = self._resume(start, end, page, error)
+            if place is None:
+                return
+            (start, page), sealed = place, None
+
+    def _resume(
+        self, position: int, end: int, page: Page, error: ModcryptError
+    ) -> tuple[int, Page] | None:
+        """Report a page that cannot be read; return the place of the next page, None if unknown."""
+        report, frames, module = self._report, self._frames, page.header_id()
+        framed, border = frames.find(position, end), frames.find_border(position, end)
+        actual = None
+        if isinstance(error, TagMismatchError):
+            border = end if border is None else border
+            stored = memoryview(frames.read(position, border))
+            actual = report.add_unopened(error, module, position, border, stored)
+        place = self._find_next_page(position, end, framed, page, actual)
+        after = end if place is None else place[0]
+        if not isinstance(error, TagMismatchError):
+            border = after if border is None else min(border, after)
+            report.add_module_region(position, border, module, "fault")
+            report.add_error(error, position, border, module)
+        assert border is not None
+        if framed is not None and framed.next == after:
+            self._check_body(page, framed)
+        else:
+            report.add_module_region(border, after, page.id(), "unchecked")
+        if place is None and border < end:
+            message = (
+                f"{report.chunk.where}: cannot find the page after byte {position}, so "
+                f"{end - border} bytes of the chunk were not checked"
+            )
+            report.add_fault("truncation", message, border, end)
+        return place
+
+    def _check_body(self, page: Page, framed: Framed) -> None:
+        """Check the body of a page whose header cannot be read."""
+        report, module, cipher = self._report, page.id(), page.cipher
+        start, end, no_tag = framed.body, framed.next, cipher.file.algorithm == GCM_CTR_V1
+        if not self._bodies or no_tag or page.ordinal > MAX_ORDINAL:
+            report.add_module_region(start, end, module, "unchecked")
+            return
+        _, aad = cipher.page_aads(page.is_dictionary, page.ordinal)
+        stored = memoryview(self._frames.read(start, end))
+        if opens_as_gcm(cipher, stored, aad):
+            report.count_opened(module, start, end)
+        else:
+            error = TagMismatchError(module, cipher.tag_hint)
+            report.add_unopened(error, module, start, end, stored)
+
+    def _find_next_page(
+        self, position: int, end: int, framed: Framed | None, page: Page, actual: int | None
+    ) -> tuple[int, Page] | None:
+        """Return the place of the next page, or the chunk's end; None if unknown.
+
+        Args:
+            position: Position of a page that does not open.
+            end: End of the chunk.
+            framed: Places of the page's modules by their length fields, if plausible.
+            page: Page expected at `position`.
+            actual: Ordinal of the page that is really there, if it is another page.
+        """
+        following = _next_page(page)
+        number = bisect_right(self._starts, position)
+        start = self._starts[number] if number < len(self._starts) else end
+        if self._starts and start <= end and number >= following.ordinal:
+            return start, following._replace(ordinal=number)
+        pages = [following]
+        if actual is not None:
+            pages.append(following._replace(ordinal=actual + 1))
+        if framed is not None:
+            if framed.next == end:
+                return end, following
+            for candidate in pages:
+                if self._opens_at(framed.next, end, candidate):
+                    return framed.next, candidate
+        for candidate in pages if self._report.key_works else ():
+            found = self._search_header(position + 1, end, candidate)
+            if found is not None:
+                return found, candidate
+        return None if framed is None else (framed.next, following)
+
+    def _opens_at(self, position: int, end: int, page: Page) -> bool:
+        """Return whether the header of this page is at `position`."""
+        if page.ordinal > MAX_ORDINAL:
+            return False
+        try:
+            open_header(self._frames.window, position, end, page, uncompressed=False)
+        except (TagMismatchError, TruncationError):
+            return False
+        except FormatError:
+            pass  # the header opened, but is invalid otherwise
+        return True
+
+    def _search_header(self, position: int, end: int, page: Page) -> int | None:
+        """Return the position of a page's header, found by trying; None if it is not found."""
+        if self._searches >= MAX_SEARCHES:
+            return None
+        self._searches += 1
+        tries = islice(self._frames.find_possible_headers(position, end), MAX_TRIES)
+        return next((at for at in tries if self._opens_at(at, end, page)), None)
+
+
+def _next_page(page: Page) -> Page:
+    """Return the address of the page after this one."""
+    return Page(page.cipher, False, page.ordinal + (not page.is_dictionary))
