@@ -128,11 +128,11 @@ def verify_dataset(
     file_set = _FileSet(run.places, files, run.parts, earlier)
     if template is None:
         fault = run.demands_prefix and not shared_aad_prefix
-        file_set.findings += find_shared_prefixes(file_set.group_by(_prefix_of), fault=fault)
+        file_set.findings += find_shared_prefixes(file_set.group_by("prefix"), fault=fault)
     else:
         file_set.compare_parts(template, expected_parts)
         file_set.report_unidentified(run.unidentified)
-    file_set.findings += find_copies(file_set.group_by(_unique_of))
+    file_set.findings += find_copies(file_set.group_by("unique"))
     file_set.check_row_count(expected_rows)
     file_set.note_hidden_files(hidden)
     return DatasetVerification(
@@ -309,29 +309,14 @@ def verify_place(place: Place, verify: Callable[[Source], CheckedFile]) -> Check
         with open_source_at(place) as source:
             return verify(source)
     except OSError as error:
-        return _build_unreadable_result(place, error)
-
-
-def _build_unreadable_result(place: Place, error: OSError) -> CheckedFile:
-    """Return the result for a file that could not be read."""
-    reason = error.strerror or type(error).__name__
-    finding = Finding(word=FILE, message=f"{place.path} could not be read: {reason}")
-    note = Unauthenticated(what="file", path=None, why="it could not be read")
-    verification = Verification(
-        name=place.path,
-        size=0,
-        encrypted=False,
-        footer_mode="none",
-        algorithm=None,
-        num_rows=None,
-        row_groups=0,
-        columns=(),
-        modules=0,
-        authenticated_bytes=0,
-        findings=(finding,),
-        not_authenticated=(note,),
-    )
-    return CheckedFile(verification, FileAad(None, None))
+        message = f"{place.path} could not be read: {error.strerror or type(error).__name__}"
+        note = Unauthenticated(what="file", path=None, why="it could not be read")
+        verification = Verification(
+            name=place.path,
+            findings=(Finding(word=FILE, message=message),),
+            not_authenticated=(note,),
+        )
+        return CheckedFile(verification, FileAad(None, None))
 
 
 def _make_foreign_error(name: str, prefix: bytes) -> AadPrefixError:
@@ -365,6 +350,9 @@ class _FileSet:
     def _add_finding(self, word: str, message: str, severity: Severity = "fault") -> None:
         self.findings.append(Finding(word=word, message=message, severity=severity))
 
+    def _add_note(self, what: str, why: str) -> None:
+        self.notes.append(Unauthenticated(what=what, path=None, why=why))
+
     def compare_parts(self, template: PrefixTemplate, expected: int | None) -> None:
         """Report missing, duplicate and surplus parts, and exchanged names."""
         named = [(self._places[number].path, part) for number, part in self._parts.items()]
@@ -373,14 +361,8 @@ class _FileSet:
         if expected is None and self._parts:
             self._warn_about_gaps(template, set(self._parts.values()))
         if expected is None:
-            self.notes.append(
-                Unauthenticated(
-                    what="parts",
-                    path=None,
-                    why="their number is not known, so the last ones may be missing; pass "
-                    "expected_parts",
-                )
-            )
+            why = "their number is not known, so the last ones may be missing; pass expected_parts"
+            self._add_note("parts", why)
         self._compare_names(template)
 
     def _warn_about_gaps(self, template: PrefixTemplate, parts: set[int]) -> None:
@@ -442,23 +424,15 @@ class _FileSet:
                 self._add_finding("aad-prefix", f"{path}: cannot tell which part it is: {reason}")
             else:
                 text = "it stores no AAD prefix, and there is no footer key to identify the part"
-                self.notes.append(Unauthenticated(what="parts", path=None, why=f"{path}: {text}"))
-        for number in self._parts:
-            if self._files[number].verification.modules == 0:
-                self.notes.append(
-                    Unauthenticated(
-                        what="parts",
-                        path=None,
-                        why="stored AAD prefixes are unverified: there is no footer key",
-                    )
-                )
-                return
+                self._add_note("parts", f"{path}: {text}")
+        if any(self._files[number].verification.modules == 0 for number in self._parts):
+            self._add_note("parts", "stored AAD prefixes are unverified: there is no footer key")
 
-    def group_by(self, value: Callable[[FileAad], bytes | None]) -> Groups:
-        """Return the paths of the files that share a value, which is part of their AAD."""
+    def group_by(self, part: str) -> Groups:
+        """Return the paths of the files that share a part of their AAD, an attribute of FileAad."""
         groups: defaultdict[bytes, list[str]] = defaultdict(list)
         for place, aad in self._aads:
-            if content := value(aad):
+            if content := getattr(aad, part):
                 groups[content].append(place.path)
         return {content: paths for content, paths in groups.items() if len(paths) > 1}
 
@@ -470,7 +444,7 @@ class _FileSet:
         rows = sum(count for count in counts if count is not None)
         if None in counts:
             why = f"{counts.count(None)} files do not state how many rows they have"
-            self.notes.append(Unauthenticated(what="rows", path=None, why=why))
+            self._add_note("rows", why)
         elif rows != expected:
             self._add_finding(
                 "truncation",
@@ -486,15 +460,7 @@ class _FileSet:
                 f"notes in {NOTES} hide {names} from readers, as while a write is in progress; "
                 "nothing authenticates notes"
             )
-            self.notes.append(Unauthenticated(what="files", path=None, why=why))
-
-
-def _prefix_of(aad: FileAad) -> bytes | None:
-    return aad.prefix
-
-
-def _unique_of(aad: FileAad) -> bytes | None:
-    return aad.unique
+            self._add_note("files", why)
 
 
 def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding]:

@@ -35,7 +35,12 @@ VISIBLE = (
 """Terms for what is visible of a column, in the order of output."""
 
 _MAX_REASONS = 20
-_MORE_THAN_NEEDED = ("statistics", "size statistics", "geospatial statistics", "key-value metadata")
+_MORE_THAN_NEEDED = {
+    "statistics": "Statistics (least and greatest values, numbers of nulls)",
+    "size statistics": "Size statistics (numbers of nulls, lengths of lists and of values)",
+    "geospatial statistics": "Geospatial bounds",
+    "key-value metadata": "Key-value metadata",
+}
 
 # Keys of the file's metadata whose values describe the data.
 _REVEALING = {
@@ -199,21 +204,13 @@ def _describe_visible_columns(
             "For encrypted columns in each row group: sizes before and after compression, number "
             "of values, codec, encodings and positions."
         )
-    for term in _MORE_THAN_NEEDED:
+    for term, meaning in _MORE_THAN_NEEDED.items():
         paths = [path for path, parts in encrypted.items() if term in parts]
         if paths:
-            yield f"{_MEANING[term]} of encrypted columns, in the footer: {list_names(paths)}."
+            yield f"{meaning} of encrypted columns, in the footer: {list_names(paths)}."
     bloomed = [path for path, parts in encrypted.items() if "bloom filter place" in parts]
     if bloomed:
         yield f"Which encrypted columns have bloom filters: {list_names(bloomed)}."
-
-
-_MEANING = {
-    "statistics": "Statistics (least and greatest values, numbers of nulls)",
-    "size statistics": "Size statistics (numbers of nulls, lengths of lists and of values)",
-    "geospatial statistics": "Geospatial bounds",
-    "key-value metadata": "Key-value metadata",
-}
 
 
 def _describe_unencrypted(walk: RegionWalk) -> Iterator[str]:

@@ -63,15 +63,15 @@ class Verification(VerificationResult):
     """
 
     name: str
-    size: int
-    encrypted: bool
-    footer_mode: Literal["encrypted", "plaintext", "none"]
-    algorithm: str | None
-    num_rows: int | None
-    row_groups: int
-    columns: tuple[str, ...]
-    modules: int
-    authenticated_bytes: int
+    size: int = 0
+    encrypted: bool = False
+    footer_mode: Literal["encrypted", "plaintext", "none"] = "none"
+    algorithm: str | None = None
+    num_rows: int | None = None
+    row_groups: int = 0
+    columns: tuple[str, ...] = ()
+    modules: int = 0
+    authenticated_bytes: int = 0
     findings: tuple[Finding, ...]
     not_authenticated: tuple[Unauthenticated, ...]
     regions: tuple[Region, ...] = field(default=(), repr=False)
