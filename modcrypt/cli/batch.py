@@ -36,7 +36,7 @@ from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
-    from modcrypt.jobs.listing import File, Folder
+    from modcrypt.jobs.listing import File
     from modcrypt.jobs.run_record import ConversionRecord
 
 # --- options -------------------------------------------------------------------------------------
@@ -170,20 +170,14 @@ class Batch:
         settings = encryption_settings(options, new)
         if self._master is not None:
             return settings
-        properties = settings.encryption()
-        if not self._is_folder:
-            return properties
-        properties = self._set_root(properties, self._destination or self._source)
-        if not options["shared_aad_prefix"]:
-            from modcrypt.parquet.crypto.path_prefix import check_distinct
-
-            prefix = getattr(properties, "aad_prefix", None)
+        if self._is_folder:
+            settings = settings.under((self._destination or self._source).name)
             try:
-                check_distinct(prefix, [self._source.inside(file.name) for file in self._files])
+                settings.check_distinct(self._source.inside(file.name) for file in self._files)
             except ValueError as error:
                 message, start = use_option_names(str(error)), f"--{new.replace('_', '-')}"
                 raise click.UsageError(message.replace("--shared", f"{start}shared")) from None
-        return properties
+        return settings.encryption()
 
     def decryption(self, options: dict[str, Any]) -> Any:
         """Return the properties that open the files, or references to their keys for Spark.
@@ -198,13 +192,7 @@ class Batch:
             raise click.UsageError(
                 "--in-place would permanently lose columns without a key; write to a DESTINATION"
             )
-        properties = settings.decryption()
-        return self._set_root(properties, self._source) if self._is_folder else properties
-
-    def _set_root(self, properties: Any, folder: Folder) -> Any:
-        from modcrypt.parquet.crypto.properties import set_prefix_root
-
-        return set_prefix_root(properties, folder.name)
+        return (settings.under(self._source.name) if self._is_folder else settings).decryption()
 
     def run(
         self, *, encryption: Any = None, decryption: Any = None, hash_key: Any = None,

@@ -36,14 +36,12 @@ def properties_of_options(
     """Return the properties that the options set; None if no option is typed."""
     if not is_any_typed(reading):
         return None
-    properties = decryption_settings(reading).decryption()
+    settings = decryption_settings(reading)
     from modcrypt.jobs.listing import Folder
 
     if len(paths) == 1 and Folder.at(paths[0]).is_folder:
-        from modcrypt.parquet.crypto.properties import set_prefix_root
-
-        properties = set_prefix_root(properties, paths[0])
-    return properties
+        settings = settings.under(paths[0])
+    return settings.decryption()
 
 
 def find_files(paths: Iterable[str], glob: str | None) -> list[File]:

@@ -199,12 +199,14 @@ class Settings(KeySettings):
     # --- AAD prefixes ---
 
     @property
-    def prefix(self) -> PathPrefix | None:
-        """The AAD prefix of files, with placeholders for their paths; None for no prefix."""
+    def prefix(self) -> PathPrefix | bytes | None:
+        """The AAD prefix of files, a template only with a key service; None for no prefix."""
         prefix = self.aad_prefix
         if prefix is None and self.policy is not None:
             prefix = self.policy.aad_prefix
-        return None if prefix is None else PathPrefix(_to_bytes(prefix), self.root)
+        if prefix is None or not self.has_service:
+            return None if prefix is None else _to_bytes(prefix)
+        return PathPrefix(_to_bytes(prefix), self.root)
 
     def check_distinct(self, paths: Iterable[str]) -> None:
         """Raise ValueError if two files have the same AAD prefix, unless that is allowed."""
@@ -226,15 +228,13 @@ class Settings(KeySettings):
         }
         if self.algorithms is not None:
             arguments["algorithms"] = self.algorithms
+        if self.aad_prefix is not None:
+            arguments["aad_prefix"] = self.prefix
         if self.has_service:
-            if self.aad_prefix is not None:
-                arguments["aad_prefix"] = self.prefix
             ids = self.master_key_ids or None
             return self.tools().decryption(
                 self.policy, master_key_ids=ids, root=self.root, **arguments
             )
-        if self.aad_prefix is not None:
-            arguments["aad_prefix"] = _to_bytes(self.aad_prefix)
         footer_key, column_keys = self.keys
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 

@@ -203,3 +203,13 @@ def test_audit_notes_uses_of_the_key_service(lake: Path) -> None:
     )  # fmt: skip
     mc.write_table(small_table(), "a", settings)
     assert '"kf"' in Path("log").read_text()
+
+
+def test_with_keys_by_reference_bytes_are_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOOTER", FOOTER_KEY.hex())
+    settings = mc.Settings(footer_key="env:FOOTER", aad_prefix=b"lake/{path}")
+    encryption = settings.encryption()
+    assert isinstance(encryption, mc.FileEncryptionProperties)
+    assert encryption.aad_prefix == settings.decryption().aad_prefix == b"lake/{path}"
+    with pytest.raises(ValueError, match="would have the same AAD prefix"):
+        settings.check_distinct(["a", "b"])
