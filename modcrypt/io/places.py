@@ -143,6 +143,22 @@ class Place:
             return tuple(str(values[name]) for name in names if name in values)
         return None
 
+    def modified(self) -> float | None:
+        """Return the time of change in seconds since 1970; None if the file system keeps none.
+
+        Raises:
+            OSError: The file does not exist, or the file system fails.
+        """
+        if self.filesystem is None:
+            return os.stat(self.path).st_mtime_ns / 1e9
+        with contextlib.suppress(NotImplementedError):
+            if is_arrow(self.filesystem):
+                time = self.filesystem.get_file_info(self.path).mtime
+            else:
+                time = self.filesystem.modified(self.path)
+            return None if time is None else float(time.timestamp())
+        return None
+
     def check_unchanged(self, stamp: Stamp | None) -> None:
         """Raise if the file is not the one that was opened, by size and time of change.
 

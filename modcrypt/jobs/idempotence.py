@@ -7,12 +7,11 @@ done the work.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from modcrypt.errors import (
@@ -43,25 +42,6 @@ from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, restore_properties
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
-
-
-def is_newer(destination: Place, source: Place) -> bool:
-    """Return whether a destination is newer than its source; True if the times are unknown."""
-    times = [_read_mtime(place) for place in (destination, source)]
-    return None in times or times[0] >= times[1]  # type: ignore[operator]  # neither is None
-
-
-def _read_mtime(place: Place) -> float | None:
-    filesystem = place.filesystem
-    if filesystem is None:
-        return os.stat(place.path).st_mtime_ns / 1e9
-    if hasattr(filesystem, "get_file_info"):
-        time = filesystem.get_file_info(place.path).mtime
-    else:
-        time = None
-        with contextlib.suppress(NotImplementedError):
-            time = filesystem.modified(place.path)
-    return None if time is None else time.timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +97,8 @@ class Shape:
         return f"it has other masks, or none, in {', '.join(names)}" if names else None
 
 
-def read_plain_shape(place: Place) -> Shape:
-    """Return the shape of a plaintext file.
-
-    Raises:
-        ModcryptError: As in `read_plain`.
-    """
+def _read_plain_shape(place: Place) -> Shape:
+    """Return the shape of a plaintext file."""
     with open_source_at(place) as source:
         metadata = read_plain(source).metadata
     leaves = leaf_paths(metadata.schema)
@@ -169,10 +145,10 @@ def _mark(md: ThriftStruct) -> Mark:
     return md.num_values, statistics.null_count, statistics.min_value, statistics.max_value
 
 
-def find_plaintext_difference(place: Place, shape: Shape | None) -> Difference | None:
+def _find_plaintext_difference(place: Place, shape: Shape | None) -> Difference | None:
     """Return why a file is not plaintext of this shape; None if it is."""
     try:
-        actual = read_plain_shape(place)
+        actual = _read_plain_shape(place)
     except ModcryptError as error:
         return Difference(f"it is not a plaintext Parquet file: {error}")
     why = None if shape is None else shape.find_difference(actual)
@@ -202,28 +178,27 @@ def find_difference(
         if new is not None:
             return new.find_difference(target, masked)
         if masked is not None and decryption is not None:
-            return find_open_difference(target, decryption, masked)
-        return find_plaintext_difference(target, None)
+            with open_source_at(target) as opened:
+                why = masked.find_open_difference(OpenFile(opened, _strict(decryption)))
+            return None if why is None else Difference(why)
+        return _find_plaintext_difference(target, None)
     _check_apart(source, target)
-    if not is_newer(target, source):
+    before, after = source.modified(), target.modified()
+    if before is not None and after is not None and after < before:
         return Difference("it is older than its source")
     if change is not None and decryption is not None:
-        shape, new = plan_change(source, target, decryption, change, new)
+        shape, new = _plan_change(source, target, decryption, change, new)
     elif decryption is not None:
         shape = read_decrypted_shape(source, decryption)
     else:
-        shape = read_plain_shape(source)
+        shape = _read_plain_shape(source)
     if new is None:
-        return find_plaintext_difference(target, shape)
+        return _find_plaintext_difference(target, shape)
     return new.find_difference(target, shape)
 
 
 def _check_apart(source: Place, destination: Place) -> None:
-    """Check that a destination is not the same file as its source.
-
-    Raises:
-        OSError: A link makes them the same file.
-    """
+    """Raise OSError if a link makes a destination the same file as its source."""
     if source.resolve() == destination.resolve():
         raise OSError(
             errno.EINVAL,
@@ -260,36 +235,11 @@ class ExpectedMasks:
         return f"columns not masked, or masked differently: {', '.join(names)}" if names else None
 
 
-def find_open_difference(
-    place: Place, decryption: FileDecryptionProperties, expected: ExpectedMasks
-) -> Difference | None:
-    """Return why a file under its own keys is not masked as expected; None if it is.
-
-    Raises:
-        ModcryptError: The file can't be opened.
-        ValueError: As in `ExpectedMasks`.
-    """
-    with open_source_at(place) as source:
-        why = expected.find_open_difference(OpenFile(source, _strict(decryption)))
-    return None if why is None else Difference(why)
-
-
-def plan_change(
-    place: Place, destination: Place | None, decryption: FileDecryptionProperties, change: Change,
+def _plan_change(
+    place: Place, destination: Place, decryption: FileDecryptionProperties, change: Change,
     new: NewKeys | None,
 ) -> tuple[Shape, NewKeys]:  # fmt: skip
-    """Return the shape and the keys of a file after a change.
-
-    Args:
-        place: Place of the source file.
-        destination: Place of the destination; None in place.
-        decryption: Properties that open the source file.
-        change: Change of columns.
-        new: Keys of the changed file; None for its own keys.
-
-    Raises:
-        ValueError, ModcryptError: As in `mask_parquet`, before its first page.
-    """
+    """Return the shape and the keys of a file after a change; its own keys without new ones."""
     with open_source_at(place) as source:
         file = OpenFile(source, _strict(decryption))
         choice = Choice(file, change)
@@ -382,7 +332,7 @@ class NewKeys:
         except KmsUnavailableError:
             raise
         except PlaintextError as error:
-            if find_plaintext_difference(place, None) is None:
+            if _find_plaintext_difference(place, None) is None:
                 return Difference("it is not encrypted")
             return Difference(str(error), of_encryption=True)
         except (KeyRetrievalError, IntegrityError) as error:
@@ -446,9 +396,8 @@ class NewKeys:
     def _compare_keys(
         self, place: Place, file: OpenFile, wanted: FileEncryptionProperties
     ) -> str | None:
-        everything = range(len(file.leaves))
-        masters = _MasterKeyCheck(self.encryption, place)
-        if fault := masters.find_difference(None, file.footer.key_metadata):
+        everything, read = range(len(file.leaves)), cache(partial(read_store, place))
+        if fault := self._compare_wrapping(None, file.footer.key_metadata, read):
             return f"its footer key is {fault}"
         has_explicit_keys = isinstance(self.encryption, FileEncryptionProperties)
         if has_explicit_keys and file.footer.footer_key != wanted.footer_key:
@@ -469,7 +418,7 @@ class NewKeys:
                 return f"column {name} is encrypted differently, or not encrypted"
             if rule is not None and rule.own:
                 given = covering_name(leaf, wanted.column_keys)
-                fault = masters.find_difference(given, own[name].metadata)
+                fault = self._compare_wrapping(given, own[name].metadata, read)
                 if has_explicit_keys and own[name].key != rule.key:
                     fault = "another one"
                 elif has_explicit_keys and given is not None:
@@ -479,36 +428,26 @@ class NewKeys:
                     return f"the key of column {name} is {fault}"
         return None
 
-
-class _MasterKeyCheck:
-    """A check that the keys of one file are under the master keys of the policy."""
-
-    def __init__(self, encryption: Encryption, place: Place) -> None:
-        self._place = place
-        self._policy = encryption.policy if isinstance(encryption, KeyedEncryption) else None
-        self._store: dict[str, str] | None = None
-
-    def find_difference(self, name: str | None, metadata: bytes | None) -> str | None:
+    def _compare_wrapping(
+        self, name: str | None, metadata: bytes | None, read: Callable[[], dict[str, str]]
+    ) -> str | None:
         """Return how the wrapping of a key differs from the policy; None if it does not.
 
         Args:
             name: Name of the column or group; None for the footer.
             metadata: Key metadata of the key.
+            read: Function that reads the external key material of the file.
         """
-        if self._policy is None:
+        if not isinstance(self.encryption, KeyedEncryption):
             return None
-        decoded = decode_metadata(metadata or b"")
-        if isinstance(decoded, KeyMaterial):
-            material = decoded
-        else:
-            self._store = read_store(self._place) if self._store is None else self._store
-            material = find_material(self._store, decoded)
-        policy = self._policy
+        policy, decoded = self.encryption.policy, decode_metadata(metadata or b"")
+        is_internal = isinstance(decoded, KeyMaterial)
+        material = decoded if isinstance(decoded, KeyMaterial) else find_material(read(), decoded)
         master = policy.footer_key if name is None else policy.key_of_column[name]
         if material.master_key_id != master:
             return f"under the master key {material.master_key_id}, not {master}"
         if material.double_wrapping != policy.double_wrapping:
             return "not in the wrapping (single or double) of the policy"
-        if isinstance(decoded, KeyMaterial) != policy.internal_key_material:
+        if is_internal != policy.internal_key_material:
             return "not in the storage (internal or external) of the policy"
         return None
