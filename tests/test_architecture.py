@@ -317,7 +317,7 @@ SUSPECT = re.compile(r"^ *(?:from|import) +(?:\.|tests\b(?!\.support[. ]))", re.
 """A line, perhaps of a string, that imports what it should not; ruff has each import on its own."""
 
 
-def imported_from_tests(path: Path) -> Iterator[str]:
+def find_test_imports(path: Path) -> Iterator[str]:
     """Yield the modules and names below `tests` that a file imports, also for type checkers."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -332,12 +332,12 @@ def imported_from_tests(path: Path) -> Iterator[str]:
 
 def test_nothing_imports_a_test_module_or_a_conftest() -> None:
     """Test modules share what is in `tests.support`."""
-    assert set(imported_from_tests(Path(__file__))) == {"tests.support.paths.ROOT"}
+    assert set(find_test_imports(Path(__file__))) == {"tests.support.paths.ROOT"}
     paths = [path for folder in ("tests", "tools") for path in (ROOT / folder).rglob("*.py")]
     assert len(paths) > 200
     for path in paths:
         if SUSPECT.search(path.read_text()):
-            names = imported_from_tests(path)
+            names = find_test_imports(path)
             others = {name for name in names if not name.startswith("tests.support.")}
             assert not others, f"{path} imports {others}"
 
@@ -353,7 +353,7 @@ def test_an_import_of_a_test_module_is_suspect(line: str) -> None:
 # --- what a fresh interpreter loads --------------------------------------------------------------
 
 
-def loaded_by(statement: str) -> set[str]:
+def loaded_modules(statement: str) -> set[str]:
     script = f"import sys; {statement}; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
@@ -375,11 +375,11 @@ HEAVY = {"pyarrow", "thriftpy2", "cryptography", "numpy", "fsspec", "pandas"}
     ],
 )
 def test_start_up_loads_none_of_the_heavy_packages(statement: str) -> None:
-    assert not loaded_by(statement) & HEAVY
+    assert not loaded_modules(statement) & HEAVY
 
 
 def test_encrypting_needs_no_pyarrow() -> None:
-    loaded = loaded_by("import modcrypt; modcrypt.encrypt_parquet; modcrypt.decrypt_parquet")
+    loaded = loaded_modules("import modcrypt; modcrypt.encrypt_parquet; modcrypt.decrypt_parquet")
     assert {"thriftpy2", "cryptography"} <= loaded
     assert not loaded & {"pyarrow", "numpy", "fsspec"}
 

@@ -37,8 +37,9 @@ from modcrypt import (
 from modcrypt.io.sinks import FdSink
 from modcrypt.io.sources import FileSource
 from tests.support import forging
-from tests.support.ags1.streams import is_stream, opened
+from tests.support.ags1.streams import is_stream, read_plaintext
 from tests.support.cases import each_case
+from tests.support.folder_contents import list_folder
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, write_plain
@@ -85,10 +86,6 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "destination"
     path.mkdir()
     return path
-
-
-def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @contextlib.contextmanager
@@ -183,7 +180,7 @@ def test_a_killed_process_leaves_no_destination(
     end(process, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     # Nobody could tidy up, but what remains is no file that a reader of *.parquet takes.
-    assert all(name.startswith(".") and name.endswith(".tmp") for name in left_in(folder))
+    assert all(name.startswith(".") and name.endswith(".tmp") for name in list_folder(folder))
     JOBS[job](sources[job], destination)
     assert destination.stat().st_size > 10_000_000
 
@@ -216,7 +213,7 @@ def test_a_keyboard_interrupt_leaves_nothing(
                 threads=threads,
                 progress=lambda _: raising(KeyboardInterrupt())(),
             )
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 # --- writing fails --------------------------------------------------------------------------------
@@ -242,7 +239,7 @@ def test_a_write_that_fails_gives_its_own_error_and_leaves_nothing(
         JOBS[job](sources[job], folder / "out.parquet", threads=threads)
     assert raised.value is error
     assert len(written) == count
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
     assert "modcrypt-writer" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -260,7 +257,7 @@ def test_a_limit_of_the_operating_system_on_file_size_gives_oserror_and_leaves_n
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @pytest.fixture
@@ -286,7 +283,7 @@ def test_a_full_disk_gives_oserror_and_leaves_nothing(
 ) -> None:
     with pytest.raises(OSError, match="No space left"):
         JOBS[job](sources[job], full_disk / "out.parquet")
-    assert left_in(full_disk) == []
+    assert list_folder(full_disk) == []
 
 
 @both_jobs
@@ -298,7 +295,7 @@ def test_a_failure_to_publish_leaves_nothing(
             patch.setattr(os, name, lambda *_: raising(OSError(5, "broken"))())
             with pytest.raises(OSError, match="broken"):
                 JOBS[job](sources[job], folder / "out.parquet")
-        assert left_in(folder) == []
+        assert list_folder(folder) == []
 
 
 class Tearing(io.RawIOBase):
@@ -353,7 +350,7 @@ def test_a_source_cut_short_while_it_is_read_leaves_nothing(
             threads=threads,
             progress=lambda _: os.truncate(source, length),
         )
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @both_jobs
@@ -372,7 +369,7 @@ def test_a_source_whose_reads_fail_gives_its_own_error_and_leaves_nothing(
     monkeypatch.setattr(FileSource, "read_into", failing)
     with pytest.raises(OSError, match="Input/output error"):
         JOBS[job](sources[job], folder / "out.parquet")
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 def test_a_flipped_byte_in_the_last_page_leaves_nothing(
@@ -385,14 +382,14 @@ def test_a_flipped_byte_in_the_last_page_leaves_nothing(
     with pytest.raises(TagMismatchError) as raised:
         decrypt(bytes(data), folder / "out.parquet")
     assert raised.value.module == last.module
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @both_jobs
 def test_a_missing_source_leaves_nothing(job: str, folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         JOBS[job](folder / "absent.parquet", folder / "out.parquet")
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -401,7 +398,7 @@ def test_a_missing_source_leaves_nothing(job: str, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def encrypted_file() -> bytes:
     source = forging.plain_file(pa.table({"a": [1, 2], "b": [3, 4]}))
-    return forging.encrypted(
+    return forging.encrypt_bytes(
         source,
         FileEncryptionProperties(
             footer_key=FOOTER_KEY,
@@ -443,7 +440,7 @@ def test_a_key_retriever_that_fails_leaves_nothing_and_its_message_is_not_repeat
             folder / "out.parquet",
             FileDecryptionProperties(key_retriever=retriever),
         )
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
     assert "secret" not in str(caught.value)
     if isinstance(caught.value, KeyNotFoundError):
         assert caught.value.column == (None if metadata == b"kf" else "b")
@@ -464,7 +461,7 @@ def test_a_missing_key_leaves_nothing(
 ) -> None:
     with pytest.raises(KeyNotFoundError):
         decrypt_parquet(encrypted_file, folder / "out.parquet", reader)
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -481,7 +478,7 @@ def test_a_wrong_key_leaves_nothing(
 ) -> None:
     with pytest.raises(TagMismatchError):
         decrypt_parquet(encrypted_file, folder / "out.parquet", reader)
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 # --- destinations ---------------------------------------------------------------------------------
@@ -527,7 +524,7 @@ def test_two_writers_to_one_destination_leave_one_whole_file(folder: Path) -> No
     destination = folder / "out.parquet"
     outcomes = in_parallel(*(lambda f=f: encrypt(f, destination) for f in files))
     assert outcomes == [None, None]
-    assert left_in(folder) == ["out.parquet"]
+    assert list_folder(folder) == ["out.parquet"]
     assert read_with_pyarrow(destination, FOOTER_KEY) in tables
 
 
@@ -539,7 +536,7 @@ def test_of_two_writers_that_may_not_overwrite_one_wins(folder: Path) -> None:
     destination = folder / "out.parquet"
     outcomes = in_parallel(*(lambda f=f: encrypt(f, destination, overwrite=False) for f in files))
     assert [type(outcome) for outcome in outcomes if outcome] == [FileExistsError]
-    assert left_in(folder) == ["out.parquet"]
+    assert list_folder(folder) == ["out.parquet"]
     winner = outcomes.index(None)
     assert read_with_pyarrow(destination, FOOTER_KEY) == tables[winner]
 
@@ -556,14 +553,14 @@ def test_an_existing_destination_is_kept_unless_it_may_be_overwritten(
     (folder / "dangling").symlink_to(folder / "nowhere")
     with pytest.raises(FileExistsError):
         JOBS[job](sources[job], folder / "dangling", overwrite=False)
-    assert left_in(folder) == ["dangling", "out.parquet"]
+    assert list_folder(folder) == ["dangling", "out.parquet"]
 
 
 @both_jobs
 def test_a_missing_folder_is_an_error(job: str, sources: dict[str, Path], folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         JOBS[job](sources[job], folder / "absent" / "out.parquet")
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @both_jobs
@@ -573,7 +570,7 @@ def test_a_folder_is_no_destination(
 ) -> None:
     with pytest.raises((IsADirectoryError, FileExistsError)):
         JOBS[job](sources[job], folder, overwrite=overwrite)
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -604,7 +601,7 @@ def test_a_failure_keeps_the_one_path_that_is_source_and_destination(
     with failing_after(monkeypatch, 3, raising(error)), pytest.raises(OSError, match="No space"):
         encrypt(path, path)
     assert path.read_bytes() == sources["encrypt"].read_bytes()
-    assert left_in(folder) == ["file.parquet"]
+    assert list_folder(folder) == ["file.parquet"]
 
 
 def test_one_file_object_cannot_be_source_and_destination() -> None:
@@ -688,7 +685,7 @@ def test_a_killed_ags1_writer_leaves_no_destination(
     (folder / "old").write_bytes(b"old")
     kill_ags1("path", folder / "old", append, threads)
     assert (folder / "old").read_bytes() == b"old"
-    left = [name for name in left_in(folder) if name != "old"]
+    left = [name for name in list_folder(folder) if name != "old"]
     assert all(name.startswith(".") and name.endswith(".tmp") for name in left)
     for name in left:  # nor would it be one under its own name
         assert not is_stream(FOOTER_KEY, (folder / name).read_bytes())
@@ -707,7 +704,7 @@ def test_a_full_disk_ends_an_ags1_stream(kind: str, threads: int, full_disk: Pat
     if kind == "path":
         with pytest.raises(OSError, match="No space left"):
             write_ags1(path, threads)
-        assert left_in(full_disk) == []
+        assert list_folder(full_disk) == []
         return
     with path.open("wb", buffering=0) as file:
         with pytest.raises(OSError, match="No space left"):
@@ -728,7 +725,7 @@ def test_a_limit_on_file_size_ends_an_ags1_stream(threads: int, folder: Path) ->
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
 
 
 @pytest.mark.parametrize("count", [0, 3])
@@ -743,7 +740,7 @@ def test_an_append_that_fails_ends_an_ags1_stream(
     ):
         write_ags1(folder / "stream", threads)
     assert raised.value is error
-    assert left_in(folder) == []
+    assert list_folder(folder) == []
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if name.startswith(("modcrypt-writer", "modcrypt-ags1"))]
 
@@ -757,8 +754,8 @@ def test_two_ags1_writers_to_one_destination_leave_one_whole_stream(folder: Path
     for number, writer in enumerate(writers):
         writer.close()
         data = (folder / "stream").read_bytes()
-        assert opened(FOOTER_KEY, data) == bytes((number,)) * 1225
-    assert left_in(folder) == ["stream"]
+        assert read_plaintext(FOOTER_KEY, data) == bytes((number,)) * 1225
+    assert list_folder(folder) == ["stream"]
 
 
 def test_of_two_ags1_writers_that_may_not_overwrite_one_wins(folder: Path) -> None:
@@ -768,7 +765,7 @@ def test_of_two_ags1_writers_that_may_not_overwrite_one_wins(folder: Path) -> No
     writers[1].close()
     with pytest.raises(FileExistsError):
         writers[0].close()
-    assert opened(FOOTER_KEY, (folder / "stream").read_bytes()) == b"\1"
-    assert left_in(folder) == ["stream"]
+    assert read_plaintext(FOOTER_KEY, (folder / "stream").read_bytes()) == b"\1"
+    assert list_folder(folder) == ["stream"]
     with pytest.raises(ValueError, match="complete"):
         _ = writers[0].encrypted_length

@@ -16,7 +16,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.errors import KmsUnavailableError
-from tests.support.failing_steps import Steps, check_failing_runs, keys_made
+from tests.support.failing_steps import Steps, check_failing_runs, record_keys
 
 ROWS = pa.table({"a": [1, 2], "b": ["x", "y"]})
 POLICIES: dict[str, mc.Policy] = {
@@ -118,7 +118,7 @@ def test_no_failed_job_carries_or_logs_a_key(
     name: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    keys = keys_made(monkeypatch)
+    keys = record_keys(monkeypatch)
     lake = Lake(tmp_path / "lake", POLICIES[policy])
     lake.fill()
     lake.steps.watch(monkeypatch)

@@ -36,7 +36,7 @@ def in_child(work: Callable[[], object]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def while_held(locks: list[Any], work: Callable[[], object]) -> None:
+def fork_while_locked(locks: list[Any], work: Callable[[], object]) -> None:
     """Fork while another thread holds locks."""
     held, over = threading.Event(), threading.Event()
 
@@ -60,12 +60,12 @@ def while_held(locks: list[Any], work: Callable[[], object]) -> None:
 @pytest.mark.parametrize("make", [threading.Lock, threading.RLock, threading.Condition])
 def test_a_lock_is_free_in_a_child(make: Callable[[], Any]) -> None:
     lock = fork_safety.fork_safe(make())
-    while_held([lock], lambda: lock.__enter__())
+    fork_while_locked([lock], lambda: lock.__enter__())
 
 
 def test_an_event_works_in_a_child() -> None:
     event: Any = fork_safety.fork_safe(threading.Event())
-    while_held([event._cond], event.set)
+    fork_while_locked([event._cond], event.set)
 
 
 def test_a_cached_property_is_found_in_a_child() -> None:
@@ -121,7 +121,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
 
     locks = [lock for lock in fork_safety._locks if type(lock) is type(threading.Lock())]
     assert len(locks) > 5
-    while_held(locks, work)
+    fork_while_locked(locks, work)
     file.close()
 
 

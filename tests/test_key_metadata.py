@@ -71,7 +71,7 @@ def test_the_bytes_of_a_key_alone() -> None:
     )
 
 
-def decoded_or_refused(data: bytes) -> StandardKeyMetadata | None:
+def check_decoding(data: bytes) -> StandardKeyMetadata | None:
     """Decode; whatever decodes must be spelt as Avro spells it."""
     try:
         metadata = StandardKeyMetadata.decode(data)
@@ -94,7 +94,7 @@ def decoded_or_refused(data: bytes) -> StandardKeyMetadata | None:
 @example(b"\x01" + b"\xff" * 9 + b"\x01")
 @example(b"\x01" + b"\xff" * 30)
 def test_any_bytes_decode_to_what_encodes_to_them_or_are_refused(data: bytes) -> None:
-    decoded_or_refused(data)
+    check_decoding(data)
 
 
 @given(KEYS, PREFIXES, LENGTHS, st.data())
@@ -104,7 +104,7 @@ def test_so_do_bytes_with_a_fault(
     encoded = avro(key, prefix, length)
     at = data.draw(st.integers(0, len(encoded) - 1))
     new = data.draw(st.binary(max_size=3))
-    decoded_or_refused(encoded[:at] + new + encoded[at + data.draw(st.integers(0, 3)) :])
+    check_decoding(encoded[:at] + new + encoded[at + data.draw(st.integers(0, 3)) :])
 
 
 def test_every_flipped_bit_decodes_to_something_else_or_is_refused() -> None:
@@ -113,7 +113,7 @@ def test_every_flipped_bit_decodes_to_something_else_or_is_refused() -> None:
     for at in range(len(encoded)):
         for bit in range(8):
             flipped = encoded[:at] + bytes((encoded[at] ^ 1 << bit,)) + encoded[at + 1 :]
-            assert decoded_or_refused(flipped) != whole
+            assert check_decoding(flipped) != whole
 
 
 KEY_ONLY = b"\x01\x20" + FOOTER
@@ -152,7 +152,7 @@ def test_what_avro_would_not_write_is_refused_and_nothing_of_it_is_shown(fault: 
 @each_case("size", range(40))
 def test_every_truncation_is_refused(size: int) -> None:
     encoded = avro(FOOTER, b"prefix of sixteen", 1 << 40)
-    assert decoded_or_refused(encoded) is not None
+    assert check_decoding(encoded) is not None
     assert size < len(encoded)
     with pytest.raises(FormatError):
         StandardKeyMetadata.decode(encoded[:size])

@@ -94,11 +94,11 @@ def measure_read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
 def encrypt_table(
     table: pa.Table, how: mc.FileEncryptionProperties = WHOLE, **options: Any
 ) -> bytes:
-    return forging.encrypted(forging.plain_file(table, **options), how)
+    return forging.encrypt_bytes(forging.plain_file(table, **options), how)
 
 
 def sealed_bytes(plain: bytes) -> bytes:
-    return forging.encrypted(plain, WHOLE)
+    return forging.encrypt_bytes(plain, WHOLE)
 
 
 def one_page(rows: int) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def long_values_behind_a_plain_page() -> bytes:
         group.columns[0].column_index_offset = group.columns[0].offset_index_offset = None
 
     edited = forging.edit_plain(plain, grow)
-    return forging.encrypted(edited[:at] + page + edited[at:], WHOLE)
+    return forging.encrypt_bytes(edited[:at] + page + edited[at:], WHOLE)
 
 
 def long_values_in_structs() -> bytes:
@@ -200,7 +200,7 @@ def page_of_zeros() -> bytes:
     table = pa.table({"a": range(40_000), "b": range(40_000)})
     options = one_page(40_000) | {"use_dictionary": False, "write_statistics": False}
     data = bytearray(encrypt_table(table, how, **options))
-    md = forging.opened(bytes(data), FOOTER_KEY).metadata.row_groups[0].columns[0].meta_data
+    md = forging.open_file(bytes(data), FOOTER_KEY).metadata.row_groups[0].columns[0].meta_data
     start, size = md.data_page_offset, md.total_compressed_size
     header, _ = decode("PageHeader", bytes(data[start : start + size]))
     blocks = 9600  # of 128 KiB of zeros: RFC 8878 3.1.1.2

@@ -123,12 +123,12 @@ def shown_policy(_: Path) -> None:
     str(modcrypt.Policy(footer_key=FOOTER_KEY.decode()))
 
 
-def printed_by_a_program(_: Path) -> None:
+def print_from_program(_: Path) -> None:
     code = "import sys; sys.stderr.write(sys.stdin.read())"
     subprocess.run([sys.executable, "-c", code], input=FOOTER_KEY, capture_output=True, check=True)
 
 
-def printed_by_a_command(_: Path) -> None:
+def print_from_command(_: Path) -> None:
     @click.command()
     def command() -> None:
         click.echo(FOOTER_KEY.hex())
@@ -142,11 +142,11 @@ def temporary(folder: Path) -> Path:
     return path
 
 
-def published_by_rename(folder: Path) -> None:
+def publish_by_rename(folder: Path) -> None:
     os.replace(temporary(folder), folder / "a")
 
 
-def published_by_link(folder: Path) -> None:
+def publish_by_link(folder: Path) -> None:
     os.link(path := temporary(folder), folder / "a")
     path.unlink()
 
@@ -155,7 +155,7 @@ def remove_temporary(folder: Path) -> None:
     temporary(folder).unlink()
 
 
-def removed_with_its_folder(folder: Path) -> None:
+def remove_with_folder(folder: Path) -> None:
     (folder / "below").mkdir()
     temporary(folder / "below")
     shutil.rmtree(folder / "below")
@@ -177,12 +177,12 @@ LEAKS: dict[str, list[Callable[[Path], object]]] = {
     "log": [log_key],
     "exception": [logged_error, made_error, chained_error, changed_error, noted_error],
     "repr": [shown_object, shown_policy],
-    "output": [printed_by_a_program, printed_by_a_command],
+    "output": [print_from_program, print_from_command],
     "temporary": [
-        published_by_rename,
-        published_by_link,
+        publish_by_rename,
+        publish_by_link,
         remove_temporary,
-        removed_with_its_folder,
+        remove_with_folder,
     ],
     "argument": [an_argument, an_argument_of_python, a_command_line],
 }

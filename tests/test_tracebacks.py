@@ -26,7 +26,7 @@ from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.tracebacks import hide_frames
 from tests.support.cases import each_case
-from tests.support.frame_watch import carried
+from tests.support.frame_watch import find_secrets
 
 MASTER = b"Qm!4vB8_zR#7pL@2"
 DEK = b"Wd%6nC1^tF*9kH&3"
@@ -46,7 +46,7 @@ def check(call: Callable[[], object], *secrets: bytes) -> BaseException:
     """Have a call fail, and search what the error carries."""
     error = failure(call)
     for secret in secrets:
-        assert carried(error, secret) == []
+        assert find_secrets(error, secret) == []
     return error
 
 
@@ -83,10 +83,10 @@ def test_the_watch_finds_what_an_error_carries() -> None:
     for name in ("held", "enclosed", "generated", "noted", "caused"):
         with pytest.raises(Exception) as caught:  # noqa: PT011
             namespace[name](MASTER)
-        assert carried(caught.value, MASTER), name
+        assert find_secrets(caught.value, MASTER), name
     with pytest.raises(ValueError) as safe:  # noqa: PT011
         namespace["safe"](MASTER)
-    assert not carried(safe.value, MASTER)
+    assert not find_secrets(safe.value, MASTER)
 
 
 def test_frames_are_dropped_and_what_the_error_says_stays() -> None:

@@ -570,7 +570,7 @@ def header_cases() -> Iterator[Json]:
 
 
 def block_length_cases() -> Iterator[Json]:
-    def declared(
+    def length_case(
         name: str, id_: str, comment: str, to: bytes, expect: str,
         faulty: list[int] | None = None, *flags: str,
     ) -> Json:  # fmt: skip
@@ -584,21 +584,23 @@ def block_length_cases() -> Iterator[Json]:
         ("least", b"\0\0\0\x80", "format"), ("greatest", b"\xff\xff\xff\x7f", "limit"),
         ("64-mib-and-1", b"\1\0\0\4", "limit"), ("big-endian", b"\0\0\0\x40", "limit"),
     ):  # fmt: skip
-        yield declared("four", id_, "not one that is read", to, word, None, "HeaderFailure")
-    yield declared("empty", "0", "not one that is read", bytes(4), "format", None, "HeaderFailure")
+        yield length_case("four", id_, "not one that is read", to, word, None, "HeaderFailure")
+    yield length_case(
+        "empty", "0", "not one that is read", bytes(4), "format", None, "HeaderFailure"
+    )
     moved = "the blocks are cut in other places"
     for other, count in ((26, 6), (63, 4), (65, 4), (MIB, 1)):
-        yield declared("four", f"{other}", moved, header(other)[4:], "tag",
+        yield length_case("four", f"{other}", moved, header(other)[4:], "tag",
                        list(range(count)))  # fmt: skip
     for name, other in (("four", 1), ("four", 32), ("four", 128), ("full", 63)):
-        yield declared(name, f"{other}", f"{moved}, and the last has no room for a tag",
+        yield length_case(name, f"{other}", f"{moved}, and the last has no room for a tag",
                        header(other)[4:], "truncation")  # fmt: skip
     for name, other in (
         ("one-short", 63), ("one-short", MIB), ("full", 65), ("full", 64 * MIB), ("empty", 1),
         ("mib-small", 64 * MIB),
     ):  # fmt: skip
-        yield declared(name, f"{other}", "the field is not authenticated, and a single block stays "
-                       "the same", header(other)[4:], "ok", None, "ByDesign")  # fmt: skip
+        yield length_case(name, f"{other}", "the field is not authenticated, and a single block "
+                          "stays the same", header(other)[4:], "ok", None, "ByDesign")  # fmt: skip
 
 
 def odd_block_cases() -> Iterator[Json]:

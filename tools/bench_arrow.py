@@ -80,13 +80,13 @@ def arrow_read(bench: Bench) -> Iterator[Row]:
     opening = mc.FileDecryptionProperties(footer_key=KEY)
     explicit = pe.create_decryption_properties(KEY)
 
-    def viewed(read: Callable[[Any], object]) -> None:
+    def read_view(read: Callable[[Any], object]) -> None:
         with mc.open_parquet(sealed, opening) as view:
             read(view)
 
     ours = partial(mc.read_table, sealed, opening)
     theirs = partial(pq.read_table, sealed, decryption_properties=explicit)
-    arrow, polars = partial(viewed, pq.read_table), partial(viewed, pl.read_parquet)
+    arrow, polars = partial(read_view, pq.read_table), partial(read_view, pl.read_parquet)
     # In pairs: who comes after another pays for the memory that it gives back.
     t = bench.time({"modcrypt": ours, "PyArrow": theirs})
     yield within("read_table; peer PyArrow, encrypted", t["modcrypt"], t["PyArrow"], 1.05)

@@ -38,12 +38,12 @@ class Counted:
         if name not in ("wrap", "unwrap", "rewrap", "wrap_many"):
             return found
 
-        def counted(*arguments: Any, **more: Any) -> Any:
+        def count_call(*arguments: Any, **more: Any) -> Any:
             with self._lock:
                 self.calls[name] += 1
             return found(*arguments, **more)
 
-        return counted
+        return count_call
 
 
 @contextmanager

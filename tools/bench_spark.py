@@ -195,7 +195,7 @@ def source(bench: Bench) -> Iterator[Row]:
     bench.spark.dataSource.register(PlainSource)
     policy = str(bench.work / "policy.toml")
 
-    def sealed(**options: Any) -> None:
+    def read_encrypted(**options: Any) -> None:
         reader = bench.spark.read.format("modcrypt").option("policy", policy)
         consume(reader.options(maxSplitBytes=table.size, **options).load(str(table.sealed)))
 
@@ -205,8 +205,8 @@ def source(bench: Bench) -> Iterator[Row]:
         consume(reader.load(str(table.plain)))
 
     t = bench.seconds({
-        "sealed": sealed, "plain": plain,
-        "one": partial(sealed, columns=ONE_COLUMN), "plain one": partial(plain, ONE_COLUMN),
+        "sealed": read_encrypted, "plain": plain,
+        "one": partial(read_encrypted, columns=ONE_COLUMN), "plain one": partial(plain, ONE_COLUMN),
     })  # fmt: skip
     rows = sum(pq.read_metadata(path).num_rows for path in table.plain.iterdir())
     name = f"{rows:,} rows x 16; peer Arrow source, plaintext"

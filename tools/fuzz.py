@@ -103,7 +103,7 @@ def bases() -> list[Base]:
         ),
         FileEncryptionProperties(footer_key=FOOTER_KEY, encryption_algorithm="AES_GCM_CTR_V1"),
     ]
-    sealed = [forging.encrypted(data, writer) for data in plain for writer in writers]
+    sealed = [forging.encrypt_bytes(data, writer) for data in plain for writer in writers]
     return [Base(True, data) for data in plain] + [Base(False, data) for data in sealed]
 
 
@@ -163,7 +163,7 @@ def alter_footer(rng: random.Random, data: bytes) -> bytes:
 def alter_behind_footer_lock(rng: random.Random, data: bytes) -> bytes:
     """Change the footer's bytes and encrypt or sign it again."""
     body, tail, magic = forging.split_tail(data)
-    file = forging.opened(data, FOOTER_KEY)
+    file = forging.open_file(data, FOOTER_KEY)
     aad = file.file_aad + forging.FOOTER_SUFFIX
     if magic == b"PAR1":
         footer = edit(rng, tail[:-28])
@@ -176,7 +176,7 @@ def alter_behind_footer_lock(rng: random.Random, data: bytes) -> bytes:
 def alter_behind_module_lock(rng: random.Random, data: bytes) -> bytes:
     """Change the plaintext of some modules without changing sizes, and encrypt them again."""
     out = bytearray(data)
-    file_aad = forging.opened(data, FOOTER_KEY).file_aad
+    file_aad = forging.open_file(data, FOOTER_KEY).file_aad
     modules = [
         span
         for span in list_modules(data, READERS[0])
@@ -211,15 +211,15 @@ def check(data: bytes) -> str:
     outcomes = []
     for writer in WRITERS:
         try:
-            sealed = forging.encrypted(data, writer)
+            sealed = forging.encrypt_bytes(data, writer)
         except ModcryptError as error:
             outcomes.append(error.word)
             continue
         outcomes.append("sealed")
-        forging.decrypted(sealed, OWN_READER)
+        forging.decrypt_bytes(sealed, OWN_READER)
     for reader in READERS:
         try:
-            forging.decrypted(data, reader)
+            forging.decrypt_bytes(data, reader)
             outcomes.append("opened")
         except ModcryptError as error:
             outcomes.append(error.word)

@@ -759,24 +759,24 @@ def prefix_cases() -> Iterator[Json]:
     spec = "PME 4.4.1"
     footer = {"type": "FOOTER"}
 
-    def given(prefix: bytes | None) -> Json:
+    def prefix_of(prefix: bytes | None) -> Json:
         return {"aad_prefix": None if prefix is None else prefix.hex()}
 
     wrong = b"table/part.11"
     yield case("prefix-stored", "prefix-stored-and-given", "the reader expects the stored prefix",
-               properties=given(PREFIX), spec=spec)  # fmt: skip
+               properties=prefix_of(PREFIX), spec=spec)  # fmt: skip
     yield case("prefix-stored", "prefix-stored-another-given", "the reader expects another one",
-               expect="aad-prefix", properties=given(wrong), spec=spec)  # fmt: skip
+               expect="aad-prefix", properties=prefix_of(wrong), spec=spec)  # fmt: skip
     yield case("prefix-not-stored", "prefix-not-stored-none-given", "the reader must supply it",
-               expect="aad-prefix", properties=given(None), spec=spec)  # fmt: skip
+               expect="aad-prefix", properties=prefix_of(None), spec=spec)  # fmt: skip
     yield case("prefix-not-stored", "prefix-not-stored-another-given", "a wrong one is supplied",
-               expect="tag", properties=given(wrong), module=footer, spec=spec)  # fmt: skip
+               expect="tag", properties=prefix_of(wrong), module=footer, spec=spec)  # fmt: skip
     yield case("prefix-not-stored-pf", "prefix-not-stored-none-given-pf", "the reader must "
-               "supply it", expect="aad-prefix", properties=given(None), spec=spec)  # fmt: skip
+               "supply it", expect="aad-prefix", properties=prefix_of(None), spec=spec)  # fmt: skip
     yield case("prefix-not-stored-pf", "prefix-not-stored-another-given-pf", "a wrong one is "
-               "supplied", expect="signature", properties=given(wrong), spec=spec)  # fmt: skip
+               "supplied", expect="signature", properties=prefix_of(wrong), spec=spec)  # fmt: skip
     yield case("gcm-ef-mixed", "prefix-given-but-not-used", "the file was written without one",
-               expect="aad-prefix", properties=given(PREFIX), spec=spec,
+               expect="aad-prefix", properties=prefix_of(PREFIX), spec=spec,
                tags=("policy",))  # fmt: skip
     data = encrypt_base("prefix-stored")
     at = data.index(PREFIX, footer_start(data))
@@ -793,7 +793,7 @@ def prefix_cases() -> Iterator[Json]:
     moved = [replace(at - 1, old, new)]
     comment = "a byte moved from the prefix to aad_file_unique: every AAD stays the same, and "
     yield case("prefix-stored", "prefix-border-moved", comment + "part.10 passes for part.1",
-               moved, "aad-prefix", properties=given(PREFIX[:-1]), spec="PME 4.4",
+               moved, "aad-prefix", properties=prefix_of(PREFIX[:-1]), spec="PME 4.4",
                tags=("policy",))  # fmt: skip
     yield case("prefix-stored", "prefix-border-moved-unchecked", comment + "a reader that expects "
                "no prefix can't tell", moved, spec="PME 4.4", tags=("unauthenticated",),

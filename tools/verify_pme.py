@@ -245,7 +245,7 @@ class _Verification:
             at = sealed.at if in_file else None
             address = (COLUMN_METADATA, r, c, None)
             md, _ = read_struct(self.open(key, address, at, len(sealed), sealed))
-        if md is None or dotted(md[3]) != path:
+        if md is None or join_path(md[3]) != path:
             raise VerifyError("format", f"row group {r}: no column metadata for {path}")
         return md
 
@@ -356,14 +356,14 @@ def encrypted_chunks(
                 if path in column_keys:
                     raise VerifyError("plaintext", f"{path} has a key but is not encrypted")
                 continue
-            if 2 in crypto and dotted(crypto[2][1]) != path:
+            if 2 in crypto and join_path(crypto[2][1]) != path:
                 raise VerifyError("format", f"{path}: crypto metadata of another column")
             if not crypto.keys() & {1, 2}:
                 raise VerifyError("format", f"{path}: an unknown kind of key")
             yield r, c, path, chunk
 
 
-def dotted(names: list[bytes]) -> str:
+def join_path(names: list[bytes]) -> str:
     """Return a column's path in one string."""
     return ".".join(name.decode() for name in names)
 

@@ -38,9 +38,16 @@ from modcrypt import (
 from modcrypt.ags1 import files, writer
 from modcrypt.keys import invocation_counter
 from tests.support.ags1.sources import KINDS, Store, source_of
-from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.ags1.streams import (
+    PLAIN,
+    PREFIX,
+    encrypt_stream,
+    frames,
+    is_stream,
+    read_plaintext,
+)
 from tests.support.cases import each_case
-from tests.support.folder_contents import left_in
+from tests.support.folder_contents import list_folder
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 
 FIFO = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
@@ -85,9 +92,9 @@ def test_every_kind_of_source_is_encrypted_and_decrypted(
     with source_of(kind, PLAIN[:size]) as named:
         length = encrypt(**named, destination=out, block_length=block_length)
     stream = out.getvalue()
-    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     assert length == len(stream) == 8 + size + 28 * max(1, -(-size // block_length))
-    with source_of(kind, sealed(FOOTER_KEY, PLAIN[:size], block_length, PREFIX)) as named:
+    with source_of(kind, encrypt_stream(FOOTER_KEY, PLAIN[:size], block_length, PREFIX)) as named:
         assert decrypt_stream(named["source"], length=length) == PLAIN[:size]
 
 
@@ -127,7 +134,7 @@ def test_paths_urls_and_file_systems(
     for where, options, read in places:
         length = encrypt(where("plain"), where("sealed"), threads=threads, **options)
         decrypt(where("sealed"), where("back"), length=length, threads=threads, **options)
-        assert opened(FOOTER_KEY, read("sealed"), PREFIX) == PLAIN
+        assert read_plaintext(FOOTER_KEY, read("sealed"), PREFIX) == PLAIN
         assert read("back") == PLAIN
         for path in (tmp_path / "sealed", tmp_path / "back"):
             path.unlink(missing_ok=True)
@@ -139,7 +146,7 @@ def test_megabytes_go_round(threads: int | None, tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(plain)
     length = encrypt(tmp_path / "plain", tmp_path / "sealed", threads=threads)
     stream = (tmp_path / "sealed").read_bytes()
-    assert opened(FOOTER_KEY, stream, PREFIX) == plain
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == plain
     assert stream[4:8] == (1 << 20).to_bytes(4, "little")
     metadata = StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX, file_length=length)
     size = decrypt_ags1(tmp_path / "sealed", tmp_path / "back", metadata, threads=threads)
@@ -151,10 +158,10 @@ def test_source_and_destination_may_be_one_path(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(PLAIN)
     length = encrypt(path, path)
-    assert opened(FOOTER_KEY, path.read_bytes(), PREFIX) == PLAIN
+    assert read_plaintext(FOOTER_KEY, path.read_bytes(), PREFIX) == PLAIN
     assert decrypt(path, path, length=length) == len(PLAIN)
     assert path.read_bytes() == PLAIN
-    assert left_in(tmp_path) == ["file"]
+    assert list_folder(tmp_path) == ["file"]
     for job in (encrypt, decrypt):
         with pytest.raises((FileExistsError, FormatError)):
             job(path, path, overwrite=False)
@@ -166,7 +173,7 @@ def test_one_file_object_cannot_be_source_and_destination(
     job: Callable[..., int], tmp_path: Path
 ) -> None:
     """It would be overwritten while it is read."""
-    content = sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    content = encrypt_stream(FOOTER_KEY, PLAIN, 100, PREFIX)
     memory, path = io.BytesIO(content), tmp_path / "file"
     path.write_bytes(content)
     with path.open("r+b") as one, path.open("r+b") as two:
@@ -204,7 +211,7 @@ def test_pipes_are_encrypted_and_decrypted(size: int, piece: int) -> None:
     out = io.BytesIO()
     with feed_pipe(PLAIN[:size], piece) as pipe:
         length = encrypt(pipe, out, block_length=7)
-    assert opened(FOOTER_KEY, out.getvalue(), PREFIX) == PLAIN[:size]
+    assert read_plaintext(FOOTER_KEY, out.getvalue(), PREFIX) == PLAIN[:size]
     for trusted in (length, UNVERIFIED):
         with feed_pipe(out.getvalue(), piece) as pipe:
             assert decrypt_stream(pipe, length=trusted) == PLAIN[:size]
@@ -229,10 +236,10 @@ def test_both_ends_may_be_pipes() -> None:
 
 @FIFO
 def test_a_named_pipe_is_read_by_its_path(tmp_path: Path) -> None:
-    path, stream = tmp_path / "fifo", sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    path, stream = tmp_path / "fifo", encrypt_stream(FOOTER_KEY, PLAIN, 100, PREFIX)
     os.mkfifo(path)
     for content, job, judge in (
-        (PLAIN, encrypt, lambda data: opened(FOOTER_KEY, data, PREFIX)),
+        (PLAIN, encrypt, lambda data: read_plaintext(FOOTER_KEY, data, PREFIX)),
         (stream, decrypt, bytes),
     ):
         thread = threading.Thread(target=path.write_bytes, args=(content,), daemon=True)
@@ -255,12 +262,12 @@ def test_a_callers_mistake_is_found_before_a_pipe_is_opened(
         with pytest.raises((ValueError, TypeError)) as caught:
             job(tmp_path / "fifo", tmp_path / "out", **mistake)
         assert not isinstance(caught.value, ModcryptError)
-    assert left_in(tmp_path) == ["fifo"]
+    assert list_folder(tmp_path) == ["fifo"]
 
 
 def test_a_device_is_read_to_its_end(tmp_path: Path) -> None:
     assert encrypt("/dev/null", tmp_path / "out") == 36
-    assert opened(FOOTER_KEY, (tmp_path / "out").read_bytes(), PREFIX) == b""
+    assert read_plaintext(FOOTER_KEY, (tmp_path / "out").read_bytes(), PREFIX) == b""
     with pytest.raises(TruncationError):
         decrypt("/dev/null", tmp_path / "out")
 
@@ -292,7 +299,7 @@ def test_short_reads_are_read_on(sizes: list[int], size: int) -> None:
     out = io.BytesIO()
     encrypt(Bits(*pieces(PLAIN[:size], sizes)), out, block_length=13)
     stream = out.getvalue()
-    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_LOT_BYTES", 1)
         assert decrypt_stream(Bits(*pieces(stream, sizes)), length=len(stream)) == PLAIN[:size]
@@ -301,11 +308,11 @@ def test_short_reads_are_read_on(sizes: list[int], size: int) -> None:
 @pytest.mark.parametrize("job", [encrypt, decrypt])
 def test_a_source_that_has_nothing_yet_is_an_error(job: Callable[..., int], tmp_path: Path) -> None:
     """It is not its end, and waiting is not for us to do."""
-    stream = sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN, 100, PREFIX)
     for answers in ([None], [stream[:8], None], [stream[:136], None]):
         with pytest.raises(BlockingIOError):
             job(Bits(*answers), tmp_path / "out")
-        assert left_in(tmp_path) == []
+        assert list_folder(tmp_path) == []
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with (
@@ -320,17 +327,17 @@ def test_a_source_that_has_nothing_yet_is_an_error(job: Callable[..., int], tmp_
 def test_a_source_whose_reads_fail_gives_its_own_error(
     job: Callable[..., int], tmp_path: Path
 ) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN, 100, PREFIX)
     error = OSError(errno.EIO, "broken")
     with pytest.raises(OSError, match="broken") as caught:
         job(Bits(stream[:8], stream[8:136], error), tmp_path / "out")
     assert caught.value is error
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
 
-STREAM = sealed(FOOTER_KEY, PLAIN[:700], 7, PREFIX)
+STREAM = encrypt_stream(FOOTER_KEY, PLAIN[:700], 7, PREFIX)
 
 
 def damage_byte(at: int) -> bytes:
@@ -374,7 +381,7 @@ def test_a_fault_leaves_nothing_and_a_file_object_gets_no_more_than_what_is_auth
     with pytest.raises(error) as caught:
         decrypt(through(data), tmp_path / "out", **options)
     assert type(caught.value) is error
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
     out = io.BytesIO()
     with pytest.raises(error):
         decrypt(through(data), out, **options)
@@ -391,7 +398,7 @@ def test_a_pipe_that_is_cut_short_or_too_long_is_noticed_wherever_lots_end(
     for data in (STREAM[:-size], STREAM + bytes(size)):
         with pytest.raises(TruncationError, match=str(len(STREAM))):
             decrypt(pipe_bytes(data), tmp_path / "out", length=len(STREAM))
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 def test_a_pipe_that_is_too_long_is_not_read_to_its_end() -> None:
@@ -433,7 +440,7 @@ def test_a_progress_callback_counts_up_and_may_end_it(threads: int, tmp_path: Pa
             with pytest.raises(KeyboardInterrupt):
                 job(tmp_path / "sealed", destination, progress=stop, threads=threads)
         assert not is_stream(FOOTER_KEY, out.getvalue(), PREFIX)
-    assert left_in(tmp_path) == ["sealed"]
+    assert list_folder(tmp_path) == ["sealed"]
 
 
 @pytest.mark.usefixtures("small_lots")
@@ -442,7 +449,7 @@ def test_a_spent_key_leaves_nothing(tmp_path: Path) -> None:
     invocation_counter(key).count = 2**32 - 10
     with pytest.raises(ModcryptError, match=r"2\*\*32"):
         encrypt(PLAIN, tmp_path / "out", key, block_length=7)
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 MISTAKES: dict[str, tuple[type[Exception], dict[str, Any]]] = {
@@ -492,7 +499,7 @@ def test_a_callers_mistake_is_found_before_any_io(
     with pytest.raises(error) as caught:
         job(tmp_path / "absent", tmp_path / "out", **options)
     assert not isinstance(caught.value, OSError | ModcryptError)
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 def test_an_existing_destination_is_replaced_only_on_request(tmp_path: Path) -> None:
@@ -546,7 +553,7 @@ def trace_peaks() -> Iterator[list[int]]:
 @each_case("size", SIZES)
 @each_case("block_length", [1, 7, 100, 1 << 20])
 def test_a_summary_adds_up_and_agrees_with_the_stream(size: int, block_length: int) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN[:size], block_length)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN[:size], block_length)
     for source in (stream, io.BytesIO(stream), pipe_bytes(stream)):
         summary = inspect_ags1(source)
         lengths = [len(frame) - 28 for frame in frames(stream)]

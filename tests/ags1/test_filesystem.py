@@ -41,7 +41,7 @@ import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
 from modcrypt.io.sources import FileSource
 from tests.support.cases import each_case
-from tests.support.frame_watch import carried
+from tests.support.frame_watch import find_secrets
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, SHORT, leaks
 from tools.verify_ags1 import read_key_metadata, verify
@@ -792,7 +792,7 @@ READS: dict[str, Callable[[str, dict[str, Any]], object]] = {
 def test_no_error_of_others_carries_the_key(fail: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011
         fail(f"ags1://{tmp_path}/missing", {"key": mc.Key(FOOTER), "length": mc.UNVERIFIED})
-    assert carried(caught.value, FOOTER) == []
+    assert find_secrets(caught.value, FOOTER) == []
 
 
 def test_with_a_function_that_can_be_imported_it_pickles(tmp_path: Path) -> None:

@@ -52,7 +52,14 @@ from modcrypt.ags1.lengths import check_length
 from modcrypt.io import buffers
 from modcrypt.io.sources import FileSource
 from tests.support.ags1.sources import KINDS, Store, source_of
-from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.ags1.streams import (
+    PLAIN,
+    PREFIX,
+    encrypt_stream,
+    frames,
+    is_stream,
+    read_plaintext,
+)
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.randomness import examples
@@ -99,7 +106,7 @@ MEBIBYTE = 1 << 20
 @functools.cache
 def large_stream(block_length: int, size: int) -> tuple[bytes, bytes]:
     plain = Random(size).randbytes(size)
-    return plain, sealed(FOOTER_KEY, plain, block_length, PREFIX)
+    return plain, encrypt_stream(FOOTER_KEY, plain, block_length, PREFIX)
 
 
 class Reading(RuleBasedStateMachine):
@@ -121,7 +128,7 @@ class Reading(RuleBasedStateMachine):
             self.plain, stream = large_stream(block_length, size)
         else:
             self.plain = PLAIN[:size]
-            stream = sealed(FOOTER_KEY, self.plain, block_length, PREFIX)
+            stream = encrypt_stream(FOOTER_KEY, self.plain, block_length, PREFIX)
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(small_thresholds(block_length, cached))
         source = self._stack.enter_context(source_of(kind, stream))
@@ -217,7 +224,7 @@ TestReading.settings = settings(max_examples=examples(80), stateful_step_count=1
 @each_case("size", [0, 1, 6, 7, 8, 13, 14, 15, 700, 701])
 @each_case("kind", KINDS)
 def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN[:size], 7, PREFIX)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN[:size], 7, PREFIX)
     with (
         source_of(kind, stream) as source,
         Ags1Reader(**source, key=FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) as opened_one,
@@ -234,7 +241,7 @@ def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
 @each_case("key", [bytes(range(size)) for size in (16, 24, 32)], ids=len)
 @each_case("prefix", [b"", PREFIX, bytes(1000)], ids=len)
 def test_keys_and_prefixes_of_any_size_and_no_others(key: bytes, prefix: bytes) -> None:
-    stream = sealed(key, PLAIN, 999, prefix)
+    stream = encrypt_stream(key, PLAIN, 999, prefix)
     metadata = StandardKeyMetadata(key=key, aad_prefix=prefix or None, file_length=len(stream))
     assert ags1.open(stream, key, aad_prefix=prefix, length=len(stream)) == PLAIN
     assert ags1.open(stream, metadata) == PLAIN
@@ -264,7 +271,8 @@ def test_megabytes_are_opened_by_several_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block_length", [1, 64 << 20])
 def test_the_limits_of_block_lengths_are_read(block_length: int) -> None:
     assert (
-        ags1.open(sealed(FOOTER_KEY, b"abc", block_length), FOOTER_KEY, length=UNVERIFIED) == b"abc"
+        ags1.open(encrypt_stream(FOOTER_KEY, b"abc", block_length), FOOTER_KEY, length=UNVERIFIED)
+        == b"abc"
     )
 
 
@@ -327,13 +335,13 @@ PROGRAMS: dict[str, tuple[Callable[[], bytes], Callable[[Any], Any]]] = {
 @each_case("block_length", [100, 10_000])
 def test_programs_read_it_as_any_file(name: str, block_length: int) -> None:
     make, read = PROGRAMS[name]
-    with new_reader(sealed(FOOTER_KEY, make(), block_length)) as file:
+    with new_reader(encrypt_stream(FOOTER_KEY, make(), block_length)) as file:
         assert (file.readable(), file.writable(), file.seekable()) == (True, False, True)
         assert read(file) == RECORDS
 
 
 def test_it_is_read_only_and_closes_once() -> None:
-    source = io.BytesIO(sealed(FOOTER_KEY, PLAIN, 100))
+    source = io.BytesIO(encrypt_stream(FOOTER_KEY, PLAIN, 100))
     file = new_reader(source)
     with pytest.raises(io.UnsupportedOperation):
         file.write(b"data")
@@ -361,7 +369,7 @@ def test_it_is_read_only_and_closes_once() -> None:
 
 @pytest.mark.parametrize("wrong", ["text", 1.5, None])
 def test_a_position_is_an_int(wrong: Any) -> None:
-    with new_reader(sealed(FOOTER_KEY, PLAIN, 100)) as file:
+    with new_reader(encrypt_stream(FOOTER_KEY, PLAIN, 100)) as file:
         for use in (file.seek, lambda at: file.read_at(at, 1), lambda n: file.read_at(0, n)):
             with pytest.raises(TypeError):
                 use(wrong)
@@ -374,9 +382,9 @@ def test_a_position_is_an_int(wrong: Any) -> None:
 
 # --- the trusted length --------------------------------------------------------------------------
 
-WHOLE = sealed(FOOTER_KEY, PLAIN[:15], 5, PREFIX)  # three whole blocks
-PARTS = sealed(FOOTER_KEY, PLAIN[:12], 5, PREFIX)  # the last one has two bytes
-EMPTY = sealed(FOOTER_KEY, b"", 5, PREFIX)
+WHOLE = encrypt_stream(FOOTER_KEY, PLAIN[:15], 5, PREFIX)  # three whole blocks
+PARTS = encrypt_stream(FOOTER_KEY, PLAIN[:12], 5, PREFIX)  # the last one has two bytes
+EMPTY = encrypt_stream(FOOTER_KEY, b"", 5, PREFIX)
 STREAMS = {"whole": WHOLE, "parts": PARTS, "empty": EMPTY}
 
 
@@ -533,7 +541,7 @@ def outcome(
 @every_way
 @each_case("name", STREAMS)
 def test_undamaged_streams_are_read_whole_by_every_way(way: Way, name: str) -> None:
-    plain = opened(FOOTER_KEY, STREAMS[name], PREFIX)
+    plain = read_plaintext(FOOTER_KEY, STREAMS[name], PREFIX)
     for length in (len(STREAMS[name]), UNVERIFIED):
         given: Given = []
         way(STREAMS[name], given, length)
@@ -549,7 +557,7 @@ def test_every_flipped_bit_is_noticed_but_for_a_block_length_that_changes_nothin
     way: Way, name: str
 ) -> None:
     stream = STREAMS[name]
-    plain = opened(FOOTER_KEY, stream, PREFIX)
+    plain = read_plaintext(FOOTER_KEY, stream, PREFIX)
     for at in range(len(stream)):
         for bit in range(8):
             flipped = stream[:at] + bytes((stream[at] ^ 1 << bit,)) + stream[at + 1 :]
@@ -581,7 +589,7 @@ def assert_of_another_block_length(
 
 @pytest.mark.parametrize("claimed", [3, 5, 6, 100, 1 << 20, 64 << 20])
 def test_a_changed_block_length_never_changes_the_plaintext_of_a_single_block(claimed: int) -> None:
-    stream = sealed(FOOTER_KEY, b"abc", 5, PREFIX)
+    stream = encrypt_stream(FOOTER_KEY, b"abc", 5, PREFIX)
     changed = stream[:4] + claimed.to_bytes(4, "little") + stream[8:]
     assert ags1.open(changed, FOOTER_KEY, aad_prefix=PREFIX, length=len(stream)) == b"abc"
 
@@ -590,7 +598,7 @@ def test_a_changed_block_length_never_changes_the_plaintext_of_a_single_block(cl
 @each_case("name", STREAMS)
 def test_every_truncation_is_noticed_with_the_trusted_length(way: Way, name: str) -> None:
     stream = STREAMS[name]
-    plain = opened(FOOTER_KEY, stream, PREFIX)
+    plain = read_plaintext(FOOTER_KEY, stream, PREFIX)
     for size in range(len(stream)):
         error, _ = outcome(way, stream[:size], len(stream), plain)
         assert isinstance(error, TruncationError)
@@ -601,7 +609,7 @@ def test_every_truncation_is_noticed_with_the_trusted_length(way: Way, name: str
 def test_without_it_only_a_cut_between_blocks_is_not(way: Way, name: str) -> None:
     """Which is why UNVERIFIED has to be said."""
     stream = STREAMS[name]
-    plain = opened(FOOTER_KEY, stream, PREFIX)
+    plain = read_plaintext(FOOTER_KEY, stream, PREFIX)
     unnoticed = set()
     for size in range(len(stream)):
         error, _ = outcome(way, stream[:size], UNVERIFIED, plain)
@@ -620,7 +628,7 @@ def test_without_it_only_a_cut_between_blocks_is_not(way: Way, name: str) -> Non
 def test_every_tail_is_noticed(way: Way, name: str, filler: bytes) -> None:
     """Java's reader ignores some of them with the trusted length, and some without."""
     stream = STREAMS[name]
-    plain = opened(FOOTER_KEY, stream, PREFIX)
+    plain = read_plaintext(FOOTER_KEY, stream, PREFIX)
     for size in range(1, 61):
         error, _ = outcome(way, stream + filler * size, len(stream), plain)
         assert isinstance(error, TruncationError)
@@ -655,7 +663,7 @@ def test_blocks_of_another_stream_are_noticed(way: Way, place: int) -> None:
     """Of another key or prefix, that is. A stream of the same ones can't be told from this."""
     for key, prefix in ((OTHER_KEY, PREFIX), (FOOTER_KEY, b"another prefix")):
         parts = frames(WHOLE)
-        parts[place] = frames(sealed(key, PLAIN[:15], 5, prefix))[place]
+        parts[place] = frames(encrypt_stream(key, PLAIN[:15], 5, prefix))[place]
         error, _ = outcome(way, WHOLE[:8] + b"".join(parts), len(WHOLE), PLAIN[:15])
         assert isinstance(error, TagMismatchError)
         assert error.module == BlockId(place)
@@ -663,7 +671,7 @@ def test_blocks_of_another_stream_are_noticed(way: Way, place: int) -> None:
 
 @every_way
 def test_an_empty_block_after_a_whole_one_must_authenticate(way: Way) -> None:
-    odd = WHOLE + frames(sealed(FOOTER_KEY, b"", 5, PREFIX))[0]  # that of index 0
+    odd = WHOLE + frames(encrypt_stream(FOOTER_KEY, b"", 5, PREFIX))[0]  # that of index 0
     error, _ = outcome(way, odd, len(odd), PLAIN[:15])
     assert isinstance(error, TagMismatchError)
     assert error.module == BlockId(3)
@@ -758,7 +766,7 @@ def test_after_an_error_other_blocks_can_be_read_and_the_cursor_stays() -> None:
 
 def test_a_source_that_shrinks_or_changes_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "stream"
-    path.write_bytes(sealed(FOOTER_KEY, PLAIN, 100))
+    path.write_bytes(encrypt_stream(FOOTER_KEY, PLAIN, 100))
     with new_reader(path) as file:
         assert file.read(100) == PLAIN[:100]
         os.truncate(path, 1000)
@@ -775,7 +783,7 @@ def test_a_source_that_shrinks_or_changes_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_damaged_block_ahead_is_an_error_only_where_it_is_read(threads: int) -> None:
     plain = PLAIN[:100]
-    stream = bytearray(sealed(FOOTER_KEY, plain, 10))
+    stream = bytearray(encrypt_stream(FOOTER_KEY, plain, 10))
     stream[8 + 4 * 38 + 20] ^= 1  # in block 4
     with small_thresholds(10), new_reader(bytes(stream), threads=threads) as file:
         assert b"".join(file.read(5) for _ in range(8)) == plain[:40]
@@ -786,7 +794,7 @@ def test_a_damaged_block_ahead_is_an_error_only_where_it_is_read(threads: int) -
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_of_several_damaged_blocks_the_first_is_named(threads: int) -> None:
-    stream = bytearray(sealed(FOOTER_KEY, PLAIN[:200], 10))
+    stream = bytearray(encrypt_stream(FOOTER_KEY, PLAIN[:200], 10))
     for block in (17, 9, 3, 12):
         stream[8 + block * 38 + 20] ^= 1
     with small_thresholds(10), new_reader(bytes(stream), threads=threads) as file:
@@ -798,7 +806,7 @@ def test_of_several_damaged_blocks_the_first_is_named(threads: int) -> None:
 
 def test_a_large_read_that_fails_gives_out_no_memory_that_was_not_filled() -> None:
     """Bytes are filled without a copy; the frames of the traceback show them."""
-    stream = bytearray(sealed(FOOTER_KEY, bytes(1 << 20), 1 << 18))
+    stream = bytearray(encrypt_stream(FOOTER_KEY, bytes(1 << 20), 1 << 18))
     stream[-20] ^= 1
     buffer = bytearray(b"\xaa" * (1 << 20))
     with new_reader(bytes(stream), threads=1) as file, pytest.raises(TagMismatchError):
@@ -823,7 +831,7 @@ def test_opening_asks_for_the_header_alone() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_blocks_side_by_side_are_one_request_and_are_not_asked_for_again(threads: int) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN[:1000], 10)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN[:1000], 10)
     store = Store(stream)
     with new_reader("any", filesystem=store, threads=threads) as file:
         store.requests.clear()
@@ -856,7 +864,7 @@ def test_a_megabyte_of_blocks_is_one_request_and_eight_are_more() -> None:
 def test_reading_on_in_small_pieces_asks_for_every_byte_once(
     piece: int, threads: int, block_length: int
 ) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN[:700], block_length)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN[:700], block_length)
     store = Store(stream)
     with (
         small_thresholds(block_length),
@@ -882,7 +890,7 @@ def test_blocks_opened_ahead_are_not_driven_out_before_they_are_read(piece: int)
 
 
 def test_blocks_opened_ahead_make_room_when_reading_goes_on_elsewhere() -> None:
-    store = Store(sealed(FOOTER_KEY, PLAIN, 100))
+    store = Store(encrypt_stream(FOOTER_KEY, PLAIN, 100))
     with (
         small_thresholds(100, cached=4),
         new_reader("any", filesystem=store, threads=2) as file,
@@ -903,7 +911,7 @@ def test_blocks_opened_ahead_make_room_when_reading_goes_on_elsewhere() -> None:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_callers_file_object_is_called_in_the_callers_thread_alone(threads: int) -> None:
     """Its cursor may matter to the caller, between two reads."""
-    file_object = Counted(sealed(FOOTER_KEY, PLAIN, 100))
+    file_object = Counted(encrypt_stream(FOOTER_KEY, PLAIN, 100))
     with small_thresholds(100), new_reader(file_object, threads=threads) as file:
         assert b"".join(iter(lambda: file.read(30), b"")) == PLAIN
         assert file.read_at(0, 5000) == PLAIN
@@ -911,7 +919,7 @@ def test_a_callers_file_object_is_called_in_the_callers_thread_alone(threads: in
 
 
 def test_two_readers_share_one_file_object() -> None:
-    both = io.BytesIO(sealed(FOOTER_KEY, PLAIN, 100))
+    both = io.BytesIO(encrypt_stream(FOOTER_KEY, PLAIN, 100))
     with small_thresholds(100), new_reader(both) as one, new_reader(both) as two:
         for at in range(0, 5000, 30):
             assert one.read(30) == two.read(30) == PLAIN[at : at + 30]
@@ -943,7 +951,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 @each_case("kind", KINDS)
 @each_case("cached", [1, 4])
 def test_many_threads_read_at_random_places(kind: str, cached: int) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN, 50, PREFIX)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN, 50, PREFIX)
     with (
         small_thresholds(50, cached),
         source_of(kind, stream) as source,
@@ -961,7 +969,7 @@ def test_many_threads_read_at_random_places(kind: str, cached: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_positional_reads_do_not_disturb_one_thread_that_reads_on(kind: str) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN, 50)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN, 50)
     with (
         small_thresholds(50),
         source_of(kind, stream) as source,
@@ -982,7 +990,7 @@ def test_positional_reads_do_not_disturb_one_thread_that_reads_on(kind: str) -> 
 @each_case("kind", ["bytes", "path", "object", "store"])
 @each_case("trial", range(5))
 def test_a_reader_closed_meanwhile_gives_data_or_a_value_error(kind: str, trial: int) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN, 50)
+    stream = encrypt_stream(FOOTER_KEY, PLAIN, 50)
     with small_thresholds(50), source_of(kind, stream) as source:
         file, started = new_reader(**source, threads=3), threading.Barrier(5)
 
@@ -1012,7 +1020,7 @@ def test_closing_while_blocks_are_opened_ahead_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, read_into = tmp_path / "stream", FileSource.read_into
-    path.write_bytes(sealed(FOOTER_KEY, PLAIN, 50))
+    path.write_bytes(encrypt_stream(FOOTER_KEY, PLAIN, 50))
     going_on = threading.Event()
 
     def slow(self: FileSource, offset: int, view: memoryview) -> None:
@@ -1047,7 +1055,7 @@ def test_a_reader_that_is_lost_while_it_opens_ahead_closes_without_a_complaint(
 ) -> None:
     """The pool's thread has the last reference to it then."""
     path, read_into = tmp_path / "stream", FileSource.read_into
-    path.write_bytes(sealed(FOOTER_KEY, PLAIN, size))
+    path.write_bytes(encrypt_stream(FOOTER_KEY, PLAIN, size))
     lost = threading.Event()
 
     def slow(self: FileSource, offset: int, view: memoryview) -> None:
@@ -1124,7 +1132,7 @@ def test_a_forked_process_reads_on_though_its_parents_threads_are_not_there(
         print(is_right, os.waitpid(child, 0)[1])
     """
     path = tmp_path / "stream"
-    path.write_bytes(sealed(FOOTER_KEY, PLAIN, 100))
+    path.write_bytes(encrypt_stream(FOOTER_KEY, PLAIN, 100))
     assert run_apart(script, path).split() == ["True", "0"]
 
 
@@ -1156,7 +1164,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
         print(any(map(any, others)))
     """
     path = tmp_path / "stream"
-    path.write_bytes(sealed(FOOTER_KEY, Random(1).randbytes(9 << 20), MEBIBYTE))
+    path.write_bytes(encrypt_stream(FOOTER_KEY, Random(1).randbytes(9 << 20), MEBIBYTE))
     assert run_apart(script, path).split() == ["interrupted", "False"]
 
 

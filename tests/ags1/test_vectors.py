@@ -190,7 +190,7 @@ def test_decrypting_releases_the_blocks_before_the_fault_at_most(
         assert summarize(out.getvalue()) == case["plaintext"]
         return
     assert released_plaintext(case).startswith(out.getvalue())
-    assert_said(case | met_first(case, error), error)
+    assert_said(case | find_earlier_fault(case, error), error)
     with pytest.raises((ModcryptError, ValueError)):
         modcrypt.decrypt_ags1(give(data), tmp_path / "out", **reading(case))
     assert not list(tmp_path.iterdir())
@@ -200,7 +200,7 @@ def pipe(data: bytes) -> IO[bytes]:
     return cast("IO[bytes]", Pipe(data))
 
 
-def met_first(case: Case, error: Exception | None) -> Case:
+def find_earlier_fault(case: Case, error: Exception | None) -> Case:
     """Say what stands in for a truncation that only the end of a pipe would tell.
 
     Blocks that moved fail before: that block which the verifier meets from front to back.
@@ -314,7 +314,9 @@ def seal_whole(plaintext: bytes, options: dict[str, Any]) -> bytes:
 SEALERS = each_case("sealer", [seal_whole, write_in_pieces, encrypt_a_pipe])
 
 
-def sealed_again(sealer: Seal, plaintext: bytes, nonces: bytes, options: dict[str, Any]) -> bytes:
+def seal_with_nonces(
+    sealer: Seal, plaintext: bytes, nonces: bytes, options: dict[str, Any]
+) -> bytes:
     """Seal with given nonces, every one of which must be used."""
     stream = io.BytesIO(nonces)
     with mock.patch("modcrypt.aead.urandom", stream.read):
@@ -332,7 +334,7 @@ def test_sealing_with_the_vectors_nonces_gives_their_bytes(name: str, sealer: Se
         "block_length": base["block_length"],
     }  # fmt: skip
     plaintext, nonces = (ags1_vectors.seeded_bytes(base[what]) for what in ("plaintext", "nonces"))
-    assert sealed_again(sealer, plaintext, nonces, options) == STREAMS[name]
+    assert seal_with_nonces(sealer, plaintext, nonces, options) == STREAMS[name]
 
 
 @each_case("name", BASES)
@@ -447,7 +449,7 @@ def test_sealing_with_the_nonces_of_java_gives_its_bytes(sealer: Seal) -> None:
         nonces = b"".join(data[at : at + 12] for at in range(8, len(data), size))
         # The block length is the default one: it is that of Java.
         options = {"key": entry_key(entry), "aad_prefix": prefix_of(entry)}
-        assert sealed_again(sealer, plaintext, nonces, options) == data, entry["file"]
+        assert seal_with_nonces(sealer, plaintext, nonces, options) == data, entry["file"]
 
 
 # What is said with the trusted length, and without one.

@@ -43,9 +43,16 @@ from modcrypt.ags1 import UNVERIFIED, blocks, seal, writer
 from modcrypt.io import buffers
 from modcrypt.io.sinks import FdSink
 from modcrypt.keys import invocation_counter
-from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.ags1.streams import (
+    PLAIN,
+    PREFIX,
+    encrypt_stream,
+    frames,
+    is_stream,
+    read_plaintext,
+)
 from tests.support.cases import each_case
-from tests.support.folder_contents import left_in
+from tests.support.folder_contents import list_folder
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.randomness import examples
 
@@ -55,8 +62,8 @@ from tests.support.randomness import examples
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 10, 11])
 def test_the_judge_opens_what_it_sealed_and_refuses_the_rest(size: int) -> None:
-    stream = sealed(FOOTER_KEY, PLAIN[:size], 5, PREFIX)
-    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    stream = encrypt_stream(FOOTER_KEY, PLAIN[:size], 5, PREFIX)
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     assert not is_stream(FOOTER_KEY, stream)
     assert not is_stream(OTHER_KEY, stream, PREFIX)
     assert not is_stream(FOOTER_KEY, stream[:-1], PREFIX)
@@ -191,7 +198,7 @@ class Writing(RuleBasedStateMachine):
         with self._stack:
             self.writer.close()
             stream = self.sunk()
-            assert opened(FOOTER_KEY, stream, self.prefix or b"") == self.plain
+            assert read_plaintext(FOOTER_KEY, stream, self.prefix or b"") == self.plain
             assert self.writer.encrypted_length == len(stream)
             assert {len(frame) - 28 for frame in frames(stream)[:-1]} <= {self.block_length}
             if self.kind == "memory":
@@ -216,7 +223,7 @@ def test_pieces_of_any_size_give_blocks_of_one_length(size: int, piece: int) -> 
             out.write(PLAIN[at : min(at + piece, size)])
     stream = sink.getvalue()
     assert stream[:8] == b"AGS1\x07\0\0\0"
-    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     assert [len(frame) - 28 for frame in frames(stream)] == (
         [7] * (size // 7) + ([size % 7] if size % 7 or not size else [])
     )
@@ -226,7 +233,7 @@ def test_pieces_of_any_size_give_blocks_of_one_length(size: int, piece: int) -> 
 @each_case("size", SIZES)
 def test_seal_gives_such_a_stream_at_once(size: int) -> None:
     stream = seal(PLAIN[:size], FOOTER_KEY, aad_prefix=PREFIX, block_length=7)
-    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
     assert len(stream) == 8 + size + 28 * max(1, -(-size // 7))
 
 
@@ -236,7 +243,7 @@ def test_an_empty_stream_is_a_header_and_an_empty_block_of_a_mebibyte() -> None:
     for stream in (sink.getvalue(), seal(b"", FOOTER_KEY, aad_prefix=PREFIX)):
         assert len(stream) == 36
         assert stream[:8] == b"AGS1\0\0\x10\0"
-        assert opened(FOOTER_KEY, stream, PREFIX) == b""
+        assert read_plaintext(FOOTER_KEY, stream, PREFIX) == b""
         assert not is_stream(FOOTER_KEY, stream, b"another prefix")
 
 
@@ -245,9 +252,9 @@ def test_an_empty_stream_is_a_header_and_an_empty_block_of_a_mebibyte() -> None:
 def test_keys_and_prefixes_of_any_size(key: bytes, prefix: bytes | None) -> None:
     metadata = StandardKeyMetadata(key=key, aad_prefix=prefix)
     stream = seal(PLAIN, key, aad_prefix=prefix, block_length=999)
-    assert opened(key, stream, prefix or b"") == PLAIN
-    assert opened(key, seal(PLAIN, metadata), prefix or b"") == PLAIN
-    assert opened(key, seal(PLAIN, Key(key), aad_prefix=prefix), prefix or b"")
+    assert read_plaintext(key, stream, prefix or b"") == PLAIN
+    assert read_plaintext(key, seal(PLAIN, metadata), prefix or b"") == PLAIN
+    assert read_plaintext(key, seal(PLAIN, Key(key), aad_prefix=prefix), prefix or b"")
 
 
 @pytest.mark.parametrize("threads", [1, 2, None])
@@ -262,8 +269,8 @@ def test_megabytes_are_sealed_by_several_threads(
         for start, end in ((0, 10), (10, 5_000_000), (5_000_000, 9_000_000), (9_000_000, None)):
             out.write(data[start:end])
     stream = sink.getvalue() if kind == "object" else (tmp_path / "stream").read_bytes()
-    assert opened(FOOTER_KEY, stream) == data
-    assert opened(FOOTER_KEY, seal(data, FOOTER_KEY)) == data
+    assert read_plaintext(FOOTER_KEY, stream) == data
+    assert read_plaintext(FOOTER_KEY, seal(data, FOOTER_KEY)) == data
 
 
 @pytest.mark.parametrize(
@@ -281,8 +288,8 @@ def test_any_contiguous_buffer_is_written_by_bytes(data: Any) -> None:
     sink = io.BytesIO()
     with new_writer(sink, block_length=5) as out:
         assert out.write(data) == memoryview(data).nbytes
-    assert opened(FOOTER_KEY, sink.getvalue()) == bytes(data)
-    assert opened(FOOTER_KEY, seal(data, FOOTER_KEY)) == bytes(data)
+    assert read_plaintext(FOOTER_KEY, sink.getvalue()) == bytes(data)
+    assert read_plaintext(FOOTER_KEY, seal(data, FOOTER_KEY)) == bytes(data)
 
 
 def test_what_is_no_buffer_is_refused_and_harms_nothing() -> None:
@@ -293,7 +300,7 @@ def test_what_is_no_buffer_is_refused_and_harms_nothing() -> None:
             with pytest.raises(TypeError):
                 out.write(wrong)
         out.write(b"after")
-    assert opened(FOOTER_KEY, sink.getvalue()) == b"before after"
+    assert read_plaintext(FOOTER_KEY, sink.getvalue()) == b"before after"
 
 
 def test_the_caller_may_reuse_the_buffer_after_write() -> None:
@@ -303,7 +310,9 @@ def test_the_caller_may_reuse_the_buffer_after_write() -> None:
             buffer[:] = bytes([n]) * 7
             out.write(buffer)
         buffer.clear()  # nothing holds on to it
-    assert opened(FOOTER_KEY, sink.getvalue()) == b"".join(bytes([n]) * 7 for n in range(10))
+    assert read_plaintext(FOOTER_KEY, sink.getvalue()) == b"".join(
+        bytes([n]) * 7 for n in range(10)
+    )
 
 
 # --- programs that write to file objects ---------------------------------------------------------
@@ -340,7 +349,7 @@ def test_programs_write_to_it_as_to_any_file(program: Callable[[Any], bytes]) ->
         expected = program(out)
         if not out.closed:
             out.close()
-    assert opened(FOOTER_KEY, sink.getvalue()) == expected
+    assert read_plaintext(FOOTER_KEY, sink.getvalue()) == expected
 
 
 RECORDS = [{"name": f"name-{n}", "number": n} for n in range(300)]
@@ -376,7 +385,7 @@ def test_libraries_write_their_formats_into_it(name: str) -> None:
     with new_writer(sink, block_length=100) as out:
         write(out)
         out.close()
-    assert read(io.BytesIO(opened(FOOTER_KEY, sink.getvalue()))) == RECORDS
+    assert read(io.BytesIO(read_plaintext(FOOTER_KEY, sink.getvalue()))) == RECORDS
 
 
 # --- no stream before its time -------------------------------------------------------------------
@@ -393,7 +402,7 @@ def test_no_state_of_a_file_object_is_a_stream_until_close(block_length: int, pi
         assert not is_stream(FOOTER_KEY, sink.data)
     assert len(sink.data) > 700 - block_length
     out.close()
-    assert opened(FOOTER_KEY, sink.data) == PLAIN[:700]
+    assert read_plaintext(FOOTER_KEY, sink.data) == PLAIN[:700]
     assert [is_stream(FOOTER_KEY, state) for state in sink.states].index(True) == (
         len(sink.states) - 1
     )
@@ -408,7 +417,7 @@ def test_no_state_is_a_stream_with_blocks_of_a_mebibyte(sizes: list[int]) -> Non
     assert [is_stream(FOOTER_KEY, state) for state in sink.states[:-1]] == (
         [False] * (len(sink.states) - 1)
     )
-    assert opened(FOOTER_KEY, sink.data) == bytes(sum(sizes))
+    assert read_plaintext(FOOTER_KEY, sink.data) == bytes(sum(sizes))
 
 
 def test_nothing_of_a_first_block_is_a_stream_however_it_is_cut() -> None:
@@ -563,10 +572,10 @@ def test_a_file_object_holds_no_stream_after(end: Callable[..., None], block_len
 @each_case("threads", [1, 2])
 def test_a_path_is_not_there_after(end: Callable[..., None], threads: int, tmp_path: Path) -> None:
     end(tmp_path / "stream", block_length=4, threads=threads)
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
     (tmp_path / "old").write_bytes(b"old")
     end(tmp_path / "old", block_length=4, threads=threads)
-    assert left_in(tmp_path) == ["old"]
+    assert list_folder(tmp_path) == ["old"]
     assert (tmp_path / "old").read_bytes() == b"old"
     assert not {"modcrypt-writer"} & {thread.name for thread in threading.enumerate()}
 
@@ -669,7 +678,7 @@ def test_closing_again_changes_nothing() -> None:
             out.close()
     del out
     assert sink.data == stream
-    assert opened(FOOTER_KEY, stream) == PLAIN[:9]
+    assert read_plaintext(FOOTER_KEY, stream) == PLAIN[:9]
 
 
 def test_after_close_the_length_is_known_and_nothing_can_be_written() -> None:
@@ -699,7 +708,7 @@ def test_the_caller_that_handles_an_error_inside_with_completes_the_stream() -> 
             raise BoomError
         except BoomError:
             out.write(b"handled")
-    assert opened(FOOTER_KEY, sink.getvalue()) == b"handled"
+    assert read_plaintext(FOOTER_KEY, sink.getvalue()) == b"handled"
 
 
 def test_a_writer_made_while_an_error_is_handled_completes_its_stream() -> None:
@@ -712,7 +721,7 @@ def test_a_writer_made_while_an_error_is_handled_completes_its_stream() -> None:
         later = new_writer(sinks[1])
         later.write(b"fallback")
         later.close()
-    assert [opened(FOOTER_KEY, sink.getvalue()) for sink in sinks] == [b"fallback"] * 2
+    assert [read_plaintext(FOOTER_KEY, sink.getvalue()) for sink in sinks] == [b"fallback"] * 2
 
 
 def test_a_with_block_that_ends_well_completes_the_stream_even_while_an_error_is_handled() -> None:
@@ -723,7 +732,7 @@ def test_a_with_block_that_ends_well_completes_the_stream_even_while_an_error_is
     except BoomError:
         with out:
             out.write(b"fallback")
-    assert opened(FOOTER_KEY, sink.getvalue()) == b"fallback"
+    assert read_plaintext(FOOTER_KEY, sink.getvalue()) == b"fallback"
 
 
 def test_a_writer_holds_on_to_no_exception_once_it_is_closed() -> None:
@@ -763,7 +772,7 @@ def test_a_path_that_cannot_be_published_is_not_there(
         with pytest.raises(OSError, match="broken"):
             out.close()
     assert_unusable(out)
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 def test_a_clean_up_that_fails_hides_no_error_and_closes_all_the_same(
@@ -785,7 +794,7 @@ def test_a_clean_up_that_fails_hides_no_error_and_closes_all_the_same(
         with pytest.raises(OSError, match="what went wrong first"):
             out.write(PLAIN)
     assert_unusable(out)
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 # --- keys, nonces and counts ---------------------------------------------------------------------
@@ -828,7 +837,7 @@ def test_an_exhausted_key_abandons_the_writer(left: int, threads: int, tmp_path:
             out.writelines(PLAIN[at : at + 20] for at in range(0, 200, 20))
         assert_unusable(out)
         assert not (isinstance(sink, Seen) and is_stream(key._value, sink.data))
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
     with pytest.raises(KeyExhaustedError):
         seal(b"data", key)
 
@@ -882,7 +891,7 @@ def test_a_callers_mistake_is_found_before_anything_is_written(
     with pytest.raises(error):
         seal(b"", **arguments)
     assert sink.data == b""
-    assert left_in(tmp_path) == []
+    assert list_folder(tmp_path) == []
 
 
 def test_other_mistakes_too(tmp_path: Path) -> None:
@@ -895,13 +904,13 @@ def test_other_mistakes_too(tmp_path: Path) -> None:
         new_writer(tmp_path / "old", overwrite=False)
     with pytest.raises(FileNotFoundError):
         new_writer(tmp_path / "absent" / "stream")
-    assert left_in(tmp_path) == ["old"]
+    assert list_folder(tmp_path) == ["old"]
 
 
 def test_the_metadatas_own_prefix_may_be_repeated() -> None:
     metadata = StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX)
     stream = seal(b"data", metadata, aad_prefix=PREFIX)
-    assert opened(FOOTER_KEY, stream, PREFIX) == b"data"
+    assert read_plaintext(FOOTER_KEY, stream, PREFIX) == b"data"
     with pytest.raises(ValueError, match="prefix"):
         seal(b"data", metadata, aad_prefix=b"")
 
@@ -910,7 +919,7 @@ def test_the_metadatas_own_prefix_may_be_repeated() -> None:
 def test_the_limits_of_block_lengths_are_written(block_length: int) -> None:
     stream = seal(b"abc", FOOTER_KEY, block_length=block_length)
     assert stream[4:8] == block_length.to_bytes(4, "little")
-    assert opened(FOOTER_KEY, stream) == b"abc"
+    assert read_plaintext(FOOTER_KEY, stream) == b"abc"
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -963,7 +972,7 @@ def test_short_blocks_are_handed_over_in_lots_of_their_sealed_size() -> None:
         out.write(PLAIN[:700])
     sizes = [len(b) - len(a) for a, b in pairwise(sink.states)]
     assert max(sizes) <= 90 + 16
-    assert opened(FOOTER_KEY, sink.data) == PLAIN[:700]
+    assert read_plaintext(FOOTER_KEY, sink.data) == PLAIN[:700]
 
 
 def test_an_error_leaves_nothing_holding_on_to_the_callers_buffer() -> None:

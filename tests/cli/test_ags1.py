@@ -24,7 +24,12 @@ from cryptography.exceptions import InvalidTag
 
 import modcrypt
 from modcrypt.cli import app
-from tests.support.ags1.standard_streams import FRAME, MIB, opened, taken_apart
+from tests.support.ags1.standard_streams import (
+    FRAME,
+    MIB,
+    decrypt_standard_stream,
+    split_key_metadata,
+)
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import import_modules
@@ -155,9 +160,9 @@ def names(folder: Path) -> set[str]:
 
 def open_by_metadata(folder: Path, name: str = "notes.key") -> bytes:
     stream = (folder / "notes.ags1").read_bytes()
-    key, prefix, length = taken_apart((folder / name).read_bytes())
+    key, prefix, length = split_key_metadata((folder / name).read_bytes())
     assert length == len(stream)
-    return opened(stream, key, prefix)
+    return decrypt_standard_stream(stream, key, prefix)
 
 
 # --- the main job, judged by others --------------------------------------------------------------
@@ -176,7 +181,7 @@ def test_what_the_program_encrypts_opens_after_the_spec(
     )
     stream = (folder / "notes.ags1").read_bytes()
     assert printed == f"{len(stream)}\n".encode()
-    assert opened(stream, key, b"\x00\xff") == NOTES[:count]
+    assert decrypt_standard_stream(stream, key, b"\x00\xff") == NOTES[:count]
 
 
 def java_files() -> Iterator[dict[str, Any]]:
@@ -236,7 +241,7 @@ def test_fresh_key_metadata_opens_the_stream(folder: Path, size: int | None) -> 
     assert check_ok(answer) == f"{NOTES_LENGTH}\n".encode()
     assert stat.S_IMODE((folder / "notes.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((folder / "notes.ags1").stat().st_mode) == 0o666
-    assert len(taken_apart((folder / "notes.key").read_bytes())[0]) == (size or 16)
+    assert len(split_key_metadata((folder / "notes.key").read_bytes())[0]) == (size or 16)
     assert open_by_metadata(folder) == NOTES
     assert names(folder) == {"notes.txt", "own.key", "notes.key", "notes.ags1"}
 
@@ -248,7 +253,8 @@ def test_each_file_gets_a_key_of_its_own(sealed_folder: Path) -> None:
         )
     )
     first, second = (
-        taken_apart((sealed_folder / name).read_bytes()) for name in ("notes.key", "other.key")
+        split_key_metadata((sealed_folder / name).read_bytes())
+        for name in ("notes.key", "other.key")
     )
     assert first[0] != second[0]
     assert first[1] != second[1]
@@ -291,7 +297,7 @@ def test_key_metadata_without_a_length_does_for_writing_and_needs_one_for_readin
 ) -> None:
     private(folder / "notes.key", b"\1\x20" + FOOTER_KEY + b"\0\0")
     printed = check_ok(run_here(folder, "encrypt", *METADATA, "notes.txt", "notes.ags1"))
-    assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
+    assert decrypt_standard_stream((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
     reading = ("cat", *METADATA, "notes.ags1")
     assert "--length" in check_failure(run_here(folder, *reading), 2, "usage")
     assert check_ok(run_here(folder, *reading, "--length", printed.decode().strip())) == NOTES
@@ -330,7 +336,7 @@ def test_damaged_key_metadata_is_3_and_not_shown(sealed_folder: Path, damage: An
         invoke(sealed_folder, "cat", *METADATA, "notes.ags1"), 3, "key-material"
     )
     assert "notes.key" in message
-    key = taken_apart(raw)[0]
+    key = split_key_metadata(raw)[0]
     assert not [s for s in (key.hex(), repr(key)[2:-1]) if s[:12] in message]
 
 
@@ -434,7 +440,7 @@ def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path
 
 def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
     check_ok(run_here(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
-    assert opened((folder / "notes.txt").read_bytes(), FOOTER_KEY) == NOTES
+    assert decrypt_standard_stream((folder / "notes.txt").read_bytes(), FOOTER_KEY) == NOTES
 
 
 # --- pipes ---------------------------------------------------------------------------------------
@@ -457,7 +463,7 @@ def test_bytes_of_the_standard_input_are_taken_as_they_are(folder: Path) -> None
     data = bytes(range(256)) + b"\r\n\x1a\0\xff\xfe"
     ascii_io = {"PYTHONIOENCODING": "ascii"}
     sent = run(folder, "encrypt", *KEY, "-", "-", input=data, env=ascii_io, fork=False)
-    assert opened(sent.stdout, FOOTER_KEY) == data
+    assert decrypt_standard_stream(sent.stdout, FOOTER_KEY) == data
 
 
 def test_of_a_file_that_is_partly_read_the_rest_is_meant(folder: Path) -> None:
@@ -465,7 +471,7 @@ def test_of_a_file_that_is_partly_read_the_rest_is_meant(folder: Path) -> None:
     with (folder / "notes.txt").open("rb", buffering=0) as file:
         file.seek(1000)
         sent = run(folder, "encrypt", *KEY, "-", "-", stdin=file)
-    assert opened(sent.stdout, FOOTER_KEY) == NOTES[1000:]
+    assert decrypt_standard_stream(sent.stdout, FOOTER_KEY) == NOTES[1000:]
 
 
 def test_a_redirected_file_is_checked_before_anything_is_given(sealed_folder: Path) -> None:
@@ -489,7 +495,7 @@ def test_fifos_and_descriptors_do_for_paths(folder: Path) -> None:
             check_ok(
                 run(folder, "encrypt", *KEY, f"/dev/fd/{fd}", "notes.ags1", pass_fds=[fd]),
             )
-    assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
+    assert decrypt_standard_stream((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
     length = ("--length", str(NOTES_LENGTH))
     shell = (
         f"cat notes.ags1 > in & cat out > back.txt & "
@@ -508,7 +514,7 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
         answer = run(folder, "encrypt", *KEY, "notes.txt", f"/dev/fd/{write}", pass_fds=[write])
         os.close(write)
         assert check_ok(answer) == b"1036\n"
-        assert opened(reader.read(), FOOTER_KEY) == NOTES[:1000]
+        assert decrypt_standard_stream(reader.read(), FOOTER_KEY) == NOTES[:1000]
 
 
 @pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
@@ -712,7 +718,7 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(sealed_folder: Path) -> Non
     assert (result["file"], result["plaintext_bytes"]) == ("notes.ags1", len(NOTES))
 
     answer = run(sealed_folder, "encrypt", *KEY, "--json", "-", "-", input=NOTES)
-    assert opened(answer.stdout, FOOTER_KEY) == NOTES
+    assert decrypt_standard_stream(answer.stdout, FOOTER_KEY) == NOTES
     result = json.loads(answer.stderr)
     assert result["encrypted_bytes"] == NOTES_LENGTH
     assert (result["source_bytes"], result["destination_bytes"]) == (None, None)
@@ -814,7 +820,7 @@ def test_kill_9_never_leaves_a_new_stream_without_its_key(folder: Path) -> None:
             published += 1
             assert open_by_metadata(folder) == NOTES
         elif "notes.key" in names(folder):  # complete, or not there
-            assert taken_apart((folder / "notes.key").read_bytes())[2] == NOTES_LENGTH
+            assert split_key_metadata((folder / "notes.key").read_bytes())[2] == NOTES_LENGTH
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -835,13 +841,13 @@ def test_kill_9_never_loses_the_key_of_what_is_replaced(folder: Path) -> None:
         stream = (folder / "notes.ags1").read_bytes()
         beside = "notes.key.new" in names(folder)
         keys = [
-            taken_apart((folder / name).read_bytes())
+            split_key_metadata((folder / name).read_bytes())
             for name in ("notes.key", *(["notes.key.new"] if beside else []))
         ]
         texts = set()
         for key, prefix, _ in keys:
             with contextlib.suppress(InvalidTag):  # it is the other stream's
-                texts.add(opened(stream, key, prefix))
+                texts.add(decrypt_standard_stream(stream, key, prefix))
         assert texts in ({b"old"}, {b"new"})
         seen.add((texts.pop(), beside))
         if code == 0:

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
 from modcrypt.cli import app
-from tests.support.ags1.standard_streams import opened, taken_apart
+from tests.support.ags1.standard_streams import decrypt_standard_stream, split_key_metadata
 from tests.support.cases import each_case
 from tests.support.cli import program
 from tests.support.cli.forked import as_process
@@ -273,9 +273,9 @@ def test_sealed_key_metadata_opens_after_its_description(clear: Path, size: str)
     kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"), validate=True)
     block = base64.b64decode(members.pop("wrappedKeyMetadata"), validate=True)
     assert not members
-    key, prefix, told = taken_apart(AESGCM(kek).decrypt(block[:12], block[12:], kek_id))
+    key, prefix, told = split_key_metadata(AESGCM(kek).decrypt(block[:12], block[12:], kek_id))
     assert (len(key), f"{told}\n") == (int(size), length)
-    assert opened((clear / "notes.ags1").read_bytes(), key, prefix) == notes
+    assert decrypt_standard_stream((clear / "notes.ags1").read_bytes(), key, prefix) == notes
 
 
 def test_a_stream_under_sealed_key_metadata_comes_back(folder: Path) -> None:

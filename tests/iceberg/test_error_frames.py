@@ -35,8 +35,8 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.keys import Secret
-from tests.support.failing_steps import Steps, check_failing_runs, keys_made
-from tests.support.frame_watch import carried
+from tests.support.failing_steps import Steps, check_failing_runs, record_keys
+from tests.support.frame_watch import find_secrets
 from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
@@ -140,7 +140,7 @@ def test_no_failed_job_carries_or_logs_a_key(
 ) -> None:  # fmt: skip
     if (name, policy) == ("mek", "single"):
         pytest.skip("no KEK is wrapped")
-    keys = keys_made(monkeypatch)
+    keys = record_keys(monkeypatch)
     lake = Lake(tmp_path / "lake", POLICIES[policy])
     lake.folder.mkdir()
     if name == "encrypt":
@@ -172,9 +172,9 @@ def test_damaged_key_metadata_beside_that_in_the_clear_gives_away_none(
         return [Secret(first.encode()), *(Secret(b"\x81\xff\xff") for _ in others)]
 
     monkeypatch.setattr("modcrypt.iceberg.write.append.encrypt_key_metadata", damage_each_file)
-    keys = keys_made(monkeypatch)
+    keys = record_keys(monkeypatch)
     lake = Lake(tmp_path, POLICIES["files"])
     lake.create().append(ROWS)
     with pytest.raises(ModcryptError) as caught:
         DAMAGED[name](lake.table())
-    assert carried(caught.value, *keys) == []
+    assert find_secrets(caught.value, *keys) == []

@@ -47,7 +47,7 @@ from modcrypt.iceberg.write.moved_deletes import move_deletes
 from modcrypt.io.sources import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
 from tests.support.cases import each_case
-from tests.support.frame_watch import carried
+from tests.support.frame_watch import find_secrets
 from tests.support.iceberg.builder import (
     Builder,
     arrow,
@@ -391,7 +391,7 @@ def test_no_error_of_a_table_carries_a_key(tmp_path: Path, name: str) -> None:
         with pytest.raises(ModcryptError) as caught:
             call()
         for secret in secrets:
-            assert carried(caught.value, secret) == []
+            assert find_secrets(caught.value, secret) == []
 
 
 VECTORS: list[dict[str, Any]] = [

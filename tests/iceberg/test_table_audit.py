@@ -18,7 +18,7 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from tests.support.iceberg.cli_runs import Run, run, told
+from tests.support.iceberg.cli_runs import Run, error_line, run
 from tests.support.iceberg.partitioned_table import BY_PART, ROWS
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
@@ -127,5 +127,5 @@ def test_commands_record_what_they_use_in_a_file(run: Run, tmp_path: Path) -> No
     for command in ("files", "verify", "tree", "prune"):
         run(command, *audit, "lake/t")
     assert set(recorded_uses()) == {("unwrap", "keyB")}
-    said = told(run("rotate", "dek", *audit, "--spark", "local[1]", "lake/t", code=2))
+    said = error_line(run("rotate", "dek", *audit, "--spark", "local[1]", "lake/t", code=2))
     assert "--audit" in said

@@ -657,13 +657,13 @@ def failing_writes(at: int, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     calls = [0]
     write = os.write
 
-    def limited(fd: int, data: Any) -> int:
+    def write_until_full(fd: int, data: Any) -> int:
         calls[0] += 1
         if calls[0] > at:
             raise OSError(28, "no space left on device")
         return write(fd, data)
 
-    patch.setattr(os, "write", limited)
+    patch.setattr(os, "write", write_until_full)
     yield calls
 
 
@@ -734,7 +734,7 @@ def test_a_file_is_synced_before_it_is_published_and_its_folder_after(
 ) -> None:
     steps: list[str] = []
 
-    def noted(name: str) -> None:
+    def record_calls(name: str) -> None:
         function = getattr(os, name)
 
         def run(*arguments: Any) -> Any:
@@ -744,7 +744,7 @@ def test_a_file_is_synced_before_it_is_published_and_its_folder_after(
         monkeypatch.setattr(os, name, run)
 
     for name in ("write", "fsync", "replace"):
-        noted(name)
+        record_calls(name)
     with open_sink(tmp_path / "new", overwrite=True) as sink:
         sink.append(DATA)
     assert steps == ["write", "fsync", "replace", "fsync"]

@@ -92,7 +92,7 @@ BLOOM: dict[str, Any] = {"bloom_filter_options": {"name": {"ndv": 7}}, "row_grou
 
 def test_encrypted_files_without_bloom_filter_lengths_are_taken() -> None:
     sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE, **BLOOM), UNIFORM)
-    file = forging.reclosed(sealed, FOOTER_KEY, without_bloom_length)
+    file = forging.change_footer(sealed, FOOTER_KEY, without_bloom_length)
     check_everything(file)
     modules = [str(span.module) for span in list_modules(file, READER)]
     again = run(mc.rekey_parquet, file, READER, OTHER)
@@ -103,7 +103,7 @@ def test_encrypted_files_without_bloom_filter_lengths_are_taken() -> None:
 def test_a_rotation_in_place_takes_bloom_filters_without_a_length(tmp_path: Path) -> None:
     sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE, **BLOOM), UNIFORM)
     path = tmp_path / "file.parquet"
-    path.write_bytes(forging.reclosed(sealed, FOOTER_KEY, without_bloom_length))
+    path.write_bytes(forging.change_footer(sealed, FOOTER_KEY, without_bloom_length))
     place = place_of(path, None)
     assert place is not None
     with open_source(path) as source:
@@ -131,7 +131,7 @@ def test_chunks_that_only_claim_a_dictionary_get_encoding_statistics(version: st
         TABLE, use_dictionary=["name"], row_group_size=40, data_page_version=version
     )
     file = check_round_trips(forging.edit_plain(plain, like_impala))
-    written = columns(forging.opened(file, FOOTER_KEY).metadata)
+    written = columns(forging.open_file(file, FOOTER_KEY).metadata)
     id_stats, name_stats = written[0].encoding_stats, written[1].encoding_stats
     assert [(s.page_type, s.encoding, s.count) for s in id_stats] == [
         (0 if version == "1.0" else 3, 0, 1)
@@ -148,7 +148,7 @@ def test_a_dictionary_that_encodings_do_not_name_gets_encoding_statistics() -> N
             md.encoding_stats, md.encodings = None, [3, 0]
 
     file = check_round_trips(forging.edit_plain(forging.plain_file(TABLE), change))
-    for md in columns(forging.opened(file, FOOTER_KEY).metadata):
+    for md in columns(forging.open_file(file, FOOTER_KEY).metadata):
         assert [s.page_type for s in md.encoding_stats] == [2, 0]
 
 
@@ -166,7 +166,7 @@ def test_statistics_that_a_file_has_are_not_removed_with_those_that_were_added()
 def test_inspect_names_encrypted_chunks_that_mislead_parquet_java() -> None:
     plain = forging.plain_file(TABLE, use_dictionary=False)
     sealed = run(mc.encrypt_parquet, plain, UNIFORM)
-    file = forging.reclosed(sealed, FOOTER_KEY, like_impala)
+    file = forging.change_footer(sealed, FOOTER_KEY, like_impala)
     (quirk,) = (q for q in mc.inspect_parquet(file, READER).quirks if "parquet-java" in q)
     assert "Impala" in quirk
     assert quirk.endswith("Columns: id, name.")
@@ -186,7 +186,7 @@ def test_a_footer_that_counts_no_rows_comes_back_and_is_encrypted_with_their_num
     file = check_round_trips(
         forging.edit_plain(forging.plain_file(TABLE, row_group_size=40), change)
     )
-    assert forging.opened(file, FOOTER_KEY).metadata.num_rows == 100
+    assert forging.open_file(file, FOOTER_KEY).metadata.num_rows == 100
     check_everything(file)
 
 
@@ -216,7 +216,7 @@ def test_an_encrypted_footer_that_counts_no_rows_is_refused() -> None:
 
     sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE), UNIFORM)
     with pytest.raises(mc.FormatError, match="but its row groups have 100"):
-        mc.read_table(forging.reclosed(sealed, FOOTER_KEY, change), READER)
+        mc.read_table(forging.change_footer(sealed, FOOTER_KEY, change), READER)
 
 
 def test_a_field_of_another_type_comes_back() -> None:

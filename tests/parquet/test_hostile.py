@@ -42,7 +42,7 @@ from modcrypt.parquet.format.compact import MAX_LIST, MAX_STRUCTS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
 from tests.support.cases import each_case
-from tests.support.forging import decrypted, encrypted, plain_file
+from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice
 from tools import fuzz
@@ -52,8 +52,10 @@ LEVELS_WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_lev
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)
 TABLE = pa.table({"a": [1, 1, 2, None], "b": ["x", "y", "x", "y"]})
 PLAIN = plain_file(TABLE, write_page_index=True, bloom_filter_options={"a": True, "b": True})
-SEALED = encrypted(PLAIN, WRITER)
-SIGNED = encrypted(PLAIN, FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True))
+SEALED = encrypt_bytes(PLAIN, WRITER)
+SIGNED = encrypt_bytes(
+    PLAIN, FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+)
 
 SMALL = 50 << 20
 """Peak of memory for a file under 1 MB, in bytes: what the interpreter's objects for a legal
@@ -110,15 +112,15 @@ def test_any_declared_footer_length_is_an_error_in_a_file_of_zeros(
     magic: bytes, length: int, size: int
 ) -> None:
     data = magic + bytes(size) + length.to_bytes(4, "little") + magic
-    check_refusal(lambda: encrypted(data, WRITER), FormatError)
-    check_refusal(lambda: decrypted(data, READER), FormatError, IntegrityError)
+    check_refusal(lambda: encrypt_bytes(data, WRITER), FormatError)
+    check_refusal(lambda: decrypt_bytes(data, READER), FormatError, IntegrityError)
 
 
 @each_case("size", range(13))
 def test_a_file_of_a_few_bytes_is_an_error(size: int) -> None:
     for data in ((b"PAR1" * 4)[:size], (b"PARE" * 4)[:size], bytes(size)):
-        check_refusal(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
-        check_refusal(lambda data=data: decrypted(data, READER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: encrypt_bytes(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: decrypt_bytes(data, READER), FormatError)  # type: ignore[misc]  # mypy sees no default
 
 
 @pytest.mark.seeded
@@ -128,8 +130,8 @@ def test_random_bytes_between_good_magics_are_an_error() -> None:
         magic = rng.choice((b"PAR1", b"PARE"))
         tail = rng.randbytes(rng.randrange(200))
         data = forging.join_tail(magic + rng.randbytes(rng.randrange(50)), tail, magic)
-        check_refusal(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
-        check_refusal(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: encrypt_bytes(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: decrypt_bytes(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
 
 
 HUGE = varint(2**63 - 1)
@@ -160,17 +162,18 @@ def test_a_hostile_footer_is_an_error_where_it_is_read_first(name: str, filler: 
     tail = FOOTERS[name] + filler
     for magic in (b"PAR1", b"PARE"):
         data = forging.join_tail(magic, tail, magic)
-        check_refusal(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
-        check_refusal(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: encrypt_bytes(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
+        check_refusal(lambda data=data: decrypt_bytes(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
 
 
 @each_case("name", FOOTERS)
 def test_a_hostile_footer_is_an_error_behind_the_lock(name: str) -> None:
     body, _, magic = forging.split_tail(SEALED)
-    file = forging.opened(SEALED, FOOTER_KEY)
+    file = forging.open_file(SEALED, FOOTER_KEY)
     module = forging.seal(FOOTER_KEY, FOOTERS[name], file.file_aad + b"\x00")
     check_refusal(
-        lambda: decrypted(forging.join_tail(body, file.crypto + module, magic), READER), FormatError
+        lambda: decrypt_bytes(forging.join_tail(body, file.crypto + module, magic), READER),
+        FormatError,
     )
 
 
@@ -233,7 +236,7 @@ def test_a_list_that_is_larger_in_memory_than_on_disk_stays_small(
     data = forging.edit_plain(PLAIN, lambda metadata: bomb(metadata, part))
     assert len(data) < 1_000_000 // part
     with bound_resources(SMALL // part), contextlib.suppress(ModcryptError):
-        encrypted(data, WRITER)
+        encrypt_bytes(data, WRITER)
 
 
 def _divide_limits(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
@@ -247,11 +250,11 @@ def test_a_signed_footer_is_not_unfolded_before_its_signature_is_checked(
 ) -> None:
     """Limits, sizes and memory are a tenth of the real ones."""
     _divide_limits(monkeypatch, 10)
-    file = forging.opened(SIGNED, FOOTER_KEY)
+    file = forging.open_file(SIGNED, FOOTER_KEY)
     bomb(file.metadata, 10)
     data = forging.join_tail(file.body, encode(file.metadata) + bytes(28), b"PAR1")
     with bound_resources(SMALL // 10), pytest.raises(IntegrityError):
-        decrypted(data, READER)
+        decrypt_bytes(data, READER)
 
 
 # --- numbers of the footer ------------------------------------------------------------------------
@@ -313,10 +316,10 @@ def test_any_number_in_a_plaintext_footer_is_refused_or_survives_both_ways(
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext_columns)
     for value in field.values(len(PLAIN)):
         data = forging.edit_plain(PLAIN, lambda md, value=value: field.set(md, value))  # type: ignore[misc]  # mypy sees no default
-        sealed = outcome(lambda data=data: encrypted(data, writer))  # type: ignore[misc]  # mypy sees no default
+        sealed = outcome(lambda data=data: encrypt_bytes(data, writer))  # type: ignore[misc]  # mypy sees no default
         if isinstance(sealed, bytes):
             # What was taken must come back: a file that can't be opened again is lost.
-            forging.read_plain_footer(decrypted(sealed, READER))
+            forging.read_plain_footer(decrypt_bytes(sealed, READER))
 
 
 @pytest.mark.parametrize("mode", ["sealed", "signed", "plaintext column"])
@@ -327,7 +330,7 @@ def test_any_number_in_a_footer_behind_the_lock_is_refused_or_gives_a_readable_f
     base = {
         "sealed": SEALED,
         "signed": SIGNED,
-        "plaintext column": encrypted(
+        "plaintext column": encrypt_bytes(
             PLAIN, FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["b"])
         ),
     }[mode]
@@ -347,10 +350,10 @@ def test_any_number_in_a_footer_behind_the_lock_is_refused_or_gives_a_readable_f
         chunk.encrypted_column_metadata = forging.seal(FOOTER_KEY, encode(metadata), aad)
 
     for value in field.values(len(base)):
-        file = forging.opened(base, FOOTER_KEY)
+        file = forging.open_file(base, FOOTER_KEY)
         change(file.metadata, value)
-        data = file.closed(FOOTER_KEY)
-        plain = outcome(lambda data=data: decrypted(data, READER))  # type: ignore[misc]  # mypy sees no default
+        data = file.seal_footer(FOOTER_KEY)
+        plain = outcome(lambda data=data: decrypt_bytes(data, READER))  # type: ignore[misc]  # mypy sees no default
         if isinstance(plain, bytes):
             forging.read_plain_footer(plain)
 
@@ -416,9 +419,10 @@ OVERLAPS = [
 
 @each_case("change", OVERLAPS, ids=lambda change: change.__name__)
 def test_places_that_overlap_are_refused(change: forging.Change) -> None:
-    check_refusal(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
+    check_refusal(lambda: encrypt_bytes(forging.edit_plain(PLAIN, change), WRITER), FormatError)
     check_refusal(
-        lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError
+        lambda: decrypt_bytes(forging.change_footer(SEALED, FOOTER_KEY, change), READER),
+        FormatError,
     )
 
 
@@ -468,9 +472,10 @@ SCHEMAS = {
 @each_case("name", SCHEMAS)
 def test_a_schema_that_does_not_fit_the_chunks_is_refused(name: str) -> None:
     change = SCHEMAS[name]
-    check_refusal(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
+    check_refusal(lambda: encrypt_bytes(forging.edit_plain(PLAIN, change), WRITER), FormatError)
     check_refusal(
-        lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError
+        lambda: decrypt_bytes(forging.change_footer(SEALED, FOOTER_KEY, change), READER),
+        FormatError,
     )
 
 
@@ -549,16 +554,16 @@ def test_a_hostile_page_in_a_plaintext_source(name: str, threads: int | None) ->
     data = with_chunk(pages, dictionary=pages[1] == 4)
     source: Any = data if threads is None else memoryview(data)  # in memory, or through a window
     if error is None:
-        assert isinstance(outcome(lambda: encrypted(source, WRITER)), bytes | FormatError)
+        assert isinstance(outcome(lambda: encrypt_bytes(source, WRITER)), bytes | FormatError)
     else:
-        check_refusal(lambda: encrypted(source, WRITER), error)
+        check_refusal(lambda: encrypt_bytes(source, WRITER), error)
 
 
 def test_a_page_header_over_the_limit_is_refused_without_reading_on() -> None:
     """17 MB of one header: the limit is 16, as in Arrow C++."""
     long = b"\x15\x00\x15\x10\x15\x10\x2c\x18" + varint(17 << 20) + bytes((17 << 20) + 40)
     with pytest.raises(FormatError):
-        encrypted(memoryview(with_chunk(long)), WRITER)  # type: ignore[arg-type]  # any buffer will do
+        encrypt_bytes(memoryview(with_chunk(long)), WRITER)  # type: ignore[arg-type]  # any buffer will do
 
 
 @pytest.mark.parametrize(
@@ -569,7 +574,7 @@ def test_level_lengths_that_pass_the_page_are_refused_where_levels_are_apart(
     definition: int, repetition: int
 ) -> None:
     page = page_header(3, 8, **v2_header(definition, repetition)) + bytes(8)
-    check_refusal(lambda: encrypted(with_chunk(page), LEVELS_WRITER), FormatError)
+    check_refusal(lambda: encrypt_bytes(with_chunk(page), LEVELS_WRITER), FormatError)
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31 - 32])
@@ -587,7 +592,7 @@ def test_a_page_whose_module_passes_two_gibibytes_is_refused_before_it_is_loaded
     data[: 4 + len(header)] = b"PAR1" + header
     data[-len(closing) :] = closing
     with bound_resources(), pytest.raises(LimitError):
-        encrypted(data, WRITER)  # type: ignore[arg-type]  # any buffer will do
+        encrypt_bytes(data, WRITER)  # type: ignore[arg-type]  # any buffer will do
 
 
 # --- sealed modules of a hostile key holder -------------------------------------------------------
@@ -598,7 +603,7 @@ def sealed_chunk(
     codec: int = 1,
 ) -> bytes:  # fmt: skip
     """Return an encrypted file whose only chunk holds these (type, page ordinal, plaintext)."""
-    file = forging.opened(encrypted(with_chunk(GOOD), WRITER), FOOTER_KEY)
+    file = forging.open_file(encrypt_bytes(with_chunk(GOOD), WRITER), FOOTER_KEY)
     pages = b"".join(
         forging.seal(FOOTER_KEY, plain, file.file_aad + forging.module_suffix(kind, 0, 0, page))
         for kind, page, plain in modules
@@ -607,7 +612,7 @@ def sealed_chunk(
     md.data_page_offset, md.total_compressed_size, md.codec = 4, len(pages + raw), codec
     md.dictionary_page_offset = 4 if dictionary else None
     file.body = b"PARE" + pages + raw
-    return file.closed(FOOTER_KEY)
+    return file.seal_footer(FOOTER_KEY)
 
 
 HEADER, BODY, DICTIONARY_HEADER, DICTIONARY_BODY = 4, 2, 5, 3
@@ -616,7 +621,7 @@ OPEN = page_header(0, 40, 8, **V1)
 
 def test_the_sealed_chunk_of_these_tests_is_taken_when_it_is_honest() -> None:
     data = sealed_chunk((HEADER, 0, OPEN), (BODY, 0, bytes(8)))
-    plain = forging.read_plain_footer(decrypted(data, READER))
+    plain = forging.read_plain_footer(decrypt_bytes(data, READER))
     assert plain.row_groups[0].columns[0].meta_data.total_compressed_size == len(GOOD)
 
 
@@ -690,8 +695,8 @@ SEALED_CHUNKS: dict[str, tuple[bytes, tuple[type[ModcryptError], ...]]] = {
 @each_case("name", SEALED_CHUNKS)
 def test_hostile_pages_behind_the_lock_are_refused(name: str) -> None:
     data, errors = SEALED_CHUNKS[name]
-    check_refusal(lambda: decrypted(data, READER), *errors)
-    error = outcome(lambda: decrypted(memoryview(data), READER))  # type: ignore[arg-type]  # any buffer will do
+    check_refusal(lambda: decrypt_bytes(data, READER), *errors)
+    error = outcome(lambda: decrypt_bytes(memoryview(data), READER))  # type: ignore[arg-type]  # any buffer will do
     assert isinstance(error, errors)
 
 
@@ -707,16 +712,18 @@ def test_level_lengths_that_pass_the_page_are_refused_behind_the_lock(
     header = page_header(3, 40, 8, **v2_header(definition, repetition, is_compressed=compressed))
     sealed = sealed_chunk((HEADER, 0, header))
     start = len(forging.split_tail(sealed)[0])
-    file = forging.opened(sealed, FOOTER_KEY)
+    file = forging.open_file(sealed, FOOTER_KEY)
     file.body += b"\xee" * 40
     file.metadata.row_groups[0].columns[0].meta_data.total_compressed_size += 40
     assert len(file.body) == start + 40
-    check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, TagMismatchError)
+    check_refusal(
+        lambda: decrypt_bytes(file.seal_footer(FOOTER_KEY), READER), FormatError, TagMismatchError
+    )
 
 
 def with_module(part: str, plain: bytes) -> bytes:
     """Put another plaintext into an index or bloom filter module of column a, sealed rightly."""
-    file = forging.opened(SEALED, FOOTER_KEY)
+    file = forging.open_file(SEALED, FOOTER_KEY)
     chunk = file.metadata.row_groups[0].columns[0]
     kind = {"column_index": 6, "offset_index": 7, "bloom": 8}[part]
     module = forging.seal(FOOTER_KEY, plain, file.file_aad + forging.module_suffix(kind, 0, 0))
@@ -730,7 +737,7 @@ def with_module(part: str, plain: bytes) -> bytes:
         setattr(chunk, f"{part}_offset", place)
         setattr(chunk, f"{part}_length", len(module))
     file.body += module
-    return file.closed(FOOTER_KEY)
+    return file.seal_footer(FOOTER_KEY)
 
 
 def locations(count: int, offset: int = 4) -> bytes:
@@ -767,12 +774,12 @@ MODULES = {
 
 
 def test_the_honest_twin_of_the_hostile_modules_is_taken() -> None:
-    assert isinstance(decrypted(with_module("bloom", bloom_header(32)), READER), bytes)
+    assert isinstance(decrypt_bytes(with_module("bloom", bloom_header(32)), READER), bytes)
 
 
 @each_case("name", MODULES)
 def test_hostile_indexes_and_bloom_filters_behind_the_lock_are_refused(name: str) -> None:
-    check_refusal(lambda: decrypted(MODULES[name], READER), FormatError)
+    check_refusal(lambda: decrypt_bytes(MODULES[name], READER), FormatError)
 
 
 @each_case("length", [None, 0, 1, 3, 4, 31, 32, 63])
@@ -781,40 +788,42 @@ def test_a_bloom_filter_s_own_length_field_is_not_believed(
     length: int | None, declared: int
 ) -> None:
     """Without bloom_filter_length (older writers) the length fields are all there is."""
-    file = forging.opened(SEALED, FOOTER_KEY)
+    file = forging.open_file(SEALED, FOOTER_KEY)
     md = file.metadata.row_groups[0].columns[0].meta_data
     md.bloom_filter_offset, md.bloom_filter_length = len(file.body), length
     file.body += declared.to_bytes(4, "little") + bytes(64)
-    check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, IntegrityError)
+    check_refusal(
+        lambda: decrypt_bytes(file.seal_footer(FOOTER_KEY), READER), FormatError, IntegrityError
+    )
 
 
 @each_case("size", range(36))
 def test_sealed_column_metadata_cut_to_any_length_is_refused(size: int) -> None:
-    file = forging.opened(SIGNED, FOOTER_KEY)
+    file = forging.open_file(SIGNED, FOOTER_KEY)
     chunk = file.metadata.row_groups[0].columns[0]
     cut = chunk.encrypted_column_metadata[:size]
     for stored in (cut, max(size - 4, 0).to_bytes(4, "little") + cut[4:]):
         chunk.encrypted_column_metadata = stored
-        check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), IntegrityError)
+        check_refusal(lambda: decrypt_bytes(file.seal_footer(FOOTER_KEY), READER), IntegrityError)
 
 
 @each_case("name", FOOTERS)
 def test_hostile_column_metadata_behind_the_lock_is_refused(name: str) -> None:
-    file = forging.opened(SIGNED, FOOTER_KEY)
+    file = forging.open_file(SIGNED, FOOTER_KEY)
     module = forging.seal(FOOTER_KEY, FOOTERS[name], file.file_aad + forging.module_suffix(1, 0, 0))
     file.metadata.row_groups[0].columns[0].encrypted_column_metadata = module
-    check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError)
+    check_refusal(lambda: decrypt_bytes(file.seal_footer(FOOTER_KEY), READER), FormatError)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 65_536, 65_537, 900_000])
 def test_any_length_of_file_unique_is_taken_or_refused(size: int) -> None:
     """The spec names no length; 64 KiB is modcrypt's limit, and no AAD at all is refused."""
     unique = os.urandom(size)
-    file = forging.opened(SEALED, FOOTER_KEY)
+    file = forging.open_file(SEALED, FOOTER_KEY)
     crypto, _ = decode("FileCryptoMetaData", file.crypto)
     crypto.encryption_algorithm.AES_GCM_V1.aad_file_unique = unique
     file.crypto, file.file_aad = encode(crypto), unique
-    error = check_refusal(lambda: decrypted(file.closed(FOOTER_KEY), READER))
+    error = check_refusal(lambda: decrypt_bytes(file.seal_footer(FOOTER_KEY), READER))
     assert isinstance(error, LimitError) == (size > 65_536)
 
 
@@ -831,7 +840,7 @@ def test_an_index_or_bloom_filter_that_could_not_be_opened_again_is_not_sealed(
     start = getattr(owner, f"{field}_offset")
     end = start + getattr(owner, f"{field}_length")
     data = PLAIN[:start] + bytes((junk,)) * (end - start) + PLAIN[end:]
-    check_refusal(lambda: encrypted(data, WRITER), FormatError)
+    check_refusal(lambda: encrypt_bytes(data, WRITER), FormatError)
 
 
 @pytest.mark.parametrize("columns", [[], ["b"]])
@@ -847,19 +856,19 @@ def test_bytes_after_an_index_are_not_copied(columns: list[str]) -> None:
 
     data = forging.edit_plain(PLAIN[:end] + b"more" + PLAIN[end:], lengthen)
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=columns)
-    error = check_refusal(lambda: encrypted(data, writer), FormatError)
+    error = check_refusal(lambda: encrypt_bytes(data, writer), FormatError)
     assert "4 extra bytes after its end" in str(error)
 
 
 def test_an_uncompressed_page_of_two_sizes_is_not_sealed() -> None:
     """Its header would say after sealing that the opened page has another size."""
     data = with_chunk(page_header(0, 8, 9, **V1) + bytes(8), codec=0)
-    check_refusal(lambda: encrypted(data, WRITER), FormatError)
+    check_refusal(lambda: encrypt_bytes(data, WRITER), FormatError)
 
 
 def test_a_checksum_is_held_against_the_page_in_both_directions() -> None:
     good = with_chunk(page_header(0, 8, crc=_to_signed(zlib.crc32(bytes(8))), **V1) + bytes(8))
-    assert decrypted(encrypted(good, WRITER), READER)[: 4 + 8] == good[: 4 + 8]
+    assert decrypt_bytes(encrypt_bytes(good, WRITER), READER)[: 4 + 8] == good[: 4 + 8]
 
 
 def _to_signed(value: int) -> int:
@@ -920,7 +929,7 @@ def test_a_spliced_encrypted_file_gives_a_result_or_a_modcrypt_error(
 def test_a_spliced_footer_behind_the_lock_gives_a_result_or_a_modcrypt_error(
     base: bytes, splices: list[tuple[int, int, bytes]]
 ) -> None:
-    file = forging.opened(base, FOOTER_KEY)
+    file = forging.open_file(base, FOOTER_KEY)
     body, tail, magic = forging.split_tail(base)
     aad = file.file_aad + forging.FOOTER_SUFFIX
     if magic == b"PAR1":
@@ -1036,10 +1045,14 @@ def hostile_change(rng: random.Random, size: int) -> forging.Change:
 @pytest.mark.parametrize("mode", ["sealed", "plaintext column", "signed"])
 def test_hostile_places_of_indexes_and_bloom_filters_cost_little(mode: str, tmp_path: Path) -> None:
     writer = {"sealed": WRITER, "plaintext column": WITH_PLAINTEXT, "signed": SIGNED_PLAINTEXT}
-    base, path, rng = encrypted(PLAIN, writer[mode]), tmp_path / "t.parquet", dice(f"places {mode}")
+    base, path, rng = (
+        encrypt_bytes(PLAIN, writer[mode]),
+        tmp_path / "t.parquet",
+        dice(f"places {mode}"),
+    )
     for _ in range(20):
         change = hostile_change(rng, len(base))
-        with_hole(forging.reclosed(base, FOOTER_KEY, change))(path)
+        with_hole(forging.change_footer(base, FOOTER_KEY, change))(path)
         refusals = set()
         for name, use in USES.items():
             with bound_resources():
@@ -1067,12 +1080,12 @@ def test_hostile_places_in_a_plaintext_file_cost_little(tmp_path: Path) -> None:
 
 @each_case("part", PARTS)
 def test_lengths_over_the_limit_are_refused_before_they_are_read(part: str, tmp_path: Path) -> None:
-    base, path = encrypted(PLAIN, WITH_PLAINTEXT), tmp_path / "t.parquet"
+    base, path = encrypt_bytes(PLAIN, WITH_PLAINTEXT), tmp_path / "t.parquet"
 
     def change(md: ThriftStruct) -> None:
         set_place(md, part, len(base), PARTS[part] + 4096)
 
-    with_hole(forging.reclosed(base, FOOTER_KEY, change))(path)
+    with_hole(forging.change_footer(base, FOOTER_KEY, change))(path)
     for name in ("read", "view", "decrypt", "rekey", "share"):
         with bound_resources(), pytest.raises(LimitError, match="at most"):
             USES[name](path)

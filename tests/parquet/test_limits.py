@@ -27,7 +27,7 @@ from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
 from tests.support.cases import each_case
-from tests.support.forging import decrypted, encrypted, plain_file
+from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow
@@ -77,7 +77,7 @@ def test_as_many_pages_as_ordinals_go_both_ways(all_pages: bytes, tmp_path: Path
     path = tmp_path / "encrypted.parquet"
     encrypt_parquet(all_pages, path, WRITER)
     assert read_with_pyarrow(path, FOOTER_KEY).column("a").to_pylist() == [7] * INT16_VALUES
-    assert decrypted(path.read_bytes(), READER) == all_pages
+    assert decrypt_bytes(path.read_bytes(), READER) == all_pages
     pages = [span.module.page for span in list_modules(path, READER) if span.module.page]
     assert max(pages) == INT16_VALUES - 1
 
@@ -128,19 +128,19 @@ def test_a_plaintext_column_may_have_more_pages(tmp_path: Path) -> None:
     """Nothing of it is sealed, so nothing of it needs an ordinal."""
     data = many_pages(INT16_VALUES + 1, counted=True)
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["a"])
-    assert decrypted(encrypted(data, writer), READER) == data
+    assert decrypt_bytes(encrypt_bytes(data, writer), READER) == data
 
 
 def test_a_sealed_page_with_an_ordinal_too_many_is_refused(all_pages: bytes) -> None:
     """A 32769th page behind the lock: no AAD can number it."""
-    sealed = encrypted(all_pages, WRITER)
-    file = forging.opened(sealed, FOOTER_KEY)
+    sealed = encrypt_bytes(all_pages, WRITER)
+    file = forging.open_file(sealed, FOOTER_KEY)
     last = list_modules(sealed, READER)[-3:-1]
     file.body += sealed[last[0].start : last[1].end]
     md = file.metadata.row_groups[0].columns[0].meta_data
     md.total_compressed_size += last[1].end - last[0].start
     with pytest.raises(LimitError, match="at most 32768 data pages"):
-        decrypted(file.closed(FOOTER_KEY), READER)
+        decrypt_bytes(file.seal_footer(FOOTER_KEY), READER)
 
 
 # --- row groups and columns -----------------------------------------------------------------------
@@ -201,7 +201,7 @@ def many_columns(count: int) -> bytes:
     return forging.join_tail(b"PAR1" + page * count, encode(metadata), b"PAR1")
 
 
-def opened_by_pyarrow(path: Path) -> pq.ParquetFile:
+def open_with_pyarrow(path: Path) -> pq.ParquetFile:
     properties = pe.create_decryption_properties(footer_key=FOOTER_KEY)
     return pq.ParquetFile(path, decryption_properties=properties)
 
@@ -211,10 +211,10 @@ def test_as_many_row_groups_as_arrow_reads_go_both_ways(tmp_path: Path) -> None:
     path = tmp_path / "encrypted.parquet"
     data = many_row_groups(INT16_VALUES - 1)
     encrypt_parquet(data, path, WRITER)
-    with opened_by_pyarrow(path) as file:
+    with open_with_pyarrow(path) as file:
         assert file.metadata.num_row_groups == INT16_VALUES - 1
         assert file.read_row_group(INT16_VALUES - 2).to_pydict() == {"a": [7]}
-    assert decrypted(path.read_bytes(), READER) == data
+    assert decrypt_bytes(path.read_bytes(), READER) == data
 
 
 @pytest.mark.parametrize("count", [INT16_VALUES, INT16_VALUES + 1])
@@ -230,9 +230,9 @@ def test_as_many_columns_as_ordinals_go_both_ways(tmp_path: Path) -> None:
     path, last = tmp_path / "encrypted.parquet", f"c{INT16_VALUES - 1}"
     data = many_columns(INT16_VALUES)
     encrypt_parquet(data, path, WRITER)
-    with opened_by_pyarrow(path) as file:
+    with open_with_pyarrow(path) as file:
         assert file.read(columns=[last]).to_pydict() == {last: [7]}
-    assert decrypted(path.read_bytes(), READER) == data
+    assert decrypt_bytes(path.read_bytes(), READER) == data
 
 
 def test_one_column_more_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_key_that_runs_out_in_the_middle_leaves_nothing(
         )
     counter = invocation_counter(worn_key)
     counter.count = 0
-    encrypted(data, writer)
+    encrypt_bytes(data, writer)
     needed = worn_key.invocations
     destination = tmp_path / "out.parquet"
     for left in range(needed):
@@ -289,7 +289,7 @@ def test_a_key_that_runs_out_in_the_middle_leaves_nothing(
 def test_every_module_is_counted_and_nothing_else(worn_key: Key) -> None:
     """SP 800-38D 8.3 limits invocations of a key: in GCM mode there is one for each module."""
     data = plain_file(pa.table({"a": [1, 2], "b": ["x", "y"]}), write_page_index=True)
-    sealed = encrypted(data, FileEncryptionProperties(footer_key=worn_key))
+    sealed = encrypt_bytes(data, FileEncryptionProperties(footer_key=worn_key))
     spans = list_modules(sealed, FileDecryptionProperties(footer_key=worn_key))
     assert spans[-1].module.type is ModuleType.FOOTER
     assert worn_key.invocations == len(spans)
@@ -301,9 +301,9 @@ def test_a_worn_key_still_opens(worn_key: Key) -> None:
     for plaintext_footer in (False, True):
         writer = FileEncryptionProperties(footer_key=worn_key, plaintext_footer=plaintext_footer)
         invocation_counter(worn_key).count = 0
-        sealed = encrypted(data, writer)
+        sealed = encrypt_bytes(data, writer)
         invocation_counter(worn_key).count = INVOCATION_LIMIT
-        assert decrypted(sealed, reader) == data
+        assert decrypt_bytes(sealed, reader) == data
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from modcrypt import (
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
 from tests.support.file_kinds import BOTH, CASES, CRC, KEYED_READER, PF, READER, TABLE, Case
-from tests.support.forging import decrypted, encrypted, plain_file
+from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.shared_vectors import shared_vectors
@@ -54,7 +54,7 @@ class Flipper:
         self.data, self.reader = data, reader
         self.folder = folder / "out"
         self.folder.mkdir()
-        self.untouched = decrypted(data, reader)
+        self.untouched = decrypt_bytes(data, reader)
 
     def try_bytes(self, data: bytes) -> ModcryptError | bytes:
         """Return the plaintext of the altered file, or the error."""
@@ -90,7 +90,7 @@ def _crypto_span(data: bytes) -> range:
 def _plaintext_spans(data: bytes, column: int) -> list[range]:
     """Return the pages, indexes and bloom filters of a column that is left in plaintext."""
     spans = []
-    for row_group in forging.opened(data, FOOTER_KEY).metadata.row_groups:
+    for row_group in forging.open_file(data, FOOTER_KEY).metadata.row_groups:
         chunk = row_group.columns[column]
         md = chunk.meta_data
         start = md.dictionary_page_offset or md.data_page_offset
@@ -332,7 +332,7 @@ def test_column_metadata_is_guarded_by_its_own_seal_when_the_signature_is_not_ch
         footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, check_footer_integrity=False
     )
     flipper = Flipper(data, unchecked, tmp_path)
-    for r, row_group in enumerate(forging.opened(data, FOOTER_KEY).metadata.row_groups):
+    for r, row_group in enumerate(forging.open_file(data, FOOTER_KEY).metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
             sealed = chunk.encrypted_column_metadata
             start = data.index(sealed)
@@ -415,7 +415,7 @@ def _forge_pages(data: bytes, reader: FileDecryptionProperties, flips: int) -> b
 
 def _uniform(**options: Any) -> bytes:
     source = plain_file(TABLE, store_schema=False, **options)
-    return encrypted(source, FileEncryptionProperties(footer_key=FOOTER_KEY))
+    return encrypt_bytes(source, FileEncryptionProperties(footer_key=FOOTER_KEY))
 
 
 ACCEPTS_BOTH = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=BOTH)
@@ -430,7 +430,7 @@ def test_a_file_relabelled_as_ctr_is_refused_by_default(
     if forge:
         data = _forge_pages(data, READER, 0)
     with pytest.raises(UnsupportedFormatError, match=r'algorithms=\["AES_GCM_CTR_V1"\]'):
-        decrypted(_relabel(data), READER)
+        decrypt_bytes(_relabel(data), READER)
 
 
 @pytest.mark.parametrize(
@@ -450,14 +450,14 @@ def test_relabelling_is_noticed_where_ctr_is_accepted_by_page_sizes_or_checksums
     if forge:
         data = _forge_pages(data, READER, 0)
     with pytest.raises(error):
-        decrypted(_relabel(data), ACCEPTS_BOTH)
+        decrypt_bytes(_relabel(data), ACCEPTS_BOTH)
 
 
 def test_a_relabelled_compressed_page_is_unseen_where_ctr_is_accepted_and_comes_out_as_noise() -> (
     None
 ):
     data = _uniform(compression="snappy")
-    noise, true = decrypted(_relabel(data), ACCEPTS_BOTH), decrypted(data, READER)
+    noise, true = decrypt_bytes(_relabel(data), ACCEPTS_BOTH), decrypt_bytes(data, READER)
     (wrong,), (page,) = _first_page_bodies(noise, 1), _first_page_bodies(true, 1)
     assert len(wrong) == len(page) + 16
     assert page not in wrong
@@ -466,8 +466,8 @@ def test_a_relabelled_compressed_page_is_unseen_where_ctr_is_accepted_and_comes_
 def test_a_forged_compressed_page_without_checksum_is_unseen_where_ctr_is_accepted() -> None:
     """Why AES_GCM_CTR_V1 must be accepted by name: the attacker's bit flips come out."""
     data = _uniform(compression="snappy")
-    forged = decrypted(_relabel(_forge_pages(data, READER, 0x40)), ACCEPTS_BOTH)
-    (page,) = _first_page_bodies(decrypted(data, READER), 1)
+    forged = decrypt_bytes(_relabel(_forge_pages(data, READER, 0x40)), ACCEPTS_BOTH)
+    (page,) = _first_page_bodies(decrypt_bytes(data, READER), 1)
     assert bytes(byte ^ 0x40 for byte in page) in forged
 
 
@@ -487,12 +487,12 @@ def test_page_headers_stay_sealed_in_a_relabelled_file() -> None:
     flipped = bytearray(_relabel(data))
     flipped[header.start + 20] ^= 1
     with pytest.raises(TagMismatchError) as raised:
-        decrypted(bytes(flipped), ACCEPTS_BOTH)
+        decrypt_bytes(bytes(flipped), ACCEPTS_BOTH)
     assert raised.value.module == header.module
 
 
 def test_relabelling_a_signed_footer_breaks_its_signature() -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
     )
     body, tail, magic = forging.split_tail(data)
@@ -502,13 +502,13 @@ def test_relabelling_a_signed_footer_breaks_its_signature() -> None:
     metadata.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_CTR_V1=ctr)
     relabelled = forging.join_tail(body, encode(metadata) + tail[-28:], magic)
     with pytest.raises(FooterSignatureError):
-        decrypted(relabelled, ACCEPTS_BOTH)
+        decrypt_bytes(relabelled, ACCEPTS_BOTH)
 
 
 # --- the border between AAD prefix and file-unique ------------------------------------------------
 
 
-def _border_moved(data: bytes, count: int) -> bytes:
+def _move_border(data: bytes, count: int) -> bytes:
     """Move the prefix's last bytes to the front of the file-unique: no AAD changes by that."""
 
     def change(crypto: ThriftStruct) -> None:
@@ -521,20 +521,22 @@ def _border_moved(data: bytes, count: int) -> bytes:
 
 def test_a_prefix_whose_border_was_moved_is_refused_when_a_prefix_is_expected() -> None:
     source = plain_file(TABLE)
-    data = encrypted(source, FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.10"))
-    moved = _border_moved(data, 1)
+    data = encrypt_bytes(
+        source, FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.10")
+    )
+    moved = _move_border(data, 1)
     expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
     with pytest.raises(AadPrefixError, match="9 bytes, not 8"):
-        decrypted(moved, expecting)
+        decrypt_bytes(moved, expecting)
     # The AADs are the same, so only the length gives it away: whoever names 9 accepts it.
     lax = FileDecryptionProperties(
         footer_key=FOOTER_KEY, aad_prefix=b"part.1", aad_file_unique_size=9
     )
-    assert decrypted(moved, lax) == decrypted(data, READER)
+    assert decrypt_bytes(moved, lax) == decrypt_bytes(data, READER)
 
 
 def test_a_file_passed_off_under_a_prefix_that_it_does_not_store_is_refused() -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, aad_prefix=b"part.10", store_aad_prefix=False
@@ -547,11 +549,11 @@ def test_a_file_passed_off_under_a_prefix_that_it_does_not_store_is_refused() ->
 
     expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
     with pytest.raises(AadPrefixError):
-        decrypted(forging.edit_crypto(data, change), expecting)
+        decrypt_bytes(forging.edit_crypto(data, change), expecting)
 
 
 def test_a_stored_prefix_that_was_replaced_is_refused_with_and_without_an_expectation() -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
     )
 
@@ -560,13 +562,13 @@ def test_a_stored_prefix_that_was_replaced_is_refused_with_and_without_an_expect
 
     renamed = forging.edit_crypto(data, change)
     with pytest.raises(TagMismatchError):
-        decrypted(renamed, READER)
+        decrypt_bytes(renamed, READER)
     expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.2")
     with pytest.raises(TagMismatchError):
-        decrypted(renamed, expecting)
+        decrypt_bytes(renamed, expecting)
     expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
     with pytest.raises(AadPrefixError):
-        decrypted(renamed, expecting)
+        decrypt_bytes(renamed, expecting)
 
 
 # --- signature stripped ---------------------------------------------------------------------------
@@ -579,7 +581,7 @@ def test_a_footer_whose_signature_was_stripped_is_no_encrypted_file(
 ) -> None:
     """PyArrow's CryptoFactory and Polars read such a file as plaintext."""
     names = ["c"] if mixed else ["a", "b", "c"]
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, plaintext_columns=names, plaintext_footer=True
@@ -593,12 +595,12 @@ def test_a_footer_whose_signature_was_stripped_is_no_encrypted_file(
     assert pq.ParquetFile(io.BytesIO(stripped)).read(["c"]).num_rows == TABLE.num_rows
     reader = FileDecryptionProperties(footer_key=FOOTER_KEY, check_footer_integrity=check)
     with pytest.raises(PlaintextError):
-        decrypted(stripped, reader)
+        decrypt_bytes(stripped, reader)
 
 
 def test_a_plaintext_twin_in_the_file_s_place_is_refused() -> None:
     with pytest.raises(PlaintextError):
-        decrypted(plain_file(TABLE), READER)
+        decrypt_bytes(plain_file(TABLE), READER)
 
 
 # --- what a holder of the footer key alone can do -------------------------------------------------
@@ -606,7 +608,7 @@ def test_a_plaintext_twin_in_the_file_s_place_is_refused() -> None:
 
 def _encrypt_with_keys(**properties: Any) -> bytes:
     """Write two row groups whose column b has a key that the attacker lacks."""
-    return encrypted(
+    return encrypt_bytes(
         plain_file(TABLE, row_group_size=2, store_schema=False),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, **properties
@@ -620,8 +622,8 @@ MODES = pytest.mark.parametrize("mode", [{}, PF], ids=["ef", "pf"])
 @MODES
 def test_reordered_row_groups_are_refused(mode: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match="reordered"):
-        decrypted(
-            forging.reclosed(
+        decrypt_bytes(
+            forging.change_footer(
                 _encrypt_with_keys(**mode), FOOTER_KEY, lambda md: md.row_groups.reverse()
             ),
             KEYED_READER,
@@ -636,7 +638,9 @@ def test_reordered_and_renumbered_row_groups_are_refused(mode: dict[str, Any]) -
             row_group.ordinal = position
 
     with pytest.raises(TagMismatchError):
-        decrypted(forging.reclosed(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER)
+        decrypt_bytes(
+            forging.change_footer(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER
+        )
 
 
 @MODES
@@ -650,7 +654,9 @@ def test_dropping_any_but_the_last_row_group_is_refused(
             metadata.row_groups[0].ordinal = 0
 
     with pytest.raises((FormatError, TagMismatchError)):
-        decrypted(forging.reclosed(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER)
+        decrypt_bytes(
+            forging.change_footer(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER
+        )
 
 
 @MODES
@@ -660,8 +666,8 @@ def test_dropping_the_last_row_group_is_unseen(mode: dict[str, Any]) -> None:
     def change(metadata: ThriftStruct) -> None:
         metadata.num_rows -= metadata.row_groups.pop().num_rows
 
-    shorter = decrypted(
-        forging.reclosed(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER
+    shorter = decrypt_bytes(
+        forging.change_footer(_encrypt_with_keys(**mode), FOOTER_KEY, change), KEYED_READER
     )
     assert pq.read_table(io.BytesIO(shorter)) == TABLE.slice(0, 2)
 
@@ -672,7 +678,7 @@ def test_a_row_group_ordinal_unlike_its_position_is_refused(ordinal: int) -> Non
         metadata.row_groups[0].ordinal = ordinal
 
     with pytest.raises(FormatError, match="ordinal"):
-        decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
+        decrypt_bytes(forging.change_footer(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
 
 
 def test_a_column_that_takes_another_s_place_is_refused() -> None:
@@ -693,9 +699,13 @@ def test_a_column_that_takes_another_s_place_is_refused() -> None:
 
     for change in (exchange_schema, exchange_chunks):
         with pytest.raises(FormatError):
-            decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
+            decrypt_bytes(
+                forging.change_footer(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER
+            )
     with pytest.raises(TagMismatchError):
-        decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, exchange_both), KEYED_READER)
+        decrypt_bytes(
+            forging.change_footer(_encrypt_with_keys(), FOOTER_KEY, exchange_both), KEYED_READER
+        )
 
 
 def test_a_chunk_of_one_row_group_repeated_in_another_is_refused() -> None:
@@ -704,12 +714,12 @@ def test_a_chunk_of_one_row_group_repeated_in_another_is_refused() -> None:
         second.columns[1] = first.columns[1]
 
     with pytest.raises((FormatError, TagMismatchError)):
-        decrypted(forging.reclosed(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
+        decrypt_bytes(forging.change_footer(_encrypt_with_keys(), FOOTER_KEY, change), KEYED_READER)
 
 
 def _true_metadata(data: bytes, row_group: int, column: int) -> ThriftStruct:
     """Return a chunk's ColumnMetaData as its sealed twin has it."""
-    file = forging.opened(data, FOOTER_KEY)
+    file = forging.open_file(data, FOOTER_KEY)
     chunk = file.metadata.row_groups[row_group].columns[column]
     aad = file.file_aad + forging.module_suffix(1, row_group, column)
     raw = forging.open_module(COLUMN_KEY, chunk.encrypted_column_metadata, aad)
@@ -730,7 +740,7 @@ def test_column_metadata_that_should_be_sealed_and_is_not_is_refused(
         chunk.encrypted_column_metadata = None
 
     with pytest.raises((FormatError, IntegrityError)):
-        decrypted(forging.reclosed(data, FOOTER_KEY, change), KEYED_READER)
+        decrypt_bytes(forging.change_footer(data, FOOTER_KEY, change), KEYED_READER)
 
 
 @MODES
@@ -738,20 +748,20 @@ def test_a_plaintext_column_is_refused_where_the_reader_has_a_key_for_it(
     mode: dict[str, Any],
 ) -> None:
     """The footer-key holder puts plaintext pages of its own in a sealed column's place."""
-    forged = encrypted(
+    forged = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["b"], **mode),
     )
     with pytest.raises(PlaintextError):
-        decrypted(forged, KEYED_READER)
+        decrypt_bytes(forged, KEYED_READER)
 
 
 def test_a_column_sealed_with_another_key_is_refused() -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": OTHER_KEY}),
     )
     with pytest.raises(TagMismatchError) as raised:
-        decrypted(data, KEYED_READER)
+        decrypt_bytes(data, KEYED_READER)
     assert isinstance(raised.value.module, ModuleId)
     assert raised.value.module.path == "b"

@@ -104,7 +104,7 @@ def test_readers_of_the_encrypted_file_do_not_find_its_old_extension() -> None:
     data = forging.plain_file(TABLE)
     plain = forging.edit_plain(data, lambda metadata: set_extension(metadata, b"offsets"))
     file = run(mc.encrypt_parquet, plain, UNIFORM)
-    note = extension(forging.opened(file, FOOTER_KEY).metadata)
+    note = extension(forging.open_file(file, FOOTER_KEY).metadata)
     assert note is not None
     assert note.startswith(b"offsets")
     assert not note.endswith(b"offsets")
@@ -117,12 +117,12 @@ def test_readers_of_the_encrypted_file_do_not_find_its_old_extension() -> None:
 def test_an_extension_that_looks_like_a_note_is_only_an_extension(tail: str) -> None:
     data = forging.plain_file(TABLE)
     file = run(mc.encrypt_parquet, data, UNIFORM)
-    note = extension(forging.opened(file, FOOTER_KEY).metadata)
+    note = extension(forging.open_file(file, FOOTER_KEY).metadata)
     assert note is not None
     if tail == "of an extension":
         nested = forging.edit_plain(data, lambda metadata: set_extension(metadata, b"theirs"))
         file = run(mc.encrypt_parquet, nested, UNIFORM)
-        note = extension(forging.opened(file, FOOTER_KEY).metadata)
+        note = extension(forging.open_file(file, FOOTER_KEY).metadata)
     plain = forging.edit_plain(data, lambda metadata: set_extension(metadata, note))
     assert decrypt_file(run(mc.encrypt_parquet, plain, UNIFORM)) == plain
 
@@ -133,7 +133,7 @@ def test_an_extension_that_looks_like_a_note_is_only_an_extension(tail: str) -> 
 def test_with_column_keys_the_footer_loses_them_and_sealed_modules_keep_theirs() -> None:
     file = run(mc.encrypt_parquet, source()[0], mc.FileEncryptionProperties(**NAME_APART))
     assert structs_in(file) == set()
-    metadata = forging.opened(file, FOOTER_KEY).metadata
+    metadata = forging.open_file(file, FOOTER_KEY).metadata
     assert structs_in(encode(metadata)) == set()
     assert structs_in(decrypt_file(file, BOTH_KEYS)) == OF_CHUNKS
     assert mc.read_table(file, BOTH_KEYS).equals(TABLE)
@@ -266,13 +266,13 @@ def test_crypto_structs_of_the_source_do_not_reach_a_copy() -> None:
             key = chunk.crypto_metadata.ENCRYPTION_WITH_FOOTER_KEY
             mark(key, structs)
 
-    file = forging.reclosed(
+    file = forging.change_footer(
         run(mc.encrypt_parquet, forging.plain_file(TABLE), UNIFORM), FOOTER_KEY, change
     )
     assert structs == {"EncryptionWithFooterKey"}
     copy = run(mc.rekey_parquet, file, READER, UNIFORM)
     (text,) = (marker(name) for name in structs)
-    assert text not in encode(forging.opened(copy, FOOTER_KEY).metadata)
+    assert text not in encode(forging.open_file(copy, FOOTER_KEY).metadata)
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

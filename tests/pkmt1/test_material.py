@@ -499,14 +499,14 @@ def materials(entry: dict[str, Any], folder: Path) -> Iterator[tuple[bytes, byte
     """Return key metadata and data key of the footer and of each column."""
     enc = entry["enc"]
 
-    def given_as(metadata: dict[str, str]) -> bytes:
+    def metadata_bytes(metadata: dict[str, str]) -> bytes:
         return metadata["utf8"].encode() if "utf8" in metadata else bytes.fromhex(metadata["hex"])
 
     if enc["footer_key_metadata"]:
-        yield given_as(enc["footer_key_metadata"]), bytes.fromhex(enc["footer_key"])
+        yield metadata_bytes(enc["footer_key_metadata"]), bytes.fromhex(enc["footer_key"])
     for column in (enc["columns"] or {}).values():
         if column.get("key_metadata") and column["key"]:
-            yield given_as(column["key_metadata"]), bytes.fromhex(column["key"])
+            yield metadata_bytes(column["key_metadata"]), bytes.fromhex(column["key"])
 
 
 @pytest.mark.parametrize("writer", ["parquet-java", "pyarrow"])

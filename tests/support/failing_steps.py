@@ -15,7 +15,7 @@ import pytest
 
 from modcrypt import Key
 from modcrypt.kms import client
-from tests.support.frame_watch import carried
+from tests.support.frame_watch import find_secrets
 from tests.support.secret_watch import spellings
 
 CALLS = ("open", "write", "preadv", "fsync", "link", "rename", "replace", "unlink", "mkdir")
@@ -64,7 +64,7 @@ class Steps:
         return was_met, error
 
 
-def keys_made(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+def record_keys(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
     """Return a set to which every key is added that modcrypt holds from now on."""
     found: set[bytes] = set()
     real = Key.__init__
@@ -91,7 +91,7 @@ def check_failing_runs(
         job: The job, which works in a folder.
         steps: The steps of the job, already watched.
         folder: The folder, put back after each run.
-        keys: What `keys_made` returned.
+        keys: What `record_keys` returned.
         caplog: pytest's fixture.
         numbers: The steps that fail, one in each run; ends with the first the job does not have.
     """
@@ -107,7 +107,7 @@ def check_failing_runs(
             break
         if error is not None:
             failures += 1
-            assert carried(error, *keys) == [], f"step {step}: {error!r}"
+            assert find_secrets(error, *keys) == [], f"step {step}: {error!r}"
         logged = caplog.text.encode()
         assert not any(form in logged for key in keys for form in spellings(key))
         caplog.clear()

@@ -11,7 +11,7 @@ from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
 )
-from tests.support.forging import encrypted, plain_file
+from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
 BOTH = ("AES_GCM_V1", "AES_GCM_CTR_V1")
@@ -41,7 +41,7 @@ class Case:
     def write(self, columns: str = "abc") -> bytes:
         """Return an encrypted file with some of the columns."""
         blooms = {"bloom_filter_options": dict.fromkeys(columns, True)}
-        return encrypted(
+        return encrypt_bytes(
             plain_file(TABLE.select(list(columns)), **(RICH | blooms), **self.options),
             FileEncryptionProperties(footer_key=FOOTER_KEY, **self.properties),
         )

@@ -17,7 +17,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def left_in(folder: Path) -> list[str]:
+def list_folder(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 

@@ -37,13 +37,13 @@ def plain_file(table: pa.Table, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def encrypted(source: bytes, properties: FileEncryptionProperties) -> bytes:
+def encrypt_bytes(source: bytes, properties: FileEncryptionProperties) -> bytes:
     out = io.BytesIO()
     encrypt_parquet(source, out, properties)
     return out.getvalue()
 
 
-def decrypted(source: bytes, properties: FileDecryptionProperties) -> bytes:
+def decrypt_bytes(source: bytes, properties: FileDecryptionProperties) -> bytes:
     out = io.BytesIO()
     decrypt_parquet(source, out, properties)
     return out.getvalue()
@@ -104,7 +104,7 @@ class Opened:
     file_aad: bytes
     magic: bytes
 
-    def closed(self, key: bytes) -> bytes:
+    def seal_footer(self, key: bytes) -> bytes:
         """Seal or sign the footer again."""
         footer, aad = encode(self.metadata), self.file_aad + FOOTER_SUFFIX
         if self.magic == b"PARE":
@@ -112,7 +112,7 @@ class Opened:
         return join_tail(self.body, footer + sign(key, footer, aad), self.magic)
 
 
-def opened(data: bytes, key: bytes, aad_prefix: bytes = b"") -> Opened:
+def open_file(data: bytes, key: bytes, aad_prefix: bytes = b"") -> Opened:
     body, tail, magic = split_tail(data)
     if magic == b"PAR1":
         metadata, _ = decode("FileMetaData", tail)
@@ -131,11 +131,11 @@ def _file_aad(union: ThriftStruct, supplied: bytes) -> bytes:
     return prefix + unique
 
 
-def reclosed(data: bytes, key: bytes, change: Change) -> bytes:
+def change_footer(data: bytes, key: bytes, change: Change) -> bytes:
     """Change the footer of an encrypted file as a holder of the footer key can."""
-    file = opened(data, key)
+    file = open_file(data, key)
     change(file.metadata)
-    return file.closed(key)
+    return file.seal_footer(key)
 
 
 def edit_crypto(data: bytes, change: Change) -> bytes:

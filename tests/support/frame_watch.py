@@ -24,10 +24,10 @@ OURS = str(ROOT / "tests")
 MAX_DEPTH = 12
 
 
-def carried(error: BaseException, *secrets: bytes) -> list[str]:
+def find_secrets(error: BaseException, *secrets: bytes) -> list[str]:
     """Name the places in which an error carries a secret."""
     forms = {form for secret in secrets for form in spellings(secret)}
-    found = list(_Search().reached(error))
+    found = list(_Search().walk(error))
     everything = b"\n".join({data for _, data in found})
     forms = {form for form in forms if form in everything}
     return [where for where, data in found if any(form in data for form in forms)]
@@ -40,7 +40,7 @@ class _Search:
         self._seen: dict[int, object] = {}  # objects are kept, or another could have their id
         self._errors: list[BaseException] = []
 
-    def reached(self, error: BaseException) -> Iterator[tuple[str, bytes]]:
+    def walk(self, error: BaseException) -> Iterator[tuple[str, bytes]]:
         self._errors.append(error)
         for current in self._errors:  # which grows meanwhile
             if not self._is_new(current):

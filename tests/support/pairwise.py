@@ -37,11 +37,11 @@ def pairwise(**axes: Sequence[Any]) -> list[Case]:
 def _usefulness(
     axis: int, chosen: Mapping[int, int], open_pairs: set[tuple[int, int, int, int]]
 ) -> Callable[[int], int]:
-    def newly_met(value: int) -> int:
+    def count_new_pairs(value: int) -> int:
         pairs = ((axis, value, other, at) for other, at in chosen.items())
         return sum(p in open_pairs or (*p[2:], *p[:2]) in open_pairs for p in pairs)
 
-    return newly_met
+    return count_new_pairs
 
 
 def case_name(case: Case) -> str:

@@ -226,7 +226,7 @@ class Watch:
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
             seen.add(id(error))
-            self.search("exception", where, shown(error))
+            self.search("exception", where, format_error(error))
             error = error.__cause__ or error.__context__
 
     def search_file(self, where: str, read: Callable[[int], bytes]) -> None:
@@ -253,7 +253,7 @@ class Watch:
             self._found = before
 
 
-def shown(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the text of an exception with its notes and attributes."""
     lines = [type(error).__name__]
     for way in (str, repr):
@@ -290,39 +290,39 @@ def _replace(cls: Any, method: str, by: Callable[..., Any]) -> None:
 
 
 def _watch_errors(watch: Watch) -> None:
-    def made(self: modcrypt.ModcryptError, *args: object) -> None:
+    def init_and_search(self: modcrypt.ModcryptError, *args: object) -> None:
         super(modcrypt.ModcryptError, self).__init__(*args)
-        watch.search("exception", f"a {type(self).__name__}", shown(self))
+        watch.search("exception", f"a {type(self).__name__}", format_error(self))
 
-    _replace(modcrypt.ModcryptError, "__init__", made)
+    _replace(modcrypt.ModcryptError, "__init__", init_and_search)
     leave = pytest.RaisesExc.__exit__
 
     @functools.wraps(leave)
-    def caught(self: Any, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    def exit_and_search(self: Any, kind: Any, error: BaseException | None, trace: Any) -> bool:
         __tracebackhide__ = True
         if isinstance(error, modcrypt.ModcryptError | ValueError | TypeError | OSError):
             watch.search_error(error, f"a {type(error).__name__} that pytest.raises caught")
         return leave(self, kind, error, trace)
 
-    _replace(pytest.RaisesExc, "__exit__", caught)
+    _replace(pytest.RaisesExc, "__exit__", exit_and_search)
 
 
 def _watch_reprs(watch: Watch) -> None:
     for cls in SHOWING:
         if "__repr__" in vars(cls):
-            _replace(cls, "__repr__", _searched(watch, cls))
+            _replace(cls, "__repr__", _wrap_repr(watch, cls))
 
 
-def _searched(watch: Watch, cls: type) -> Callable[[object], str]:
+def _wrap_repr(watch: Watch, cls: type) -> Callable[[object], str]:
     original: Callable[[object], str] = vars(cls)["__repr__"]
 
     @functools.wraps(original)
-    def shows(self: object) -> str:
+    def repr_and_search(self: object) -> str:
         text = original(self)
         watch.search("repr", f"the repr of a {cls.__name__}", text)
         return text
 
-    return shows
+    return repr_and_search
 
 
 def _watch_programs(watch: Watch) -> None:
@@ -332,14 +332,14 @@ def _watch_programs(watch: Watch) -> None:
         original = cls.__init__
 
         @functools.wraps(original)
-        def made(self: Any, *args: Any, **options: Any) -> None:
+        def init_and_search(self: Any, *args: Any, **options: Any) -> None:
             original(self, *args, **options)
             for name in names:
                 data = getattr(self, name, None)
                 if isinstance(data, str | bytes):
                     watch.search("output", f"{name} of a program", data)
 
-        _replace(cls, "__init__", made)
+        _replace(cls, "__init__", init_and_search)
 
     after(subprocess.CompletedProcess, "stdout", "stderr")
     after(click.testing.Result, "stdout_bytes", "stderr_bytes")

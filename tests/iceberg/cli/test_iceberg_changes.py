@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 import modcrypt
 from modcrypt.cli.iceberg.iceberg_group import iceberg
 from tests.support.cases import each_case
-from tests.support.iceberg.cli_runs import Run, lines, run, told
+from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 
@@ -127,7 +127,7 @@ def test_keks_are_kept_in_a_store_that_is_made_with_the_table(
     assert kinds == {"KEK": "key store", "manifest list": "table"}
     lost = run("scan", *SAMPLE, "lake/orders", code=3)
     assert lost.stderr.startswith("modcrypt: error: no-key: ")
-    told(run("scan", *SAMPLE, "--key-store", "none.json", "lake/orders", code=2))
+    error_line(run("scan", *SAMPLE, "--key-store", "none.json", "lake/orders", code=2))
 
 
 @each_case(
@@ -148,14 +148,14 @@ def test_keks_are_kept_in_a_store_that_is_made_with_the_table(
 def test_a_table_that_can_not_be_made_leaves_nothing(
     run: Run, orders: Path, tmp_path: Path, arguments: tuple[str, ...], part: str
 ) -> None:
-    assert part in told(run("create", *KEY_A, "--like", orders, *arguments, "orders", code=2))
+    assert part in error_line(run("create", *KEY_A, "--like", orders, *arguments, "orders", code=2))
     assert not (tmp_path / "orders").exists()
     assert not (tmp_path / "f").exists()
 
 
 def test_a_table_that_is_there_is_not_created_again(run: Run, orders: Path) -> None:
     run("create", *KEY_A, "--like", orders, "lake/orders")
-    assert "already has a table" in told(
+    assert "already has a table" in error_line(
         run("create", *KEY_A, "--like", orders, "lake/orders", code=2)
     )
 
@@ -164,13 +164,13 @@ def test_rows_that_do_not_fit_are_not_appended(run: Run, orders: Path, tmp_path:
     run("create", *KEY_A, "--like", orders, "lake/orders")
     before = everything(tmp_path / "lake")
     pq.write_table(pa.table({"id": ["text"], "else": [1]}), tmp_path / "other.parquet")
-    told(run("append", *SAMPLE, "lake/orders", "other.parquet", code=2))
-    line = told(run("append", *SAMPLE, "lake/orders", "no.parquet", code=2))
+    error_line(run("append", *SAMPLE, "lake/orders", "other.parquet", code=2))
+    line = error_line(run("append", *SAMPLE, "lake/orders", "no.parquet", code=2))
     assert "no.parquet: No such file" in line
     (tmp_path / "text").write_text("no Parquet")
-    told(run("append", *SAMPLE, "lake/orders", "text", code=1))
-    told(run("append", *SAMPLE, "lake/orders", orders, "other.parquet", code=1))
-    told(run("create", *KEY_A, "--like", "text", "lake/text", code=1))
+    error_line(run("append", *SAMPLE, "lake/orders", "text", code=1))
+    error_line(run("append", *SAMPLE, "lake/orders", orders, "other.parquet", code=1))
+    error_line(run("create", *KEY_A, "--like", "text", "lake/text", code=1))
     assert everything(tmp_path / "lake") == before
 
 
@@ -182,7 +182,7 @@ def test_the_uri_of_a_key_service_may_name_the_master_key(
     (document,) = documents(tmp_path / "lake/orders")
     assert document["properties"]["encryption.key-id"] == "lake"
     none = run("create", "--kms", "file:lake.keyring", "--like", orders, "lake/none", code=2)
-    assert "--master-key" in told(none)
+    assert "--master-key" in error_line(none)
 
 
 # --- catalogs ------------------------------------------------------------------------------------
@@ -199,10 +199,10 @@ def test_a_table_in_a_catalog(run: Run, orders: Path, tmp_path: Path) -> None:
     path = max((tmp_path / "lake/sales/metadata").glob("*.metadata.json"))
     assert path.name.startswith("00002-")
     assert rows(run, path) == ROWS
-    assert "--catalog" in told(run("append", *SAMPLE, path, orders, code=1))
-    assert "shop.none" in told(run("scan", *SAMPLE, *catalog, "shop.none", code=2))
+    assert "--catalog" in error_line(run("append", *SAMPLE, path, orders, code=1))
+    assert "shop.none" in error_line(run("scan", *SAMPLE, *catalog, "shop.none", code=2))
     other = (*catalog, "--catalog-name", "other")
-    told(run("scan", *SAMPLE, *other, "shop.sales", code=2))
+    error_line(run("scan", *SAMPLE, *other, "shop.sales", code=2))
 
 
 def test_a_catalog_of_pyicebergs_configuration_is_found_by_its_name(
@@ -230,7 +230,7 @@ def test_a_catalog_that_can_not_be_opened_does_not_show_its_password(
     (tmp_path / "text.db").write_text("no database, but a long enough text to be looked at" * 9)
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__URI", uri or "sqlite:///text.db")
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
-    line = told(run("scan", *SAMPLE, "--catalog", "prod", "shop.orders", code=2))
+    line = error_line(run("scan", *SAMPLE, "--catalog", "prod", "shop.orders", code=2))
     assert "--catalog: prod cannot be opened" in line
     assert "Zx9kQ2vLw8" not in line
 
@@ -266,7 +266,7 @@ def test_a_table_of_pyiceberg_is_encrypted(
     assert b"PAR1" not in b"".join(everything(tmp_path / "lake").values())
     if by_catalog:
         wrong = ("--source-catalog=sqlite:///old/catalog.db", "shop.none", "lake/none")
-        assert "shop.none" in told(run("encrypt", *KEY_A, *wrong, code=2))
+        assert "shop.none" in error_line(run("encrypt", *KEY_A, *wrong, code=2))
 
 
 def test_the_history_is_taken_where_it_is_asked_for(run: Run, plain: Path) -> None:
@@ -276,7 +276,7 @@ def test_the_history_is_taken_where_it_is_asked_for(run: Run, plain: Path) -> No
     first, second = lines(run("snapshots", *SAMPLE, "--json", "lake/all"))
     assert rows(run, "lake/all", "--snapshot", first["snapshot_id"]) == ROWS[:2]
     assert rows(run, "lake/all", "--snapshot", second["snapshot_id"]) == ROWS
-    assert "encrypted" in told(run("encrypt", *KEY_A, "lake/all", "lake/again", code=2))
+    assert "encrypted" in error_line(run("encrypt", *KEY_A, "lake/all", "lake/again", code=2))
 
 
 # --- from one master key to another, judged by Java ----------------------------------------------
@@ -413,7 +413,7 @@ def test_verify_says_that_all_is_authentic(run: Run, lake: Path, tmp_path: Path)
     assert sorted(file["kind"] for file in found["files"]) == sorted(
         ["manifest list", "manifest", "data"] * 2
     )
-    assert "exists" in told(run("verify", *SAMPLE, lake, "--html", "page.html", code=2))
+    assert "exists" in error_line(run("verify", *SAMPLE, lake, "--html", "page.html", code=2))
     last = lines(run("verify", *SAMPLE, lake, "--snapshot", "main", "--json"))[0]
     assert (len(last["snapshots"]), last["orphans"]) == (1, None)
 
@@ -493,7 +493,7 @@ def test_arguments_that_do_not_fit_change_nothing(
     run: Run, lake: Path, arguments: tuple[str, ...]
 ) -> None:
     before = everything(lake)
-    told(run(*arguments, *SAMPLE, lake, code=2))
+    error_line(run(*arguments, *SAMPLE, lake, code=2))
     assert everything(lake) == before
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cases import each_case
-from tests.support.iceberg.cli_runs import Run, lines, run, told
+from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import DELETED, FIRST, SECOND, both, expected_rows
 
@@ -68,8 +68,8 @@ def test_keys_are_listed_without_their_values(
 def test_what_metadata_says_is_listed_without_a_key_service(run: Run, args: list[str]) -> None:
     for command in ("keys", "snapshots"):
         assert run(command, *args[2:]).stdout == run(command, *args).stdout
-    assert "--kms" in told(run("files", *args[2:], code=2))
-    assert "--kms" in told(run("keys", *args[2:], "--passphrase-env", "X", code=2))
+    assert "--kms" in error_line(run("files", *args[2:], code=2))
+    assert "--kms" in error_line(run("keys", *args[2:], "--passphrase-env", "X", code=2))
 
 
 def test_files_of_a_snapshot(run: Run, args: list[str]) -> None:
@@ -118,7 +118,7 @@ def test_scan_as_json_csv_and_arrow_has_the_rows_that_java_reads(
     ]
     with pa.ipc.open_stream(tmp_path / "rows.arrows") as stream:
         assert stream.read_all().to_pylist() == ROWS
-    assert "exists" in told(run("scan", *args, "-o", "rows.arrows", code=2))
+    assert "exists" in error_line(run("scan", *args, "-o", "rows.arrows", code=2))
     run("scan", *args, "-o", "rows.arrows", "--force", "-n", 3)
     assert (tmp_path / "rows.arrows").read_text().splitlines() == [
         json.dumps(row) for row in ROWS[:3]
@@ -144,7 +144,7 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
     data = bytearray((t16 / "data" / "p2.parquet").read_bytes())
     data[100] ^= 1
     (t16 / "data" / "p2.parquet").write_bytes(data)
-    line = told(run("scan", *args, "-o", "rows.jsonl", code=1))
+    line = error_line(run("scan", *args, "-o", "rows.jsonl", code=1))
     assert line.startswith("modcrypt: error: tag: ")
     assert "p2.parquet: " in line
     assert [path.name for path in tmp_path.iterdir()] == ["t16"]
@@ -177,7 +177,7 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
 def test_what_is_wrong_in_the_arguments_is_said(
     run: Run, args: list[str], tmp_path: Path, arguments: tuple[str, ...], part: str
 ) -> None:
-    line = told(run("scan", *args, *arguments, code=2))
+    line = error_line(run("scan", *args, *arguments, code=2))
     assert part.lower() in line.lower()
     assert "secret" not in line
     assert [path.name for path in tmp_path.iterdir()] == ["t16"]
@@ -205,12 +205,12 @@ def test_a_table_without_keys_is_read_where_plaintext_is_allowed_alone(
     document = json.loads(path.read_text())
     del document["properties"]["encryption.key-id"]
     path.write_text(json.dumps(document))
-    assert "plaintext" in told(run("scan", *args, code=1))
+    assert "plaintext" in error_line(run("scan", *args, code=1))
     assert lines(run("scan", *args, "--allow-plaintext", "--json")) == ROWS  # its keys are there
 
 
 def test_a_location_that_is_not_mapped_is_not_followed(run: Run, args: list[str]) -> None:
-    assert "--location-map" in told(run("scan", "--kms", "sample:", args[-1], code=1))
+    assert "--location-map" in error_line(run("scan", "--kms", "sample:", args[-1], code=1))
 
 
 # --- the program ---------------------------------------------------------------------------------

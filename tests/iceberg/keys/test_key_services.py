@@ -85,7 +85,7 @@ def test_aws_stores_the_very_bytes_that_iceberg_does(moto: MotoKms) -> None:
     """Iceberg's AwsKeyManagementClient: Encrypt without a context, and the CiphertextBlob."""
     judge = moto.judge()
     arn = judge.create_key()["KeyMetadata"]["Arn"]
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         blob = check_round_trip(open_aws(f"aws-kms://{arn}"), arn)
     assert {sent.operation for sent in requests} == {"Encrypt", "Decrypt", "ReEncrypt"}
     for request in requests:

@@ -43,7 +43,7 @@ from modcrypt.keys import Key
 from modcrypt.kms.services.environment import EnvironmentKms
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
-from tests.support.kms.key_servers import leaks, told_by
+from tests.support.kms.key_servers import error_text, leaks
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.shared_vectors import shared_vectors
 
@@ -390,7 +390,7 @@ def test_what_the_service_raises_is_a_key_retrieval_error(
         with pytest.raises(KeyRetrievalError) as raised:
             call()
         assert type(raised.value) is kind
-        assert not leaks(told_by(raised.value), DEK)
+        assert not leaks(error_text(raised.value), DEK)
 
 
 @pytest.mark.parametrize("answer", ["", "zwei\nZeilen", "schlüssel", b"bytes", None, "A" * 20000])
@@ -420,7 +420,7 @@ def test_nothing_shows_a_key() -> None:
     for call in calls:
         with pytest.raises(KeyMaterialError) as raised:
             call()
-        shown.append(told_by(raised.value))
+        shown.append(error_text(raised.value))
     assert not leaks("\n".join(shown), raw, kek_raw, DEK, PREFIX)
 
 

@@ -36,7 +36,7 @@ from tests.support.iceberg.branched_table import (
 )
 from tests.support.iceberg.by_hand import document, open_ags1, parse_key_metadata
 from tests.support.iceberg.concurrent_commits import with_rival_commits
-from tests.support.iceberg.dry_runs import as_planned
+from tests.support.iceberg.dry_runs import with_planned_values
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.resealed_tables import reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
@@ -386,7 +386,7 @@ def test_a_dry_run_writes_nothing(t16: Path, table: IcebergTable) -> None:
     planned = rotate_table(table, "dek", dry_run=True)
     assert files(t16) == before
     done: TableRotation = rotate_table(table, "dek")
-    assert as_planned(done, planned) == planned
+    assert with_planned_values(done, planned) == planned
 
 
 def test_a_table_without_files_stays_as_it_is(tmp_path: Path, java: Judge) -> None:

@@ -29,7 +29,7 @@ from modcrypt.iceberg.write import commit as committing
 from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document
-from tests.support.iceberg.cli_runs import Run, lines, run, told
+from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.partitioned_table import ROWS, two_appends
@@ -286,5 +286,5 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
 ) -> None:
     before = files(t16)
     code = 1 if "--table-uuid" in options else 2
-    assert said in told(run("policy", *options, *args, code=code))
+    assert said in error_line(run("policy", *options, *args, code=code))
     assert files(t16) == before

@@ -51,7 +51,7 @@ from tests.support.iceberg.by_hand import (
     unwrap_entry,
 )
 from tests.support.iceberg.concurrent_commits import with_rival_commits
-from tests.support.iceberg.dry_runs import as_planned
+from tests.support.iceberg.dry_runs import with_planned_values
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.resealed_tables import file_keys, reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import MASTERS, Refusing, SampleKms
@@ -232,7 +232,7 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
 
     assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 3, ("wrap", "keyA"): 3})
     assert (done.keks, done.new_keks, done.entries, done.kms_calls) == (4, 3, 3, 6)
-    assert as_planned(done, planned) == planned
+    assert with_planned_values(done, planned) == planned
     after = document(t16)
     assert not keks(before).keys() & keks(after).keys()
     scopes = [entry["properties"].get(SCOPE, "") for entry in keks(after).values()]
@@ -264,7 +264,7 @@ def test_manifests_are_written_anew_only_where_keys_are_sealed_in_them(
         assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 8, ("wrap", "keyB"): 8})
     else:
         assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 2, ("wrap", "keyB"): 2})
-    assert as_planned(done, planned) == planned
+    assert with_planned_values(done, planned) == planned
     without = reopen(t16, Refusing("keyA"))
     assert all_rows(without) == rows
     keys_after = file_keys(without)
@@ -308,7 +308,7 @@ def test_manifest_lists_come_away_from_keks_that_are_for_some_files(
     planned, kms = rotate_table(table, "kek", dry_run=True), SampleKms()
     done = rotate_table(reopen(t16, kms), "kek")
     assert (done.keks, done.new_keks, done.kms_calls) == (1, 2, 3)
-    assert as_planned(done, planned) == planned
+    assert with_planned_values(done, planned) == planned
     assert len(kms.calls) == 3
     new = {kek["properties"].get(SCOPE, ""): id_ for id_, kek in keks(document(t16)).items()}
     assert new.keys() == {"", scope}
@@ -481,7 +481,7 @@ def test_a_dry_run_changes_nothing_and_tells_what_would_be_done(
     assert (files(t16), kms.calls) == (before, [])
     assert planned.table is table
     done = rotate_table(table, what, new_master_key_id="keyB")
-    assert as_planned(done, planned) == planned
+    assert with_planned_values(done, planned) == planned
     assert done.older_versions == ("wh:/t16/metadata/v1.metadata.json",)
     assert "expire_history" in str(done.advice)
     assert planned.advice is None

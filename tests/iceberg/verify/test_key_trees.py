@@ -110,13 +110,13 @@ class Forest(Builder):
         entry["encrypted-key-metadata"] = base64.b64encode(found).decode()
         entry |= {"encrypted-by-id": "keyA", "properties": {"modcrypt.wrapping": "single"}}
 
-    def sealed_under(self, name: str, file: dict[str, Any], scope: str) -> dict[str, Any]:
+    def seal_under(self, name: str, file: dict[str, Any], scope: str) -> dict[str, Any]:
         """Seal the key metadata of a file under a KEK, for its manifest."""
         aad = aad_of("modcrypt iceberg file", name, STAMP, scope)
         sealed = builder.seal(self.keks[name], file["key_metadata"], aad)
         return {**file, "key_metadata": in_manifest(0x81, name, sealed)}
 
-    def wrapped_by(self, master: str, version: int, file: dict[str, Any]) -> dict[str, Any]:
+    def wrap_with(self, master: str, version: int, file: dict[str, Any]) -> dict[str, Any]:
         """Have a master key wrap the key of a file by itself, for its manifest."""
         sealed = self._wrap(file["key_metadata"], master, version, "modcrypt iceberg file")
         return {**file, "key_metadata": in_manifest(0x82, master, sealed)}
@@ -167,10 +167,10 @@ def forest(tmp_path: Path, text_kms: TextKms) -> IcebergTable:
     made.new_kek("spare", 1)
     first = made.manifest([made.ten_rows("f1", 0)], added_rows_count=10)
     made.under("k1", [first])
-    second = made.sealed_under("part", made.ten_rows("f2", 10), "partition=2026")
+    second = made.seal_under("part", made.ten_rows("f2", 10), "partition=2026")
     made.under("k2", [first, made.manifest([second], added_rows_count=10)])
     made.single(1, [made.manifest([made.ten_rows("f3", 20)], added_rows_count=10)])
-    fourth = made.wrapped_by("keyB", 2, made.ten_rows("f4", 30))
+    fourth = made.wrap_with("keyB", 2, made.ten_rows("f4", 30))
     made.under("k2", [made.manifest([fourth], added_rows_count=10)])
     made.write()
     return open_table(tmp_path, text_kms, location_map={made.location: str(tmp_path)})
@@ -334,26 +334,30 @@ def test_what_could_not_be_opened_is_in_the_tree_and_says_why(
 def hostile_tree(tree: KeyTree) -> KeyTree:
     """Return a tree whose every name is of the worst kind."""
 
-    def spelt(number: int) -> str:
+    def evil_text(number: int) -> str:
         return EVIL[number % len(EVIL)]
 
     return replace(
         tree,
-        location=spelt(0),
-        uuid=spelt(1),
+        location=evil_text(0),
+        uuid=evil_text(1),
         keks=tuple(
-            replace(kek, id=spelt(n), scope=spelt(n), version=spelt(n), error=spelt(n))
+            replace(
+                kek, id=evil_text(n), scope=evil_text(n), version=evil_text(n), error=evil_text(n)
+            )
             for n, kek in enumerate(tree.keks)
         ),
         lists=tuple(
-            replace(manifest_list, location=spelt(n), sealed_by=spelt(n), error=spelt(n))
+            replace(
+                manifest_list, location=evil_text(n), sealed_by=evil_text(n), error=evil_text(n)
+            )
             for n, manifest_list in enumerate(tree.lists)
         ),
         manifests=tuple(
-            replace(manifest, location=spelt(n)) for n, manifest in enumerate(tree.manifests)
+            replace(manifest, location=evil_text(n)) for n, manifest in enumerate(tree.manifests)
         ),
         files=tuple(
-            replace(file, location=spelt(n), kind=spelt(n), sealed_by=spelt(n))
+            replace(file, location=evil_text(n), kind=evil_text(n), sealed_by=evil_text(n))
             for n, file in enumerate(tree.files)
         ),
         unused=EVIL,

@@ -611,7 +611,7 @@ def key_of_nothing(files: dict[str, Any]) -> None:
     files["p"]["key_metadata"] = b"\x02" + bytes(20)
 
 
-def sealed_under_no_key(files: dict[str, Any]) -> None:
+def seal_under_unknown_key(files: dict[str, Any]) -> None:
     files["p"]["key_metadata"] = b"\x81\x00\x04lost" + bytes(80)
 
 
@@ -645,7 +645,7 @@ def two_sizes(files: dict[str, Any]) -> None:
         (no_key, "p.parquet", "plaintext"),
         (key_of_another, "p.parquet", "tag"),
         (key_of_nothing, "p.parquet", "key-material"),
-        (sealed_under_no_key, "p.parquet", "no-key"),
+        (seal_under_unknown_key, "p.parquet", "no-key"),
         (move_elsewhere, "p.parquet", "format"),
         (list_twice, "p.parquet", "key-material"),
         (two_sizes, "p.parquet", "truncation"),

@@ -1190,11 +1190,11 @@ def test_a_new_file_is_on_the_disk_before_its_name_is(
         fsync(fd)
 
     def naming(real: Callable[[str, str], None]) -> Callable[[str, str], None]:
-        def named(old: str, new: str) -> None:
+        def record_name(old: str, new: str) -> None:
             done.append("name")
             real(old, new)
 
-        return named
+        return record_name
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", syncing)

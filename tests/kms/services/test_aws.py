@@ -35,8 +35,8 @@ from tests.support.kms.key_servers import (
     REGION,
     MotoKms,
     Server,
+    error_text,
     leaks,
-    told_by,
     whole,
 )
 from tests.support.kms.server_fixtures import clear_environment
@@ -161,7 +161,7 @@ def test_a_blob_of_another_key_is_not_unwrapped_under_the_key_that_it_names(
 def test_every_request_names_the_master_key_and_no_other(
     moto: MotoKms, client: AwsKms, key: dict[str, Any]
 ) -> None:
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         wrapped = client.rewrap(client.wrap(KEY, key["Arn"], aad=AAD), key["Arn"], aad=AAD)
         client.unwrap(wrapped, key["Arn"], aad=AAD)
     named = [
@@ -179,7 +179,7 @@ def test_every_request_names_the_master_key_and_no_other(
 def test_what_kms_never_wrapped_is_refused_before_anything_is_sent(
     moto: MotoKms, client: AwsKms, text: str
 ) -> None:
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         for ask in (client.unwrap, client.rewrap):
             with pytest.raises(KeyMaterialError, match="not valid base64"):
                 ask(text, ARN)
@@ -213,7 +213,7 @@ def test_a_name_from_a_file_that_leads_elsewhere_is_refused_before_anything_is_s
         lambda: client.disable_key(name),
         lambda: client.destroy_key(name),
     ]
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         for ask in questions:
             with pytest.raises(KeyNotFoundError, match=r"another region|not an ARN"):
                 ask()
@@ -226,7 +226,10 @@ def test_an_arn_of_another_account_than_the_uris_is_refused(
     moto: MotoKms, key: dict[str, Any]
 ) -> None:
     client = open_aws(f"aws-kms://{key['Arn']}")
-    with moto.watched() as requests, pytest.raises(KeyNotFoundError, match="another account"):
+    with (
+        moto.record_requests() as requests,
+        pytest.raises(KeyNotFoundError, match="another account"),
+    ):
         client.wrap(KEY, ARN)
     assert requests == []
     assert client.wrap(KEY, key["Arn"])
@@ -240,7 +243,7 @@ def test_requests_go_to_the_region_of_the_uri(
     client = open_kms(f"aws-kms://{key['Arn']}")
     assert isinstance(client, AwsKms)
     assert client.default_key == key["Arn"]
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         client.wrap(KEY, key["Arn"])
     assert [request.region for request in requests] == [REGION]
     assert open_aws("aws-kms://").region == "us-west-1"
@@ -276,7 +279,7 @@ def test_the_parts_of_a_uri(uri: str, default: str | None) -> None:
 def test_a_uri_of_another_form_or_without_a_region_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="aws-kms") as caught:
         open_aws(uri)
-    assert "Zq9" not in told_by(caught.value)
+    assert "Zq9" not in error_text(caught.value)
 
 
 @pytest.mark.usefixtures("bare_environment")
@@ -328,11 +331,11 @@ def test_a_rotated_key_unwraps_what_it_wrapped_before_and_rewraps_with_aad(
     """What the rotation changes inside KMS, moto does not do; the requests are AWS's."""
     name = client.create_key("rotated").id
     wrapped = client.wrap(KEY, name, aad=AAD)
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         assert client.rotate_key(name).id == name
     assert [request.operation for request in requests] == ["DescribeKey", "RotateKeyOnDemand"]
     assert client.unwrap(wrapped, name, aad=AAD) == KEY
-    with moto.watched() as requests:
+    with moto.record_requests() as requests:
         new = kms.rewrap(client, wrapped, name, AAD)
     assert [request.operation for request in requests] == ["ReEncrypt"]  # the key stays inside
     assert new != wrapped
@@ -457,7 +460,7 @@ def test_stubbed_refusals_give_one_error_that_repeats_no_message(
         client.unwrap(base64.b64encode(bytes(99)).decode(), ARN)
     assert type(caught.value) is error
     assert caught.value.__context__ is None
-    assert "Zq9" not in told_by(caught.value)
+    assert "Zq9" not in error_text(caught.value)
 
 
 @each_case(
@@ -539,7 +542,7 @@ def test_a_service_that_throttles_is_asked_four_times(
 ) -> None:
     """By modcrypt alone: boto3, which would retry as well, is told not to."""
     moto.failing = 99
-    with moto.watched() as requests, pytest.raises(KmsUnavailableError, match="Throttling"):
+    with moto.record_requests() as requests, pytest.raises(KmsUnavailableError, match="Throttling"):
         kms.wrap(client, KEY, key["Arn"])
     assert (len(requests), len(waits)) == (4, 3)
     moto.failing = 3
@@ -556,7 +559,7 @@ def test_a_service_that_is_not_there_is_unavailable(
         with pytest.raises(KmsUnavailableError, match="EndpointConnectionError") as caught:
             kms.wrap(client, KEY, ARN)
     assert len(waits) == 3
-    assert not leaks(told_by(caught.value), KEY, AWS_SECRET.encode())
+    assert not leaks(error_text(caught.value), KEY, AWS_SECRET.encode())
 
 
 def test_missing_credentials_are_said(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -653,7 +656,7 @@ def test_no_key_and_no_credential_is_logged_though_boto3_alone_would(
         client.unwrap(wrapped, key["Arn"])
     secrets = KEY, AWS_SECRET.encode(), session.encode()
     assert any(record.name.startswith("botocore") for record in caplog.records)
-    shown = [caplog.text, told_by(caught.value), repr(client), str(client)]
+    shown = [caplog.text, error_text(caught.value), repr(client), str(client)]
     shown += [repr(record.args) for record in caplog.records]
     assert not leaks("\n".join(shown), *secrets)
 
@@ -672,7 +675,7 @@ def test_a_failed_request_is_not_logged_either(
         open_aws(ANY_REGION).wrap(KEY, ARN)
     with pytest.raises(KeyRetrievalError, match="ParamValidationError") as caught:
         open_aws(ANY_REGION).wrap([KEY], ARN)  # type: ignore[arg-type]  # a caller's mistake
-    told = caplog.text + told_by(caught.value)
+    told = caplog.text + error_text(caught.value)
     assert not leaks(told, KEY)
 
 

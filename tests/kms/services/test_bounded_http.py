@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from modcrypt.kms.services import bounded_http
 from modcrypt.kms.services.azure import AzureKms, open_azure
 from modcrypt.kms.services.vault import VaultKms, open_vault
-from tests.support.frame_watch import carried
+from tests.support.frame_watch import find_secrets
 from tests.support.kms.key_servers import Server, head, whole
 
 TOKEN = "s.Tq8!mZ2#vB5_xL9@"
@@ -88,7 +88,7 @@ def check_refused(vault: VaultKms, kind: type[Exception]) -> None:
             call()
         assert type(caught.value) is kind
         for secret in (TOKEN.encode(), KEY):
-            assert carried(caught.value, secret) == []
+            assert find_secrets(caught.value, secret) == []
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -147,7 +147,7 @@ def test_an_answer_of_azure_ends_in_time_and_at_its_limit(
             call()
         assert type(caught.value) is (KmsUnavailableError if name in SLOW else KeyRetrievalError)
         for secret in (TOKEN.encode(), KEY):
-            assert carried(caught.value, secret) == []
+            assert find_secrets(caught.value, secret) == []
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP", "gzip, gzip"])

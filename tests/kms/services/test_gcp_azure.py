@@ -278,7 +278,7 @@ def test_an_answer_of_the_google_stub_has_a_limit(
 ) -> None:
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
 
-    def opened(*_: Any, options: Any, **__: Any) -> Any:
+    def open_insecure(*_: Any, options: Any, **__: Any) -> Any:
         return grpc.insecure_channel(google.address, options=options)
 
     def lengthen(answer: Any) -> None:
@@ -286,7 +286,7 @@ def test_an_answer_of_the_google_stub_has_a_limit(
         answer.ciphertext_crc32c = crc32c(answer.ciphertext)
 
     monkeypatch.setattr("google.auth.default", lambda **_: (anonymous, "p"))
-    monkeypatch.setattr("google.api_core.grpc_helpers.create_channel", opened)
+    monkeypatch.setattr("google.api_core.grpc_helpers.create_channel", open_insecure)
     google.alter = lengthen
     client = open_gcp(f"gcp-kms://{RING}")
     if size < gcp_module.MAX_ANSWER:

@@ -32,7 +32,7 @@ from modcrypt.kms import client as kms
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
-from tests.support.kms.key_servers import Bao, bao_server, leaks, told_by
+from tests.support.kms.key_servers import Bao, bao_server, error_text, leaks
 
 pytest.importorskip("hvac")
 
@@ -185,7 +185,7 @@ def test_what_no_vault_wrapped_is_refused_before_anything_is_sent(
     engine: Engine, text: str
 ) -> None:
     client, name = create_key(engine, False)
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         for ask in (client.unwrap, client.rewrap, client.is_current):
             with pytest.raises(KeyMaterialError, match="not vault:v"):
                 ask(text, name)
@@ -219,7 +219,7 @@ def test_a_name_from_a_file_that_leads_elsewhere_is_refused_before_anything_is_s
         lambda: client.disable_key(name, 1),
         lambda: client.destroy_key(name),
     ]
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         for ask in questions:
             with pytest.raises(KeyNotFoundError, match="consists of letters"):
                 ask()
@@ -279,7 +279,7 @@ def test_the_parts_of_a_uri(uri: str, shown: str, default: str | None) -> None:
 def test_an_engine_may_be_mounted_deep(bao: Bao) -> None:
     engine = Engine(bao, "team/lake/")
     client, name = create_key(engine, False)
-    with bao.watched() as requests:
+    with bao.record_requests() as requests:
         assert client.unwrap(client.wrap(KEY, name), name) == KEY
     assert {request["path"] for request in requests} == {
         f"{engine.mount}/encrypt/{name}",
@@ -417,7 +417,7 @@ def test_no_token_is_said_when_the_client_is_made(tmp_path: Path) -> None:
 def test_a_token_that_is_none_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(KeyAccessDeniedError) as caught:
         open_vault("hcvault://vault.example/transit", token=token)
-    assert "Zq9" not in told_by(caught.value)
+    assert "Zq9" not in error_text(caught.value)
 
 
 @pytest.mark.usefixtures("bare_environment")
@@ -467,7 +467,7 @@ def test_a_derived_key_asks_for_a_uri_that_says_so(engine: Engine) -> None:
 
 def test_the_look_at_a_derived_key_is_one_request_in_all(engine: Engine) -> None:
     client, name = create_key(engine, True)
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         for _ in range(5):
             client.unwrap(client.wrap(KEY, name, aad=AAD), name, aad=AAD)
     assert len(requests) == 11
@@ -501,7 +501,7 @@ def test_rewrapping_happens_inside_vault_and_needs_no_right_to_decrypt(
     old = full.wrap(KEY, name, aad=aad)
     full.rotate_key(name)
     client = engine.restricted_client({f"rewrap/{name}": ["update"]}, query)
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         new = client.rewrap(old, name, aad=aad)
     assert {request["path"] for request in requests} == {f"{engine.mount}/rewrap/{name}"}
     assert new.startswith("vault:v2:")
@@ -526,7 +526,7 @@ def test_the_newest_version_is_asked_for_once_a_minute(
     wrapped = client.wrap(KEY, name)
     now = [1000.0]
     monkeypatch.setattr(vault, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         assert [client.is_current(wrapped, name) for _ in range(9)] == [True] * 9
     assert len(requests) == 1
     engine.judge.rotate_key(name, mount_point=engine.mount)  # by somebody else
@@ -638,7 +638,7 @@ def test_450_keys_are_wrapped_by_three_requests(engine: Engine, derived: bool) -
     client, name = create_key(engine, derived)
     keys = [n.to_bytes(16, "big") for n in range(450)]
     client.wrap(KEY, name)  # the look at a derived key is another test's
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         wrapped = kms.wrap_many(client, keys, name, AAD)
     assert [request["path"] for request in requests] == [f"{engine.mount}/encrypt/{name}"] * 3
     assert [len(request["data"]["batch_input"]) for request in requests] == [200, 200, 50]
@@ -651,7 +651,7 @@ def test_450_keys_are_wrapped_by_three_requests(engine: Engine, derived: bool) -
 
 def test_a_thread_keeps_its_connection(engine: Engine) -> None:
     client, name = create_key(engine, False)
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         for _ in range(40):
             client.wrap(KEY, name)
     assert len({request["remote_port"] for request in requests}) == 1
@@ -665,7 +665,7 @@ def test_threads_get_their_own_keys_back(engine: Engine) -> None:
         return [client.unwrap(client.wrap(key, name, aad=key), name, aad=key) for _ in range(10)]
 
     start = threading.Barrier(8)
-    with engine.bao.watched() as requests, ThreadPoolExecutor(8) as pool:
+    with engine.bao.record_requests() as requests, ThreadPoolExecutor(8) as pool:
         found = list(pool.map(work, KEYS[:8]))
     assert found == [[key] * 10 for key in KEYS[:8]]
     assert len(requests) == 160
@@ -675,7 +675,7 @@ def test_threads_get_their_own_keys_back(engine: Engine) -> None:
 def test_a_forked_process_does_not_share_its_parents_connection(engine: Engine) -> None:
     client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
-    with engine.bao.watched() as requests:
+    with engine.bao.record_requests() as requests:
         child = os.fork()
         if child == 0:
             os._exit(0 if client.unwrap(wrapped, name) == KEY else 1)
@@ -722,7 +722,7 @@ def test_a_server_that_stops_and_comes_back(
         with pytest.raises(KmsUnavailableError, match="unavailable: ConnectionError") as caught:
             kms.unwrap(client, wrapped, name)
         assert len(waits) == 3
-        assert not leaks(told_by(caught.value), KEY, bao.root_token.encode())
+        assert not leaks(error_text(caught.value), KEY, bao.root_token.encode())
         monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=lambda _: bao.start()))
         assert kms.unwrap(client, wrapped, name) == KEY
 
@@ -792,8 +792,8 @@ def test_what_a_server_answers_gives_one_error_that_repeats_nothing(
         assert type(caught.value) is error
         with pytest.raises(KeyRetrievalError):
             client.wrap_many([KEY, KEY], "footer")
-    assert not leaks(told_by(caught.value), KEY)
-    assert "Zq9" not in told_by(caught.value)
+    assert not leaks(error_text(caught.value), KEY)
+    assert "Zq9" not in error_text(caught.value)
     assert caught.value.__context__ is None
 
 
@@ -805,7 +805,7 @@ def test_an_unwrapped_key_that_is_no_base64_is_refused(plain: str) -> None:
         client = open_vault(f"hcvault://127.0.0.1:{port}/transit?tls=off", token="t")
         with pytest.raises(KeyRetrievalError, match="not a transit engine") as caught:
             client.unwrap("vault:v1:AAAA", "footer")
-    assert plain not in told_by(caught.value)
+    assert plain not in error_text(caught.value)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -844,7 +844,7 @@ def test_a_server_that_says_nothing_is_unavailable(monkeypatch: pytest.MonkeyPat
         client = open_vault(f"hcvault://127.0.0.1:{port}/transit?tls=off", token="Zq9-token")
         with pytest.raises(KmsUnavailableError, match="ReadTimeout") as caught:
             client.wrap(KEY, "footer")
-    assert not leaks(told_by(caught.value), KEY, b"Zq9-token")
+    assert not leaks(error_text(caught.value), KEY, b"Zq9-token")
 
 
 # --- TLS -----------------------------------------------------------------------------------------
@@ -865,10 +865,13 @@ def test_an_unknown_certificate_is_refused_at_once(engine: Engine, waits: list[f
     name, bao = engine.create(), engine.bao
     uri = f"hcvault://127.0.0.1:{bao.tls_port}/{engine.mount}"
     client = open_vault(uri, token=bao.root_token)
-    with bao.watched() as requests, pytest.raises(KeyRetrievalError, match="_CACERT") as caught:
+    with (
+        bao.record_requests() as requests,
+        pytest.raises(KeyRetrievalError, match="_CACERT") as caught,
+    ):
         kms.wrap(client, KEY, name)
     assert (waits, requests) == ([], [])
-    assert not leaks(told_by(caught.value), KEY, bao.root_token.encode())
+    assert not leaks(error_text(caught.value), KEY, bao.root_token.encode())
 
 
 # --- secrets -------------------------------------------------------------------------------------
@@ -889,7 +892,7 @@ def test_neither_token_nor_key_is_shown_logged_or_chained(
             shown.append(repr((wrapped, client.rewrap(wrapped, key_id, aad=AAD))))
             client.unwrap(wrapped, key_id, aad=other)
         except KeyRetrievalError as error:
-            shown.append(told_by(error))
+            shown.append(error_text(error))
 
     for client in (engine.open(), engine.open("&derived=true")):
         for key_id in (name, derived, "typo"):

@@ -51,7 +51,7 @@ def write_file(**options: Any) -> bytes:
 
 
 def pages_of(data: bytes, column: int) -> tuple[int, int]:
-    md = forging.opened(data, FOOTER_KEY).metadata.row_groups[0].columns[column].meta_data
+    md = forging.open_file(data, FOOTER_KEY).metadata.row_groups[0].columns[column].meta_data
     start = md.dictionary_page_offset or md.data_page_offset
     return start, md.total_compressed_size
 
@@ -125,7 +125,7 @@ def test_a_schema_that_pyarrow_refuses_is_a_format_error() -> None:
     def with_more_orders(metadata: Any) -> None:
         metadata.column_orders = metadata.column_orders * 2
 
-    data = forging.reclosed(write_file(), FOOTER_KEY, with_more_orders)
+    data = forging.change_footer(write_file(), FOOTER_KEY, with_more_orders)
     with pytest.raises(mc.FormatError, match="PyArrow cannot decode its schema"):
         mc.read_table(data, KEYS)
     with mc.ParquetFile(data, KEYS) as file, pytest.raises(mc.FormatError, match="its schema"):

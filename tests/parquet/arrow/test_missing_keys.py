@@ -19,7 +19,13 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.schema import leaf_paths
 from tests.support.cases import each_case
-from tests.support.forging import decrypted, edit_plain, encrypted, plain_file, read_plain_footer
+from tests.support.forging import (
+    decrypt_bytes,
+    edit_plain,
+    encrypt_bytes,
+    plain_file,
+    read_plain_footer,
+)
 from tests.support.java.fixtures import java
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
@@ -85,7 +91,7 @@ def values_of(name: str) -> list[Any]:
 def without(*names: str, plain: bytes = PLAIN, plaintext_footer: bool = False) -> bytes:
     """Encrypt a file whose reader won't have the keys of these columns."""
     keys = dict.fromkeys(names, COLUMN_KEY)
-    return encrypted(
+    return encrypt_bytes(
         plain,
         mc.FileEncryptionProperties(
             footer_key=FOOTER_KEY, column_keys=keys, plaintext_footer=plaintext_footer
@@ -168,7 +174,7 @@ def test_filters_and_batches_see_the_same_nulls(name: str) -> None:
 def test_a_view_and_a_decrypted_file_have_the_column_as_nulls(name: str) -> None:
     sealed = without(name)
     whole = mc.read_table(sealed, keys("null"))
-    plain = decrypted(sealed, keys("null"))
+    plain = decrypt_bytes(sealed, keys("null"))
     with mc.open_parquet(sealed, keys("null")) as view:
         viewed = view.readall()
     top = name.partition(".")[0]
@@ -224,7 +230,7 @@ def test_a_file_can_not_have_nulls_in_a_part_alone(name: str) -> None:
     top = name.partition(".")[0]
     if [leaf.partition(".")[0] for leaf in LEAVES].count(top) == 1:
         return
-    for read in (mc.open_parquet, decrypted):
+    for read in (mc.open_parquet, decrypt_bytes):
         with pytest.raises(mc.KeyNotFoundError, match="drop") as caught:
             read(without(name), keys("null"))
         assert caught.value.column is not None
@@ -315,7 +321,7 @@ def test_sorting_goes_no_further_than_the_columns_there() -> None:
     plain = plain_file(rows, sorting_columns=order)
     for missing, left in (("a", 0), ("b", 1), ("c", 2)):
         for mode in ("null", "drop"):
-            found = decrypted(without(missing, plain=plain), keys(mode))
+            found = decrypt_bytes(without(missing, plain=plain), keys(mode))
             metadata = pq.ParquetFile(io.BytesIO(found)).metadata
             assert len(metadata.row_group(0).sorting_columns or ()) == left
 
@@ -338,7 +344,7 @@ def test_dropping_leaves_out_what_is_missing_and_nothing_else(name: str) -> None
         assert top not in found.column_names
     with mc.open_parquet(sealed, keys("drop")) as view:
         assert pq.read_table(view).to_pylist() == found.to_pylist()
-    assert pq.read_table(io.BytesIO(decrypted(sealed, keys("drop")))).equals(found)
+    assert pq.read_table(io.BytesIO(decrypt_bytes(sealed, keys("drop")))).equals(found)
     wanted = f("name") == "name-13" if name == "id" else f("id") == 13
     few = mc.read_table(sealed, keys("drop"), filters=wanted)
     assert few.to_pylist() == found.slice(13, 1).to_pylist()
@@ -368,7 +374,7 @@ def test_pandas_has_the_frame_without_or_with_nulls() -> None:
 
 
 @each_case("name", ["id", "s.a", "pairs.key_value.key", "deep"])
-@each_case("read", [mc.read_table, mc.open_parquet, mc.iter_batches, decrypted])
+@each_case("read", [mc.read_table, mc.open_parquet, mc.iter_batches, decrypt_bytes])
 def test_missing_keys_are_an_error_that_names_the_columns(name: str, read: Any) -> None:
     with pytest.raises(mc.KeyNotFoundError, match=name) as caught:
         read(without(name), keys("error"))
@@ -387,7 +393,7 @@ def test_only_the_columns_asked_for_need_keys() -> None:
 @pytest.mark.parametrize("mode", ["drop", "null"])
 def test_a_wrong_key_is_no_missing_one(mode: Mode) -> None:
     wrong = keys(mode, column_keys={"name": OTHER_KEY})
-    for read in (mc.read_table, mc.open_parquet, decrypted):
+    for read in (mc.read_table, mc.open_parquet, decrypt_bytes):
         with pytest.raises(mc.TagMismatchError):
             read(without("name"), wrong)
 
@@ -402,7 +408,7 @@ def test_a_refused_key_is_no_missing_one(mode: Mode) -> None:
         column_keys={"name": COLUMN_KEY},
         column_key_metadata={"name": b"kn"},
     )
-    sealed = encrypted(PLAIN, properties)
+    sealed = encrypt_bytes(PLAIN, properties)
     with pytest.raises(mc.KeyAccessDeniedError):
         mc.read_table(sealed, keys(mode, key_retriever=refuse))
     unknown = mc.read_table(sealed, keys(mode, key_retriever=lambda _: None))

@@ -28,12 +28,12 @@ import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode
 from tests.support.cases import each_case
 from tests.support.forging import (
-    encrypted,
+    change_footer,
+    encrypt_bytes,
     module_suffix,
+    open_file,
     open_module,
-    opened,
     plain_file,
-    reclosed,
     seal,
 )
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -128,7 +128,7 @@ def case(table: pa.Table | None = None, how: dict[str, Any] | None = None, **opt
     plain = plain_file(table, **(SMALL_PAGES | options))
     present = {k: v for k, v in COLUMN_KEYS.items() if k in table.column_names}
     properties: dict[str, Any] = {"footer_key": FOOTER_KEY, "column_keys": present} | (how or {})
-    return Case(plain, encrypted(plain, mc.FileEncryptionProperties(**properties)))
+    return Case(plain, encrypt_bytes(plain, mc.FileEncryptionProperties(**properties)))
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,7 @@ def test_empty_row_groups_between_others() -> None:
     with pq.ParquetWriter(sink, table.schema) as writer:
         for part in (table.slice(0, 0), table, table.slice(0, 0), table, table.slice(0, 0)):
             writer.write_table(part)
-    sealed = encrypted(sink.getvalue(), mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(sink.getvalue(), mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     judge = pq.ParquetFile(sink)
     with mc.ParquetFile(sealed, KEYS) as reader:
         assert reader.num_row_groups == judge.num_row_groups
@@ -494,7 +494,7 @@ def test_a_point_lookup_reads_a_few_pages() -> None:
         table, data_page_size=8 << 10, write_page_index=True, use_dictionary=False,
         compression="none", row_group_size=rows,
     )  # fmt: skip
-    sealed = encrypted(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     source = Watched(sealed)
     found = mc.read_table(source, KEYS, filters=f("id") == 123_456)
     assert found == table.slice(123_456, 1)
@@ -508,7 +508,7 @@ def test_an_absent_value_reads_no_page_where_there_is_a_bloom_filter() -> None:
     plain = plain_file(
         table, use_dictionary=False, compression="none", bloom_filter_options={"id": True},
     )  # fmt: skip
-    sealed = encrypted(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     pages = [
         span for span in list_modules(sealed, KEYS)
         if span.module.type in (mc.ModuleType.DATA_PAGE, mc.ModuleType.DATA_PAGE_HEADER)
@@ -525,7 +525,7 @@ def test_an_absent_value_reads_no_page_where_there_is_a_bloom_filter() -> None:
 def test_one_of_sixteen_columns_reads_its_chunks_and_the_footer() -> None:
     table = pa.table({f"c{n}": pc.random(50_000, initializer=n) for n in range(16)})
     plain = plain_file(table, use_dictionary=False, compression="none", row_group_size=25_000)
-    sealed = encrypted(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     source = Watched(sealed)
     with mc.ParquetFile(source, KEYS) as reader:
         opening = sum(source.taken)
@@ -539,7 +539,7 @@ def test_one_of_sixteen_columns_reads_its_chunks_and_the_footer() -> None:
 def test_row_groups_are_left_out_by_their_statistics() -> None:
     table = pa.table({"id": range(100_000), "x": pc.random(100_000, initializer=1)})
     plain = plain_file(table, use_dictionary=False, compression="none", row_group_size=5_000)
-    sealed = encrypted(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     source = Watched(sealed)
     found = mc.read_table(source, KEYS, filters=f("id") == 52_345)
     assert found == table.slice(52_345, 1)
@@ -760,7 +760,7 @@ def test_batches_keep_memory_bounded() -> None:
     with pq.ParquetWriter(sink, table.schema, compression="none", use_dictionary=False) as writer:
         for _ in range(24):  # 8 MB each
             writer.write_table(table)
-    sealed = encrypted(sink.getvalue(), mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(sink.getvalue(), mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     del sink
     before, most, seen = pa.total_allocated_bytes(), 0, 0
     for batch in mc.iter_batches(sealed, KEYS):
@@ -903,7 +903,7 @@ def test_altered_column_metadata_fails_for_its_column_alone(plaintext_footer: bo
         chunk = metadata.row_groups[1].columns[c]
         chunk.encrypted_column_metadata = flip_byte(chunk.encrypted_column_metadata, -1)
 
-    data = reclosed(file.sealed, FOOTER_KEY, alter)
+    data = change_footer(file.sealed, FOOTER_KEY, alter)
     with pytest.raises(mc.TagMismatchError, match="column metadata, row group 1, column name"):
         mc.read_table(data, KEYS)
     wanted = file.table().drop_columns(["name"])
@@ -944,7 +944,7 @@ def with_offset_index(sealed: bytes, change: Callable[[Any], object]) -> bytes:
 
     The new one is put where there is room for it: before the footer.
     """
-    file = opened(sealed, FOOTER_KEY)
+    file = open_file(sealed, FOOTER_KEY)
     chunk = file.metadata.row_groups[0].columns[0]
     start, size = chunk.offset_index_offset, chunk.offset_index_length
     aad = file.file_aad + module_suffix(7, 0, 0)
@@ -953,7 +953,7 @@ def with_offset_index(sealed: bytes, change: Callable[[Any], object]) -> bytes:
     module = seal(FOOTER_KEY, encode(index), aad)
     chunk.offset_index_offset, chunk.offset_index_length = len(file.body), len(module)
     file.body += module
-    return file.closed(FOOTER_KEY)
+    return file.seal_footer(FOOTER_KEY)
 
 
 def _rows(*numbers: int) -> Callable[[Any], None]:
@@ -1026,7 +1026,7 @@ def test_a_hostile_number_of_rows_is_refused(
     def change(metadata: Any) -> None:
         metadata.row_groups[0].num_rows = rows
 
-    data = reclosed(rich.sealed, FOOTER_KEY, change)
+    data = change_footer(rich.sealed, FOOTER_KEY, change)
     with pytest.raises(mc.FormatError):
         mc.read_table(data, KEYS, columns=["id", "name"], filters=wanted)
 

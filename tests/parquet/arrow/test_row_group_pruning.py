@@ -650,12 +650,12 @@ class Damaged(File):
         self.struct, self.change = struct, change
 
     def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._changed("ColumnIndex", super().read_column_index(row_group, column))
+        return self._apply_change("ColumnIndex", super().read_column_index(row_group, column))
 
     def read_offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._changed("OffsetIndex", super().read_offset_index(row_group, column))
+        return self._apply_change("OffsetIndex", super().read_offset_index(row_group, column))
 
-    def _changed(self, struct: str, value: ThriftStruct) -> ThriftStruct:
+    def _apply_change(self, struct: str, value: ThriftStruct) -> ThriftStruct:
         if struct == self.struct:
             self.change(value)
         return value

@@ -24,7 +24,7 @@ from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from modcrypt.parquet.convert.encryptor import Encryption
 from tests.support.cases import each_case
-from tests.support.forging import decrypted, plain_file
+from tests.support.forging import decrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, small_table
@@ -117,7 +117,7 @@ def test_decrypted_it_is_the_very_file_that_pyarrow_writes(name: str, threads: i
     plain = plain_file(make(), row_group_size=30, **options)
     sealed = write_file(make(), UNIFORM, row_group_size=30, threads=threads, **options)
     assert sealed[:4] == sealed[-4:] == b"PARE"
-    assert decrypted(sealed, READER) == plain
+    assert decrypt_bytes(sealed, READER) == plain
 
 
 @each_case("name", CASES)
@@ -174,7 +174,7 @@ BLOOM = {
 
 def test_a_row_group_with_bloom_filters_is_the_very_one_that_pyarrow_writes() -> None:
     sealed = write_file(small_table(100), UNIFORM, **BLOOM)
-    assert decrypted(sealed, READER) == plain_file(small_table(100), **BLOOM)
+    assert decrypt_bytes(sealed, READER) == plain_file(small_table(100), **BLOOM)
 
 
 @pytest.mark.parametrize("plaintext_columns", [(), ("id",)])
@@ -264,7 +264,7 @@ def test_a_table_is_written_as_pyarrow_writes_it(name: str, tmp_path: Path) -> N
     table, path = TABLES[name](), tmp_path / "sealed"
     plain = plain_file(table, row_group_size=25)
     write_table(table, path, UNIFORM, row_group_size=25)
-    assert decrypted(path.read_bytes(), READER) == plain
+    assert decrypt_bytes(path.read_bytes(), READER) == plain
     theirs = read_with_pyarrow(path, FOOTER_KEY)
     expected = pq.read_table(io.BytesIO(plain))
     assert theirs.equals(expected)
@@ -273,7 +273,7 @@ def test_a_table_is_written_as_pyarrow_writes_it(name: str, tmp_path: Path) -> N
 
 def test_row_groups_have_pyarrows_sizes_by_default() -> None:
     table = pa.table({"n": pa.array(range((1 << 20) + 5), pa.int32())})
-    assert decrypted(write_file(table, UNIFORM), READER) == plain_file(table)
+    assert decrypt_bytes(write_file(table, UNIFORM), READER) == plain_file(table)
 
 
 @each_case("encryption_algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
@@ -305,7 +305,7 @@ def test_every_kind_of_encryption_gives_pyarrows_file_back(
         "row_group_size": 20,
     }
     sealed = write_file(small_table(), encryption, **options)
-    assert decrypted(sealed, opening) == plain_file(small_table(), **options)
+    assert decrypt_bytes(sealed, opening) == plain_file(small_table(), **options)
 
 
 def test_pyarrow_reads_the_columns_under_keys_of_their_own(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def test_a_writer_that_gets_no_rows_gives_pyarrows_file_of_no_row_groups(
         for _ in range(empty_batches):
             ours.write_batch(pa.record_batch([pa.array([], pa.int64())], schema=NUMBERS))
     pq.ParquetWriter(plain, NUMBERS).close()
-    assert decrypted(out.getvalue(), READER) == plain.getvalue()
+    assert decrypt_bytes(out.getvalue(), READER) == plain.getvalue()
 
 
 def test_a_stream_of_tables_and_metadata_is_the_very_file_that_pyarrow_writes() -> None:
@@ -449,7 +449,7 @@ def test_a_stream_of_tables_and_metadata_is_the_very_file_that_pyarrow_writes() 
         fill(ours)
     with pq.ParquetWriter(plain, NUMBERS, write_page_index=True) as theirs:
         fill(theirs)
-    assert decrypted(out.getvalue(), READER) == plain.getvalue()
+    assert decrypt_bytes(out.getvalue(), READER) == plain.getvalue()
 
 
 def test_column_keys_go_by_the_names_in_the_file(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_column_keys_go_by_the_names_in_the_file(tmp_path: Path) -> None:
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
     sealed = write_file(stamps(), encryption, flavor="spark")
     opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
-    assert decrypted(sealed, opening) == plain_file(stamps(), flavor="spark")
+    assert decrypt_bytes(sealed, opening) == plain_file(stamps(), flavor="spark")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -515,7 +515,7 @@ def test_a_destination_may_be_a_file_object_that_stays_open(tmp_path: Path) -> N
         file.write(b"after")
     data = (tmp_path / "file").read_bytes()
     assert (data[:6], data[-5:]) == (b"before", b"after")
-    assert decrypted(data[6:-5], READER) == plain_file(numbers(0, 1000), row_group_size=10)
+    assert decrypt_bytes(data[6:-5], READER) == plain_file(numbers(0, 1000), row_group_size=10)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -583,7 +583,7 @@ def test_plaintext_is_never_on_disk(tmp_path: Path) -> None:
                 seen += len(data)
                 assert secret not in data
     assert seen > 1 << 20
-    assert secret in decrypted((tmp_path / "sealed").read_bytes(), READER)
+    assert secret in decrypt_bytes((tmp_path / "sealed").read_bytes(), READER)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -729,7 +729,7 @@ def test_small_row_groups_are_encoded_together(
         for start in range(96, 192, 8):
             opened.write_batch(batch(start, start + 8), row_group_size=8)
     assert sorted(encoded[1:-1]) == [2, 2, 5, 5, 5, 5]  # before and after them footers
-    assert decrypted(out.getvalue(), READER) == plain_file(numbers(0, 192), row_group_size=8)
+    assert decrypt_bytes(out.getvalue(), READER) == plain_file(numbers(0, 192), row_group_size=8)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -808,7 +808,7 @@ def test_any_number_of_threads_gives_the_same_rows_in_order() -> None:
     plain = plain_file(numbers(0, 3000), row_group_size=70)
     for threads in (None, 1, 2, 4, 7):
         sealed = write_file(numbers(0, 3000), UNIFORM, row_group_size=70, threads=threads)
-        assert decrypted(sealed, READER) == plain
+        assert decrypt_bytes(sealed, READER) == plain
 
 
 class Watched:

@@ -43,7 +43,7 @@ def cipher() -> ChunkCipher:
     return ChunkCipher(FileCipher(b"file AAD", "AES_GCM_V1"), Key(b"k" * 16), 0, 0, "a")
 
 
-def sealed(cipher: ChunkCipher, head: bytes, bitset: bytes) -> bytes:
+def seal_filter(cipher: ChunkCipher, head: bytes, bitset: bytes) -> bytes:
     """Return two modules, without regard to whether they fit together."""
     return cipher.seal(ModuleType.BLOOM_FILTER_HEADER, head) + cipher.seal(
         ModuleType.BLOOM_FILTER_BITSET, bitset
@@ -60,7 +60,7 @@ def test_a_bloom_filter_comes_back(cipher: ChunkCipher) -> None:
 
 
 def test_padding_of_a_header_is_dropped(cipher: ChunkCipher) -> None:
-    data = sealed(cipher, HEADER + bytes(100), BITSET)
+    data = seal_filter(cipher, HEADER + bytes(100), BITSET)
     assert open_filter(cipher, data) == BloomFilter(HEADER, BITSET)
 
 
@@ -70,7 +70,7 @@ def test_the_header_declares_the_length_of_the_bitset(cipher: ChunkCipher, size:
     with pytest.raises(FormatError, match=message):
         seal_bloom_filter(cipher, SPAN, HEADER + bytes(size))
     with pytest.raises(FormatError, match=message):
-        open_filter(cipher, sealed(cipher, HEADER, bytes(size)))
+        open_filter(cipher, seal_filter(cipher, HEADER, bytes(size)))
 
 
 def test_the_modules_fill_the_span(cipher: ChunkCipher) -> None:
@@ -92,7 +92,7 @@ def test_values_are_hashed_with_xxh64() -> None:
     assert bloom_hash(b"value") == xxhash.xxh64(b"value", seed=0).intdigest()
 
 
-def inserted(value: int, blocks: int) -> bytes:
+def insert_hash(value: int, blocks: int) -> bytes:
     """Insert a hash as BloomFilter.md writes it, block by block and word by word."""
     salts = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D,
              0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)  # fmt: skip
@@ -107,7 +107,7 @@ def inserted(value: int, blocks: int) -> bytes:
 def test_a_hash_is_found_if_all_its_eight_bits_are_set(blocks: int) -> None:
     for number in range(20):
         value = bloom_hash(number.to_bytes(8, "little"))
-        bitset = inserted(value, blocks)
+        bitset = insert_hash(value, blocks)
         assert may_hold(header(len(bitset)), bitset, [value])
         for at, byte in enumerate(bitset):
             if byte:  # one bit of eight is missing
@@ -117,7 +117,7 @@ def test_a_hash_is_found_if_all_its_eight_bits_are_set(blocks: int) -> None:
 
 def test_any_of_several_hashes_may_be_held() -> None:
     held, absent = bloom_hash(b"held"), bloom_hash(b"absent")
-    bitset = inserted(held, 1)
+    bitset = insert_hash(held, 1)
     assert may_hold(header(32), bitset, [absent, held])
     assert not may_hold(header(32), bitset, [absent])
     assert not may_hold(header(32), bitset, [])

@@ -13,7 +13,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.cases import each_case
-from tests.support.forging import reclosed
+from tests.support.forging import change_footer
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import small_table, write_plain
 
@@ -131,4 +131,4 @@ def test_a_column_that_is_encrypted_in_some_row_groups_only_is_refused(tmp_path:
         chunk.crypto_metadata = chunk.encrypted_column_metadata = None
 
     with pytest.raises(mc.FormatError, match="column ssn: column key in one row group"):
-        mc.decrypt_parquet(reclosed(sealed.getvalue(), FOOTER_KEY, bare), io.BytesIO(), keys)
+        mc.decrypt_parquet(change_footer(sealed.getvalue(), FOOTER_KEY, bare), io.BytesIO(), keys)

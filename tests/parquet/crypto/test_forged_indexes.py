@@ -51,7 +51,7 @@ def places(chunk: ThriftStruct) -> dict[str, tuple[int, int]]:
 
 def forgeries(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Alter one part of the plaintext column at a time; an empty bloom filter among that."""
-    for number, group in enumerate(forging.opened(data, FOOTER_KEY).metadata.row_groups):
+    for number, group in enumerate(forging.open_file(data, FOOTER_KEY).metadata.row_groups):
         for part, (start, length) in places(group.columns[1]).items():
             if part == "bloom filter":
                 yield part, data[: start + 20] + bytes(length - 20) + data[start + length :]

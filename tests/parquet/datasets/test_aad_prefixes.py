@@ -16,11 +16,11 @@ import pytest
 import modcrypt as mc
 from tests.support.cases import each_case
 from tests.support.forging import (
+    change_footer,
     edit_crypto,
-    encrypted,
+    encrypt_bytes,
     join_tail,
     plain_file,
-    reclosed,
     split_tail,
 )
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -37,7 +37,7 @@ def part_of(number: int, prefix: bytes | None = None, **how: Any) -> bytes:
         "column_keys": {"ssn": COLUMN_KEY},
         "aad_prefix": b"people.part%d" % number if prefix is None else prefix,
     }
-    return encrypted(plain, mc.FileEncryptionProperties(**(properties | how)))
+    return encrypt_bytes(plain, mc.FileEncryptionProperties(**(properties | how)))
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -424,7 +424,7 @@ def encrypt_file(**how: Any) -> bytes:
     plain = plain_file(
         pa.table({"id": [1, 2], "ssn": ["x", "y"], "a": [{"b": 1, "c": 2}, {"b": 3, "c": 4}]})
     )
-    return encrypted(plain, mc.FileEncryptionProperties(**({"footer_key": FOOTER_KEY} | how)))
+    return encrypt_bytes(plain, mc.FileEncryptionProperties(**({"footer_key": FOOTER_KEY} | how)))
 
 
 def insisting(required: Any, **more: Any) -> mc.FileDecryptionProperties:
@@ -530,7 +530,7 @@ def test_a_column_swapped_to_plaintext_by_a_holder_of_the_footer_key() -> None:
         chunk.meta_data = metadata.row_groups[0].columns[0].meta_data
         chunk.meta_data.path_in_schema = [b"ssn"]
 
-    forged = reclosed(data, FOOTER_KEY, swap)
+    forged = change_footer(data, FOOTER_KEY, swap)
     keys = {"ssn": COLUMN_KEY}
     for read in ALL_READERS:
         for required in (True, ["ssn"]):

@@ -24,7 +24,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
 from tests.support.cases import each_case
-from tests.support.forging import encrypted, plain_file
+from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 f = pc.field
@@ -46,7 +46,7 @@ class Folders:
 
     def put(self, path: str, table: pa.Table, **options: Any) -> None:
         data = plain_file(table, **options)
-        sealed = encrypted(data, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+        sealed = encrypt_bytes(data, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
         for folder, content in ((self.plain, data), (self.sealed, sealed)):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
@@ -252,7 +252,9 @@ def test_an_unknown_partitioning(folders: Folders, wrong: Any) -> None:
 
 
 def test_many_small_files(folders: Folders) -> None:
-    sealed = encrypted(plain_file(rows(0, 5)), mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    sealed = encrypt_bytes(
+        plain_file(rows(0, 5)), mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    )
     for n in range(300):
         path = folders.sealed / f"part={n % 10}" / f"{n:03}.parquet"
         path.parent.mkdir(exist_ok=True)
@@ -327,7 +329,7 @@ def test_part_of_a_struct(evolving: Folders) -> None:
 def test_each_file_has_its_own_keys(tmp_path: Path) -> None:
     secrets = {"a.parquet": FOOTER_KEY, "b.parquet": COLUMN_KEY, "c.parquet": OTHER_KEY}
     for n, (name, key) in enumerate(secrets.items()):
-        data = encrypted(
+        data = encrypt_bytes(
             plain_file(rows(n * 3, n * 3 + 3)),
             mc.FileEncryptionProperties(footer_key=key, aad_prefix=name.encode()),
         )
@@ -348,7 +350,7 @@ def test_each_file_has_its_own_keys(tmp_path: Path) -> None:
 
 def test_the_keeper_of_the_keys_is_asked_once_for_each_file(tmp_path: Path) -> None:
     for n in range(3):
-        data = encrypted(plain_file(rows(0, 3)), mc.FileEncryptionProperties(
+        data = encrypt_bytes(plain_file(rows(0, 3)), mc.FileEncryptionProperties(
             footer_key=FOOTER_KEY, footer_key_metadata=b"f%d" % n,
             column_keys={"name": COLUMN_KEY}, column_key_metadata={"name": b"n%d" % n},
         ))  # fmt: skip
@@ -373,7 +375,7 @@ def test_a_key_that_is_missing_for_one_file_alone(tmp_path: Path, mode: Any, wit
     """The other file's rows keep the column; nothing turns to nulls that was not allowed to."""
     for name in ("a.parquet", "b.parquet"):
         how = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
-        (tmp_path / name).write_bytes(encrypted(plain_file(rows(0, 3)), how))
+        (tmp_path / name).write_bytes(encrypt_bytes(plain_file(rows(0, 3)), how))
 
     def keys_of(path: str) -> mc.FileDecryptionProperties:
         given = {} if Path(path).name == without else {"name": COLUMN_KEY}
@@ -436,13 +438,13 @@ DAMAGE: dict[str, tuple[type[Exception], Callable[[bytes], bytes]]] = {
     "empty": (mc.FormatError, lambda _: b""),
     "another key": (
         mc.TagMismatchError,
-        lambda _: encrypted(
+        lambda _: encrypt_bytes(
             plain_file(rows(0, 3)), mc.FileEncryptionProperties(footer_key=OTHER_KEY)
         ),
     ),
     "a column key": (
         mc.KeyNotFoundError,
-        lambda _: encrypted(
+        lambda _: encrypt_bytes(
             plain_file(rows(0, 3)),
             mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY}),
         ),
@@ -605,7 +607,7 @@ def test_a_dataset_that_was_written_with_timestamps_as_partitions(folders: Folde
         place = folders.sealed / path.relative_to(folders.plain)
         place.parent.mkdir()
         how = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
-        place.write_bytes(encrypted(path.read_bytes(), how))
+        place.write_bytes(encrypt_bytes(path.read_bytes(), how))
     assert folders.check(scheme).num_rows == 3
     assert folders.check(scheme, filters=f("day") == day)["id"].to_pylist() == [1, 2]
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def interpreted(module: ModuleType, **replaced: ModuleType) -> ModuleType:
+def load_interpreted(module: ModuleType, **replaced: ModuleType) -> ModuleType:
     """Load a module once more from its source, with interpreted ones in place of others."""
     name = module.__name__.rpartition(".")[2]
     source = Path(idl.__file__).with_name(f"{name}.py")
@@ -38,9 +38,9 @@ def interpreted(module: ModuleType, **replaced: ModuleType) -> ModuleType:
     return twin
 
 
-COMPACT = interpreted(compact)
-IDL = interpreted(idl, compact=COMPACT)
-PAGE_HEADER = interpreted(page_header, compact=COMPACT, idl=IDL)
+COMPACT = load_interpreted(compact)
+IDL = load_interpreted(idl, compact=COMPACT)
+PAGE_HEADER = load_interpreted(page_header, compact=COMPACT, idl=IDL)
 
 FOOTER = footer_of(of_rich_types())
 BYTES = st.sampled_from([0, 1, 2, 12, 16, 21, 22, 24, 25, 28, 44, 127, 128, 249, 252, 255])
@@ -54,7 +54,7 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
         return type(error), str(error)
 
 
-def spelt(codec: ModuleType, struct: str, data: bytes, lazy: int) -> object:
+def encode_again(codec: ModuleType, struct: str, data: bytes, lazy: int) -> object:
     value, end = codec.decode(struct, data, lazy=lazy)
     return codec.encode(value), end, codec.encode(codec.without_unknown(value) or value)
 
@@ -63,7 +63,9 @@ def spelt(codec: ModuleType, struct: str, data: bytes, lazy: int) -> object:
 @given(st.sampled_from(STRUCTS), ANY)
 def test_structs(struct: str, data: bytes) -> None:
     for lazy in (0, idl.CHUNKS):
-        assert outcome(spelt, idl, struct, data, lazy) == outcome(spelt, IDL, struct, data, lazy)
+        assert outcome(encode_again, idl, struct, data, lazy) == outcome(
+            encode_again, IDL, struct, data, lazy
+        )
 
 
 @settings(max_examples=examples(1000))
@@ -75,7 +77,7 @@ def test_damaged_footers(data: st.DataObject) -> None:
         footer[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     for lazy in (0, idl.STATISTICS, idl.CHUNKS):
         case = ("FileMetaData", bytes(footer), lazy)
-        assert outcome(spelt, idl, *case) == outcome(spelt, IDL, *case)
+        assert outcome(encode_again, idl, *case) == outcome(encode_again, IDL, *case)
 
 
 @settings(max_examples=examples(2000))

@@ -129,7 +129,7 @@ def test_a_plaintext_bloom_filter_is_measured_by_its_header(size: int) -> None:
     assert spans(chunk({"bloom_filter_offset": 44}), content)[1] == (44, end, Part.BLOOM_FILTER)
 
 
-def encrypted(offset: int) -> ThriftStruct:
+def encrypted_chunk(offset: int) -> ThriftStruct:
     """Return an encrypted chunk with a bloom filter whose length is not stored."""
     crypto = new("ColumnCryptoMetaData", ENCRYPTION_WITH_FOOTER_KEY=new("EncryptionWithFooterKey"))
     return chunk({"bloom_filter_offset": offset}, crypto_metadata=crypto)
@@ -137,29 +137,29 @@ def encrypted(offset: int) -> ThriftStruct:
 
 def test_an_encrypted_bloom_filter_is_measured_by_the_lengths_of_its_two_modules() -> None:
     content = bytes(44) + (30).to_bytes(4, "little") + bytes(30) + (60).to_bytes(4, "little")
-    assert spans(encrypted(44), content)[1] == (44, 44 + 4 + 30 + 4 + 60, Part.BLOOM_FILTER)
+    assert spans(encrypted_chunk(44), content)[1] == (44, 44 + 4 + 30 + 4 + 60, Part.BLOOM_FILTER)
 
 
 def test_the_header_of_a_bloom_filter_leaves_room_for_the_length_of_its_bitset() -> None:
     """156 bytes are there: two length fields and a header module of up to 148 bytes."""
     fits = bytes(44) + (148).to_bytes(4, "little")
-    assert spans(encrypted(44), fits)[1] == (44, 200, Part.BLOOM_FILTER)
+    assert spans(encrypted_chunk(44), fits)[1] == (44, 200, Part.BLOOM_FILTER)
     with pytest.raises(LimitError, match="declares 153 bytes"):
-        spans(encrypted(44), bytes(44) + (149).to_bytes(4, "little"))
+        spans(encrypted_chunk(44), bytes(44) + (149).to_bytes(4, "little"))
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 200, 201])
 def test_a_bloom_filter_is_not_measured_outside_the_modules(offset: int) -> None:
     with pytest.raises(FormatError, match="lies outside the file's modules"):
-        spans(encrypted(offset))
+        spans(encrypted_chunk(offset))
 
 
 def test_a_bloom_filter_at_either_end_of_the_modules_is_measured() -> None:
     """The first one overlaps the pages; the last one has no room for its lengths."""
     with pytest.raises(FormatError, match="inside bloom filter"):
-        spans(encrypted(4), bytes(4) + (30).to_bytes(4, "little"))
+        spans(encrypted_chunk(4), bytes(4) + (30).to_bytes(4, "little"))
     with pytest.raises(LimitError, match="at byte 199 declares"):
-        spans(encrypted(199))
+        spans(encrypted_chunk(199))
 
 
 def test_no_more_of_a_bloom_filter_is_read_than_its_header_may_have() -> None:

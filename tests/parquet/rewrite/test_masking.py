@@ -816,7 +816,7 @@ def test_keys_metadata_modes_and_prefix_stay_where_nothing_else_is_said(name: st
 
 def describe_encryption(data: bytes, prefix: bytes | None) -> dict[str, Any]:
     """Explain how a file is encrypted, by its own structs."""
-    file = forging.opened(data, FOOTER_KEY, prefix or b"")
+    file = forging.open_file(data, FOOTER_KEY, prefix or b"")
     _, tail, magic = forging.split_tail(data)
     crypto = decode("FileMetaData" if magic == b"PAR1" else "FileCryptoMetaData", tail)[0]
     union = crypto.encryption_algorithm
@@ -835,7 +835,7 @@ def describe_encryption(data: bytes, prefix: bytes | None) -> dict[str, Any]:
 
 def columns_of(data: bytes, prefix: bytes | None) -> list[Any]:
     """Return the columns of the schema, as PyArrow names them."""
-    metadata = forging.opened(data, FOOTER_KEY, prefix or b"").metadata
+    metadata = forging.open_file(data, FOOTER_KEY, prefix or b"").metadata
     bare = struct(
         "FileMetaData", version=1, schema=metadata.schema, num_rows=0, row_groups=[],
     )  # fmt: skip

@@ -98,7 +98,7 @@ class Mode:
             algorithms=[get["algorithm"]],
         )
 
-    def verified(self, data: bytes, leaves: list[str]) -> list[Module]:
+    def verify_modules(self, data: bytes, leaves: list[str]) -> list[Module]:
         """Open every module by code that is not modcrypt's."""
         keys = {
             leaf: key
@@ -187,18 +187,18 @@ def test_the_plaintext_file_stays_what_it_was_byte_for_byte(case: Case) -> None:
     plain = plain_of(case["shape"])
     names, leaves = names_of(plain), leaves_of(plain)
     old, new = Mode(case, "old_", names), Mode(case, "new_", names)
-    sealed = forging.encrypted(plain, old.encryption)
+    sealed = forging.encrypt_bytes(plain, old.encryption)
 
     made = rekey(sealed, old.decryption, new.encryption)
 
-    assert forging.decrypted(made, new.decryption) == plain
+    assert forging.decrypt_bytes(made, new.decryption) == plain
     # The same kinds of modules at the same addresses, and none that was there before.
-    before, after = old.verified(sealed, leaves), new.verified(made, leaves)
+    before, after = old.verify_modules(sealed, leaves), new.verify_modules(made, leaves)
     if case["old_layout"] == case["new_layout"] and case["old_footer"] == case["new_footer"]:
         assert Counter(module[:4] for module in after) == Counter(module[:4] for module in before)
     assert not nonces(sealed, before) & nonces(made, after)
     back = rekey(made, new.decryption, old.encryption)
-    assert forging.decrypted(back, old.decryption) == plain
+    assert forging.decrypt_bytes(back, old.decryption) == plain
 
 
 def nonces(data: bytes, modules: list[Module]) -> set[bytes]:
@@ -237,7 +237,7 @@ def test_a_writers_file_without_what_others_write_decrypts_as_it_did() -> None:
     assert decrypt(sealed, footer_key=FOOTER_KEY) == bare
     assert decrypt(rekey(sealed, READER, NEW), footer_key=OTHER_KEY) == bare
     # Another encrypting writer's, which made no note of what its source lacked.
-    theirs = forging.reclosed(encrypt(plain, footer_key=FOOTER_KEY), FOOTER_KEY, leave_out)
+    theirs = forging.change_footer(encrypt(plain, footer_key=FOOTER_KEY), FOOTER_KEY, leave_out)
     expected = decrypt(theirs, footer_key=FOOTER_KEY)
     made = rekey(theirs, READER, NEW)
     assert modules_of(decrypt(made, footer_key=OTHER_KEY)) == modules_of(expected)
@@ -637,7 +637,7 @@ def keyed_properties(
     return tools.encryption(policy), tools.decryption()
 
 
-def decrypted_at(path: Path, reader: mc.FileDecryptionProperties) -> bytes:
+def decrypt_file(path: Path, reader: mc.FileDecryptionProperties) -> bytes:
     out = io.BytesIO()
     mc.decrypt_parquet(path, out, reader)
     return out.getvalue()
@@ -657,7 +657,7 @@ def test_keys_of_a_key_service_on_both_sides(case: Case, tmp_path: Path) -> None
 
     if case["new"] != "explicit":  # tools that know nothing yet
         reader = mc.KeyTools(kms).decryption()
-    assert decrypted_at(target, reader) == plain
+    assert decrypt_file(target, reader) == plain
     beside = tmp_path / f"_KEY_MATERIAL_FOR_{target.name}.json"
     if case["new"] == "external":
         assert beside.exists()
@@ -794,8 +794,8 @@ def test_what_is_said_to_be_kept_is_kept_and_nothing_else(name: str, algorithm: 
     for leaf in set(LEAVES) - set(kept):
         assert not set(before[leaf]) & set(after[leaf])
     assert (unique_of(made) == unique_of(sealed)) == bool(kept)
-    shown = sealed_under(sealed, by_leaf(old), FOOTER_KEY, PREFIX)
-    for place, module in sealed_under(made, by_leaf(new), new["footer_key"], prefix).items():
+    shown = collect_modules(sealed, by_leaf(old), FOOTER_KEY, PREFIX)
+    for place, module in collect_modules(made, by_leaf(new), new["footer_key"], prefix).items():
         assert shown.get(place, module) == module, "a key met a nonce in two modules"
 
 
@@ -817,11 +817,11 @@ def unique_of(data: bytes) -> bytes:
     return unique
 
 
-def sealed_under(
+def collect_modules(
     data: bytes, keys: dict[str, bytes], footer_key: bytes, prefix: bytes | None
 ) -> dict[tuple[bytes, bytes], bytes]:
     """Return every module by key and nonce: those in the footer, and its signature, included."""
-    file = forging.opened(data, footer_key, prefix or b"")
+    file = forging.open_file(data, footer_key, prefix or b"")
     modules: list[tuple[bytes, bytes]] = []
     for m in verify(data, footer_key, keys, prefix, algorithms=BOTH):
         key = footer_key if m.column is None else keys.get(LEAVES[m.column], footer_key)

@@ -46,7 +46,7 @@ def write_file(table: pa.Table, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def shared(
+def share_columns(
     sealed: bytes, columns: list[str], reader: Any = READER, encryption: Any = PARTNER
 ) -> bytes:
     out = io.BytesIO()
@@ -119,14 +119,14 @@ def test_the_copy_may_have_keys_of_its_own_by_the_names_that_are_there() -> None
         footer_key=PARTNER_KEY, column_keys={"address.zip": COLUMN_KEY}, plaintext_columns=["id"],
         plaintext_footer=True, aad_prefix=b"theirs",
     )  # fmt: skip
-    copy = shared(sealed, ["id", "address.zip"], encryption=encryption)
+    copy = share_columns(sealed, ["id", "address.zip"], encryption=encryption)
     verify(copy, PARTNER_KEY, {"address.zip": COLUMN_KEY}, b"theirs")
     found = decrypt(
         copy, footer_key=PARTNER_KEY, column_keys={"address.zip": COLUMN_KEY}, aad_prefix=b"theirs"
     )
     assert read(found).column_names == ["id", "address"]
     with pytest.raises(ValueError, match="name"):
-        shared(
+        share_columns(
             sealed, ["id"],
             encryption=mc.FileEncryptionProperties(
                 footer_key=PARTNER_KEY, column_keys={"name": COLUMN_KEY}
@@ -140,7 +140,7 @@ def test_files_without_rows(rows: str) -> None:
     with pq.ParquetWriter(out, small_table().schema) as writer:
         if rows == "none":
             writer.write_table(small_table().slice(0, 0))
-    copy = shared(encrypt(out.getvalue(), footer_key=FOOTER_KEY), ["address.city", "id"])
+    copy = share_columns(encrypt(out.getvalue(), footer_key=FOOTER_KEY), ["address.city", "id"])
     assert str(read(open_copy(copy)).schema.remove_metadata()) == (
         "id: int64\naddress: struct<city: string>\n  child 0, city: string"
     )
@@ -167,25 +167,25 @@ def test_no_key_is_needed_nor_asked_for_but_those_of_the_columns(plaintext_foote
         return {b"kf": FOOTER_KEY, b"name": COLUMN_KEY}[metadata]
 
     reader = mc.FileDecryptionProperties(key_retriever=retrieve)
-    copy = shared(sealed, ["name", "score"], reader)
+    copy = share_columns(sealed, ["name", "score"], reader)
     assert read(open_copy(copy)).equals(table.select(["name", "score"]))
     assert asked == [b"kf", b"name"]
     with pytest.raises(mc.KeyNotFoundError, match=r"address\.zip"):
-        shared(sealed, ["address.zip"])
+        share_columns(sealed, ["address.zip"])
 
 
 def test_the_partners_key_opens_the_copy_and_nothing_else() -> None:
     sealed = encrypt(write_file(small_table()), footer_key=FOOTER_KEY)
-    copy = shared(sealed, ["id", "score"])
+    copy = share_columns(sealed, ["id", "score"])
     for data, key in ((copy, FOOTER_KEY), (sealed, PARTNER_KEY)):
         with pytest.raises(mc.TagMismatchError):
             decrypt(data, footer_key=key)
     for key in (FOOTER_KEY, PARTNER_KEY):
         assert key not in copy
     aads = [
-        forging.opened(shared(sealed, ["id"]), PARTNER_KEY).file_aad,
-        forging.opened(copy, PARTNER_KEY).file_aad,
-        forging.opened(sealed, FOOTER_KEY).file_aad,
+        forging.open_file(share_columns(sealed, ["id"]), PARTNER_KEY).file_aad,
+        forging.open_file(copy, PARTNER_KEY).file_aad,
+        forging.open_file(sealed, FOOTER_KEY).file_aad,
     ]
     assert len(set(aads)) == 3, "each file has its own aad_file_unique"
 
@@ -281,7 +281,7 @@ def test_neither_names_nor_values_of_other_columns_are_in_the_copy() -> None:
     )  # fmt: skip
     assert all(f"SECRET_{name}".encode() in footer_texts(plain) for name in secrets)
     sealed = encrypt(plain, footer_key=FOOTER_KEY, aad_prefix=b"SECRET_prefix")
-    copy = shared(sealed, ["keep", "shape", "group.open"])
+    copy = share_columns(sealed, ["keep", "shape", "group.open"])
     found = open_copy(copy)
     assert b"SECRET" not in footer_texts(found)
     assert b"SECRET" not in copy
@@ -300,7 +300,7 @@ def test_neither_names_nor_values_of_other_columns_are_in_the_copy() -> None:
 def test_key_value_pairs_of_others_go_even_where_all_columns_are_shared() -> None:
     plain = telling_file()
     everything = pq.read_schema(io.BytesIO(plain)).names
-    found = open_copy(shared(encrypt(plain, footer_key=FOOTER_KEY), everything))
+    found = open_copy(share_columns(encrypt(plain, footer_key=FOOTER_KEY), everything))
     pairs = {pair[1] for pair in footer_of(found)[5]}
     assert pairs == {b"ARROW:schema", b"pandas", b"geo"}
     for name in ("attribute", "long_gone", "box", "more", "pair", "value", "iceberg", "avro"):
@@ -318,14 +318,14 @@ def test_pairs_that_cannot_be_understood_go(key: bytes, value: bytes | None) -> 
         lambda metadata: setattr(metadata, "key_value_metadata", [pair]),
     )
     for columns in (["id"], small_table(1).column_names):
-        found = open_copy(shared(encrypt(plain, footer_key=FOOTER_KEY), columns))
+        found = open_copy(share_columns(encrypt(plain, footer_key=FOOTER_KEY), columns))
         assert 5 not in footer_of(found)
 
 
 def test_half_a_map_is_shared_as_what_it_is() -> None:
     table = pa.table({"m": pa.array([[("SECRET", 1)], None], pa.map_(pa.string(), pa.int64()))})
     sealed = encrypt(write_file(table, compression="none"), footer_key=FOOTER_KEY)
-    found = open_copy(shared(sealed, ["m.key_value.value"]))
+    found = open_copy(share_columns(sealed, ["m.key_value.value"]))
     assert b"SECRET" not in footer_texts(found)
     assert read(found).column("m").to_pylist() == [{"key_value": [{"value": 1}]}, None]
 
@@ -354,8 +354,8 @@ def test_a_name_that_means_two_columns_shares_neither() -> None:
     table = pa.table({"a.b": ["x"], "a": [{"b": 1, "c": 2}]})
     sealed = encrypt(write_file(table), footer_key=FOOTER_KEY)
     with pytest.raises(ValueError, match=r"ambiguous names.*a\.b"):
-        shared(sealed, ["a.b"])
-    assert read(open_copy(shared(sealed, ["a.c"]))).to_pylist() == [{"a": {"c": 2}}]
+        share_columns(sealed, ["a.b"])
+    assert read(open_copy(share_columns(sealed, ["a.c"]))).to_pylist() == [{"a": {"c": 2}}]
 
 
 def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
@@ -374,6 +374,6 @@ def test_a_flipped_bit_publishes_nothing(tmp_path: Path) -> None:
 
 def test_a_plaintext_file_is_shared_where_the_caller_takes_those() -> None:
     taken = mc.FileDecryptionProperties(require_encrypted=False)
-    found = open_copy(shared(telling_file(), ["keep"], taken))
+    found = open_copy(share_columns(telling_file(), ["keep"], taken))
     assert b"SECRET" not in footer_texts(found)
     assert read(found).column("keep").to_pylist() == [1, 2]

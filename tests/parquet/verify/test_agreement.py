@@ -60,4 +60,4 @@ ALTERED = [
 
 @each_case(("attack", "base"), ALTERED)
 def test_the_same_of_every_attack(attack: Attack, base: Base) -> None:
-    check_agreement(attack.altered(base)[DATA], properties(attack.reading(base)))
+    check_agreement(attack.apply(base)[DATA], properties(attack.reading(base)))

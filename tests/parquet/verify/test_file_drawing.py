@@ -66,7 +66,7 @@ class Drawn:
             }
         )
 
-    def stated(self, states: dict[int, State]) -> Drawn:
+    def with_states(self, states: dict[int, State]) -> Drawn:
         """Return a copy in which some regions, by their start, have another state."""
         regions = (
             replace(r, state=states[r.start], key=None if states[r.start] == "plaintext" else r.key)
@@ -174,7 +174,7 @@ def damaged_file(file: Drawn) -> Drawn:
         ),
         Finding(word="aad-prefix", message="no prefix was demanded", severity="warning"),
     )
-    return replace(file.stated(states), findings=findings)
+    return replace(file.with_states(states), findings=findings)
 
 
 def made_up(

@@ -28,7 +28,14 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests.support import forging
 from tests.support.cases import each_case
-from tests.support.forging import edit_crypto, encrypted, module_suffix, plain_file, reclosed, seal
+from tests.support.forging import (
+    change_footer,
+    edit_crypto,
+    encrypt_bytes,
+    module_suffix,
+    plain_file,
+    seal,
+)
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
 from tests.support.module_spans import ModuleSpan, list_modules
@@ -60,7 +67,7 @@ def plain() -> bytes:
 def encrypt_sample(**properties: Any) -> bytes:
     """Encrypt a table of several row groups, with two columns under keys of their own."""
     given = {"footer_key": FOOTER_KEY, "plaintext_columns": ("day",)} | properties
-    return encrypted(plain(), FileEncryptionProperties(column_keys=COLUMNS, **given))
+    return encrypt_bytes(plain(), FileEncryptionProperties(column_keys=COLUMNS, **given))
 
 
 def reader_with_prefix(aad_prefix: bytes | None) -> FileDecryptionProperties:
@@ -261,7 +268,7 @@ def test_every_byte_has_its_name_in_every_mode(
     version = "2.0" if levels == "plaintext" else "1.0"
     source = plain_file(nested_table(), **OPTIONS | NESTED, data_page_version=version)
     keys = {"id": COLUMN_KEY, "deep": OTHER_KEY}
-    data = encrypted(
+    data = encrypt_bytes(
         source,
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, column_keys=keys, plaintext_footer=plaintext_footer,
@@ -428,8 +435,8 @@ def test_more_types_than_those() -> None:
 def test_files_without_rows() -> None:
     for footer in (False, True):
         properties = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=footer)
-        empty = encrypted(plain_file(TABLE.slice(0, 0)), properties)
-        none = encrypted(without_row_groups(plain_file(TABLE.slice(0, 0))), properties)
+        empty = encrypt_bytes(plain_file(TABLE.slice(0, 0)), properties)
+        none = encrypt_bytes(without_row_groups(plain_file(TABLE.slice(0, 0))), properties)
         for data in (empty, none):
             for _, _, found in inspect_each_way(data, None, READER):
                 assert found.num_rows in (0, None)
@@ -516,7 +523,7 @@ def with_clear_parts(source: bytes, data: bytes) -> bytes:
     spans = {(m.module.type, m.module.row_group, m.module.path): m for m in modules}
     bloom_at = spans[ModuleType.BLOOM_FILTER_HEADER, 0, "name"].start
     index_at = spans[ModuleType.OFFSET_INDEX, 0, "name"].start
-    file = forging.opened(data, FOOTER_KEY)
+    file = forging.open_file(data, FOOTER_KEY)
     body = bytearray(file.body)
     body[bloom_at : bloom_at + len(bloom)] = bloom
     body[index_at : index_at + len(index)] = index
@@ -528,7 +535,7 @@ def with_clear_parts(source: bytes, data: bytes) -> bytes:
     metadata.bloom_filter_length = len(bloom)
     chunk.encrypted_column_metadata = seal(COLUMN_KEY, encode(metadata), aad)
     file.body = bytes(body)
-    return file.closed(FOOTER_KEY)
+    return file.seal_footer(FOOTER_KEY)
 
 
 @pytest.mark.parametrize("plaintext_footer", [False, True], ids=["sealed", "signed"])
@@ -537,7 +544,7 @@ def test_levels_in_clear_are_told(plaintext_footer: bool) -> None:
     source = plain_file(table, data_page_version="2.0")
     both: list[Literal["encrypted", "plaintext"]] = ["encrypted", "plaintext"]
     for levels in both:
-        data = encrypted(
+        data = encrypt_bytes(
             source,
             FileEncryptionProperties(
                 footer_key=FOOTER_KEY,
@@ -693,10 +700,10 @@ def test_parquet_java_pads_its_footers() -> None:
     assert not is_said(inspect_parquet(encrypt_sample(), READER).quirks, "zero bytes")
 
 
-def go_numbered(data: bytes) -> bytes:
+def number_like_go(data: bytes) -> bytes:
     """Seal page headers again with the module types of parquet-go/parquet-go 0.32."""
     keys = {"name": COLUMN_KEY, "address.zip": OTHER_KEY, "address.city": OTHER_KEY}
-    file = forging.opened(data, FOOTER_KEY)
+    file = forging.open_file(data, FOOTER_KEY)
     body = bytearray(file.body)
     for span in list_modules(data, READER):
         module = span.module
@@ -713,11 +720,11 @@ def go_numbered(data: bytes) -> bytes:
         wrong = module_suffix(kind, *place, module.page or 0)
         body[span.start : span.end] = seal(key, plain, file.file_aad + wrong)
     file.body = bytes(body)
-    return file.closed(FOOTER_KEY)
+    return file.seal_footer(FOOTER_KEY)
 
 
 def test_differently_numbered_module_types_are_named() -> None:
-    data = go_numbered(encrypt_sample())
+    data = number_like_go(encrypt_sample())
     with pytest.raises(mc.TagMismatchError):
         mc.decrypt_parquet(data, io.BytesIO(), READER)
     right = inspect_parquet(encrypt_sample(), READER, pages=True)
@@ -736,7 +743,7 @@ def test_a_signature_as_parquet_go_makes_it_is_named() -> None:
     data = encrypt_sample(plaintext_footer=True)
     body, tail, magic = forging.split_tail(data)
     footer, nonce = tail[:-28], os.urandom(12)
-    aad = forging.opened(data, FOOTER_KEY).file_aad + b"\x00" + footer
+    aad = forging.open_file(data, FOOTER_KEY).file_aad + b"\x00" + footer
     signature = nonce + AESGCM(FOOTER_KEY).encrypt(nonce, b"", aad)
     signed = forging.join_tail(body, footer + signature, magic)
     found = inspect_parquet(signed, READER)
@@ -753,7 +760,7 @@ def test_column_metadata_that_is_not_sealed_is_told() -> None:
             row_group.columns[1].encrypted_column_metadata = None
             row_group.columns[1].meta_data = row_group.columns[0].meta_data
 
-    found = inspect_parquet(reclosed(encrypt_sample(), FOOTER_KEY, change), READER)
+    found = inspect_parquet(change_footer(encrypt_sample(), FOOTER_KEY, change), READER)
     assert is_said(found.quirks, "not encrypted with the column's own key", "name")
     assert column(found, "name").has_key is None
 
@@ -767,7 +774,7 @@ def test_what_verification_finds_in_a_footer_is_told() -> None:
 
     data = encrypt_sample(plaintext_footer=True)
     for change, words in ((mislead, "legacy readers differs"), (mix, "no writer does so")):
-        for _, _, found in inspect_each_way(reclosed(data, FOOTER_KEY, change), READER):
+        for _, _, found in inspect_each_way(change_footer(data, FOOTER_KEY, change), READER):
             assert is_said(found.quirks, "Inconsistent", words)
 
 
@@ -785,14 +792,14 @@ def relabel(old: str, name: str) -> Callable[[ThriftStruct], None]:
 def test_gcm_labels_over_ctr_pages_are_named(compression: str) -> None:
     """As some versions of Arrow C++ wrote them, into plaintext footers."""
     source = plain_file(TABLE, compression=compression)
-    data = encrypted(
+    data = encrypt_bytes(
         source,
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, column_keys=COLUMNS, plaintext_footer=True,
             encryption_algorithm="AES_GCM_CTR_V1",
         ),
     )  # fmt: skip
-    labelled = reclosed(data, FOOTER_KEY, relabel("AES_GCM_CTR_V1", "AES_GCM_V1"))
+    labelled = change_footer(data, FOOTER_KEY, relabel("AES_GCM_CTR_V1", "AES_GCM_V1"))
     for _, _, found in inspect_each_way(labelled, READER):
         assert found.footer_authenticated
         assert is_said(found.quirks, "says AES_GCM_V1", "Arrow C++")
@@ -851,13 +858,17 @@ def test_ordinals_that_are_missing_or_out_of_order_are_named() -> None:
     def drop(metadata: ThriftStruct) -> None:
         del metadata.row_groups[0]
 
-    for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, remove), READER):
+    for _, _, found in inspect_each_way(
+        change_footer(encrypt_sample(), FOOTER_KEY, remove), READER
+    ):
         assert is_said(found.quirks, "3 of 3 row groups have no ordinal")
-    for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, reverse), READER):
+    for _, _, found in inspect_each_way(
+        change_footer(encrypt_sample(), FOOTER_KEY, reverse), READER
+    ):
         said = [quirk for quirk in found.quirks if "Inconsistent" in quirk]
         assert len(said) == 2  # modules open by ordinal
         assert all("row groups were reordered or removed; parquet-java" in quirk for quirk in said)
-    for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, drop), READER):
+    for _, _, found in inspect_each_way(change_footer(encrypt_sample(), FOOTER_KEY, drop), READER):
         assert is_said(found.quirks, "reordered or removed")
         assert is_said(found.quirks, "rows, but its row groups have")
     assert not is_said(inspect_parquet(encrypt_sample(), READER).quirks, "ordinal")
@@ -873,7 +884,9 @@ def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_na
         metadata.row_groups[0].columns[4].meta_data.total_compressed_size = 1 << 40
 
     for change, word in ((overlap, "inside"), (away, "do not lie between")):
-        for _, _, found in inspect_each_way(reclosed(encrypt_sample(), FOOTER_KEY, change), READER):
+        for _, _, found in inspect_each_way(
+            change_footer(encrypt_sample(), FOOTER_KEY, change), READER
+        ):
             assert is_said(found.quirks, "Inconsistent", word)
 
 
@@ -888,7 +901,7 @@ def test_a_part_that_lies_elsewhere_hides_no_other_part_of_its_chunk() -> None:
     data = encrypt_sample()
     others = parts(data) - {"pages"}
     assert others
-    assert parts(reclosed(data, FOOTER_KEY, away)) == others
+    assert parts(change_footer(data, FOOTER_KEY, away)) == others
 
 
 def test_after_a_damaged_page_header_the_next_pages_are_found() -> None:
@@ -986,7 +999,7 @@ def test_a_retriever_that_fails_is_no_error_of_the_file() -> None:
 
 @cache
 def with_key_metadata() -> bytes:
-    return encrypted(
+    return encrypt_bytes(
         plain(),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, column_keys=COLUMNS, footer_key_metadata=b"foot",
@@ -1038,7 +1051,7 @@ def test_a_prefix_by_name_needs_a_name() -> None:
 
 def test_without_pages_no_page_is_read_but_for_the_first_ones_of_one_column() -> None:
     columns = {name: pa.array(range(250_000), pa.int64()) for name in "abcd"}
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(pa.table(columns), compression="none", use_dictionary=False),
         FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True),
     )
@@ -1066,7 +1079,7 @@ def test_no_key_and_no_key_metadata_of_an_unknown_kind_is_shown() -> None:
     secrets = [b"Fk!qZ7wv%h2Tj-16", b"Ck:x8Hd~sGk5Qw=2", b"\x01opaque~metadata", standard]
     footer_key, column_key, opaque, _ = secrets
     for plaintext_footer in (False, True):
-        data = encrypted(
+        data = encrypt_bytes(
             plain(),
             FileEncryptionProperties(
                 footer_key=footer_key, column_keys={"name": column_key},
@@ -1117,8 +1130,8 @@ def bases() -> list[bytes]:
     writer = {"footer_key": FOOTER_KEY, "column_keys": COLUMNS, "plaintext_columns": ["day"]}
     return [
         small,
-        encrypted(small, FileEncryptionProperties(**writer)),  # type: ignore[arg-type]  # as they are
-        encrypted(small, FileEncryptionProperties(**writer, plaintext_footer=True)),  # type: ignore[arg-type]  # as they are
+        encrypt_bytes(small, FileEncryptionProperties(**writer)),  # type: ignore[arg-type]  # as they are
+        encrypt_bytes(small, FileEncryptionProperties(**writer, plaintext_footer=True)),  # type: ignore[arg-type]  # as they are
     ]
 
 
@@ -1139,7 +1152,7 @@ def test_any_footer_behind_its_lock_gives_an_inspection_or_an_error_of_ours(
 ) -> None:
     """Footers changed by who holds the footer key, and sealed or signed again."""
     base = data.draw(st.sampled_from(bases()[1:]))
-    file = forging.opened(base, FOOTER_KEY)
+    file = forging.open_file(base, FOOTER_KEY)
     footer = bytearray(encode(file.metadata))
     for _ in range(data.draw(st.integers(1, 3))):
         footer[data.draw(st.integers(0, len(footer) - 1))] = data.draw(st.integers(0, 255))

@@ -42,7 +42,7 @@ from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
-from tests.support.forging import encrypted, plain_file, reclosed
+from tests.support.forging import change_footer, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.randomness import examples
@@ -294,7 +294,7 @@ def test_no_fault_is_made_up_in_what_others_write_and_we_encrypt(
     assert bool(checked.findings) == (writer == "polars")
     assert len(checked.findings) < 12
     for mode in ({}, PF):
-        data = encrypted(plain, FileEncryptionProperties(footer_key=FOOTER_KEY, **mode))
+        data = encrypt_bytes(plain, FileEncryptionProperties(footer_key=FOOTER_KEY, **mode))
         assert verify_parquet(data, READER).findings == ()
         assert verify_parquet(data, READER).complete
         assert verify_parquet(data).findings == ()
@@ -372,7 +372,7 @@ def test_a_flip_in_sealed_column_metadata_is_placed(case: Case) -> None:
     if not case.properties.get("plaintext_footer"):
         pytest.skip("column metadata lies in the sealed footer")
     data = case.write()
-    for r, row_group in enumerate(forging.opened(data, FOOTER_KEY).metadata.row_groups):
+    for r, row_group in enumerate(forging.open_file(data, FOOTER_KEY).metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
             sealed = chunk.encrypted_column_metadata
             if sealed is None:
@@ -422,7 +422,7 @@ def test_a_file_cut_short_anywhere_has_a_fault(case: Case) -> None:
 
 
 def encrypt_with_keys(mode: dict[str, Any], **options: Any) -> bytes:
-    return encrypted(
+    return encrypt_bytes(
         plain_file(TABLE, **(RICH | options)),
         FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, **mode),
     )
@@ -430,7 +430,7 @@ def encrypt_with_keys(mode: dict[str, Any], **options: Any) -> bytes:
 
 @MODES
 def test_reordered_row_groups_are_one_fault(mode: dict[str, Any]) -> None:
-    data = reclosed(encrypt_with_keys(mode), FOOTER_KEY, lambda md: md.row_groups.reverse())
+    data = change_footer(encrypt_with_keys(mode), FOOTER_KEY, lambda md: md.row_groups.reverse())
     checked = verify_parquet(data, KEYED_READER)
     assert set(words(checked)) == {"format"}
     assert "row groups were reordered or removed" in joined_messages(checked)
@@ -444,7 +444,9 @@ def test_renumbered_row_groups_are_recognised(mode: dict[str, Any]) -> None:
         for position, row_group in enumerate(metadata.row_groups):
             row_group.ordinal = position
 
-    checked = verify_parquet(reclosed(encrypt_with_keys(mode), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(
+        change_footer(encrypt_with_keys(mode), FOOTER_KEY, change), KEYED_READER
+    )
     assert "tag" in words(checked)
     assert "of row group 1, column a: modules were swapped between row groups" in joined_messages(
         checked
@@ -456,7 +458,7 @@ def test_a_dropped_row_group_shows_in_the_rows_and_in_the_bytes(mode: dict[str, 
     def change(metadata: ThriftStruct) -> None:
         metadata.num_rows -= metadata.row_groups.pop().num_rows
 
-    data = reclosed(encrypt_with_keys(mode), FOOTER_KEY, change)
+    data = change_footer(encrypt_with_keys(mode), FOOTER_KEY, change)
     checked = verify_parquet(data, KEYED_READER)
     assert checked.ok  # nothing in the format counts them
     assert any("belong to no module" in finding.message for finding in checked.findings)
@@ -470,7 +472,7 @@ def test_rows_that_do_not_add_up() -> None:
     def change(metadata: ThriftStruct) -> None:
         metadata.num_rows += 1
 
-    checked = verify_parquet(reclosed(encrypt_with_keys({}), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(change_footer(encrypt_with_keys({}), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["format"]
     assert "5 rows, but its row groups have 4" in joined_messages(checked)
 
@@ -481,7 +483,7 @@ def test_a_forged_copy_for_legacy_readers_is_a_fault() -> None:
     def change(metadata: ThriftStruct) -> None:
         metadata.row_groups[0].columns[1].meta_data.num_values = 77
 
-    checked = verify_parquet(reclosed(encrypt_with_keys(PF), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(change_footer(encrypt_with_keys(PF), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["integrity"]
     assert "differs from the encrypted metadata in num_values" in joined_messages(checked)
 
@@ -491,7 +493,7 @@ def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
         chunk = metadata.row_groups[0].columns[1]
         chunk.encrypted_column_metadata = None
 
-    checked = verify_parquet(reclosed(encrypt_with_keys(PF), FOOTER_KEY, change), KEYED_READER)
+    checked = verify_parquet(change_footer(encrypt_with_keys(PF), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["format"]
     assert "its column metadata is not" in joined_messages(checked)
 
@@ -515,9 +517,9 @@ def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
 def test_what_a_footer_says_is_held_against_the_file(
     change: Callable[[ThriftStruct], Any], message: str
 ) -> None:
-    data = encrypted(plain_file(TABLE, **RICH), FileEncryptionProperties(footer_key=FOOTER_KEY))
+    data = encrypt_bytes(plain_file(TABLE, **RICH), FileEncryptionProperties(footer_key=FOOTER_KEY))
     assert verify_parquet(data, READER).findings == ()
-    checked = verify_parquet(reclosed(data, FOOTER_KEY, change), READER)
+    checked = verify_parquet(change_footer(data, FOOTER_KEY, change), READER)
     assert not checked.ok
     assert message in joined_messages(checked)
     if message != "more children":  # the other chunks were checked
@@ -540,11 +542,13 @@ PAGES: dict[str, Any] = {
 
 def reseal_module(kind: ModuleType, struct: str, change: Callable[[ThriftStruct], object]) -> bytes:
     """Alter a module of column n as a key holder can; its size must stay."""
-    data = encrypted(plain_file(PAGED, **PAGES), FileEncryptionProperties(footer_key=FOOTER_KEY))
+    data = encrypt_bytes(
+        plain_file(PAGED, **PAGES), FileEncryptionProperties(footer_key=FOOTER_KEY)
+    )
     (span,) = (
         s for s in list_modules(data, READER) if s.module.type is kind and s.module.column == 0
     )
-    aad = forging.opened(data, FOOTER_KEY).file_aad + forging.module_suffix(kind, 0, 0)
+    aad = forging.open_file(data, FOOTER_KEY).file_aad + forging.module_suffix(kind, 0, 0)
     plain = forging.open_module(FOOTER_KEY, data[span.start : span.end], aad)
     value, _ = decode(struct, plain)
     change(value)
@@ -613,7 +617,7 @@ def test_bounds_of_pages_are_held_against_the_statistics_of_the_chunk(sealed: bo
         data = data[:start] + encode(index) + data[end:]
         plaintext = [] if sealed else ["n", "t"]
         writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
-        checked = verify_parquet(encrypted(data, writer), READER)
+        checked = verify_parquet(encrypt_bytes(data, writer), READER)
         assert words(checked) == ["format"]
         assert "the chunk's" in joined_messages(checked)
 
@@ -626,7 +630,7 @@ def test_a_bloom_filter_that_was_emptied_is_found_out() -> None:
     emptied = data[:start] + bytes(header.numBytes) + data[start + header.numBytes :]
     for plaintext in ([], ["n"]):
         writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
-        checked = verify_parquet(encrypted(emptied, writer), READER)
+        checked = verify_parquet(encrypt_bytes(emptied, writer), READER)
         assert words(checked) == ["format"]
         assert "lacks a value of the statistics" in joined_messages(checked)
 
@@ -668,7 +672,7 @@ def _unknown(header: ThriftStruct, name: str) -> None:
 
 def test_checksums_of_plaintext_columns_are_checked() -> None:
     data = CASES[3].write()  # column c is in plaintext, and its pages have checksums
-    md = forging.opened(data, FOOTER_KEY).metadata.row_groups[0].columns[2].meta_data
+    md = forging.open_file(data, FOOTER_KEY).metadata.row_groups[0].columns[2].meta_data
     last = md.data_page_offset + md.total_compressed_size - 1
     start = md.dictionary_page_offset or md.data_page_offset
     checked = verify_parquet(flip_bits(data, start + md.total_compressed_size - 1), KEYED_READER)
@@ -687,7 +691,7 @@ def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: 
     table = pa.table({"n": [1, None, 3, 4, None, 6, 7, 8]})
     for checksum in (False, True):
         plain = plain_file(table, data_page_version="2.0", write_page_checksum=checksum)
-        data = encrypted(plain, writer)
+        data = encrypt_bytes(plain, writer)
         checked = verify_parquet(data, reader)
         assert checked.findings == ()
         assert ("levels", "n") in open_to_alteration(checked)
@@ -704,7 +708,7 @@ def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: 
 def test_a_lost_header_before_clear_levels_does_not_end_the_chunk() -> None:
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels="plaintext")
     plain = plain_file(PAGED, data_page_version="2.0", max_rows_per_page=5, use_dictionary=False)
-    data = encrypted(plain, writer)
+    data = encrypt_bytes(plain, writer)
     headers = [
         s for s in list_modules(data, READER)
         if s.module.type is ModuleType.DATA_PAGE_HEADER and s.module.column == 0
@@ -733,7 +737,9 @@ def _relabel(data: bytes) -> bytes:
 
 
 def test_a_gcm_file_that_is_labelled_ctr_is_found_out() -> None:
-    data = _relabel(encrypted(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY)))
+    data = _relabel(
+        encrypt_bytes(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY))
+    )
     lax = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=BOTH)
     checked = verify_parquet(data, lax)
     assert set(words(checked)) == {"integrity"}
@@ -745,7 +751,7 @@ def test_a_gcm_file_that_is_labelled_ctr_is_found_out() -> None:
 def test_ctr_pages_that_are_labelled_gcm_are_recognised(compression: str) -> None:
     """As one line of Arrow C++ wrote them."""
     table = pa.table({"a": list(range(100)), "b": ["x" * 10] * 100})
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(table, compression=compression),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY, plaintext_footer=True, encryption_algorithm="AES_GCM_CTR_V1"
@@ -757,7 +763,7 @@ def test_ctr_pages_that_are_labelled_gcm_are_recognised(compression: str) -> Non
         gcm = new("AesGcmV1", aad_file_unique=ctr.aad_file_unique, supply_aad_prefix=False)
         metadata.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_V1=gcm)
 
-    checked = verify_parquet(reclosed(data, FOOTER_KEY, change), READER)
+    checked = verify_parquet(change_footer(data, FOOTER_KEY, change), READER)
     assert not checked.ok
     if compression == "none":
         assert "decrypts to" in joined_messages(checked)
@@ -789,7 +795,7 @@ def test_a_wrong_column_key_is_told_once_a_chunk_and_not_for_every_page(
     table = pa.table({"a": list(range(400)), "b": [str(n) for n in range(400)]})
     plain = plain_file(table, max_rows_per_page=4, use_dictionary=False)
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, **mode)
-    data = encrypted(plain, writer)
+    data = encrypt_bytes(plain, writer)
     wrong = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": OTHER_KEY})
     checked = verify_parquet(data, wrong)
     assert {finding.module.path for finding in checked.findings if finding.module is not None} == {
@@ -814,17 +820,17 @@ def test_findings_are_bounded_for_a_file(tmp_path: Path) -> None:
     big = plain_file(pa.concat_tables([table] * 5), row_group_size=1, use_dictionary=False)
     wrong = dict.fromkeys(keys, OTHER_KEY)
     reader = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=wrong)
-    checked = verify_parquet(encrypted(big, writer), reader)
+    checked = verify_parquet(encrypt_bytes(big, writer), reader)
     assert len(checked.findings) == MAX_FINDINGS + 1
     assert "more faults in the file" in checked.findings[-1].message
-    assert len(verify_parquet(encrypted(plain, writer), reader).findings) < MAX_FINDINGS
+    assert len(verify_parquet(encrypt_bytes(plain, writer), reader).findings) < MAX_FINDINGS
 
 
 def test_keys_that_were_exchanged_are_recognised() -> None:
     writer = FileEncryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"a": COLUMN_KEY, "b": OTHER_KEY}
     )
-    data = encrypted(plain_file(TABLE), writer)
+    data = encrypt_bytes(plain_file(TABLE), writer)
     exchanged = FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"a": OTHER_KEY, "b": COLUMN_KEY}
     )
@@ -836,14 +842,14 @@ def test_keys_that_were_exchanged_are_recognised() -> None:
 @MODES
 def test_a_module_of_another_type_is_recognised(mode: dict[str, Any]) -> None:
     """As of a writer that numbers module types in its own way."""
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE, use_dictionary=False),
         FileEncryptionProperties(footer_key=FOOTER_KEY, **mode),
     )
     span = next(
         s for s in list_modules(data, READER) if s.module.type is ModuleType.DATA_PAGE_HEADER
     )
-    file_aad = forging.opened(data, FOOTER_KEY).file_aad
+    file_aad = forging.open_file(data, FOOTER_KEY).file_aad
     aad = file_aad + forging.module_suffix(ModuleType.DATA_PAGE_HEADER, 0, 0, 0)
     plain = forging.open_module(FOOTER_KEY, data[span.start : span.end], aad)
     other = forging.seal(FOOTER_KEY, plain, file_aad + forging.module_suffix(2, 0, 0, 0))
@@ -890,7 +896,7 @@ def test_prefixes(mode: dict[str, Any], stored: bool) -> None:
     writer = FileEncryptionProperties(
         footer_key=FOOTER_KEY, aad_prefix=b"part.1", store_aad_prefix=stored, **mode
     )
-    data = encrypted(plain_file(TABLE), writer)
+    data = encrypt_bytes(plain_file(TABLE), writer)
 
     def check(**how: Any) -> list[str]:
         reader = FileDecryptionProperties(footer_key=FOOTER_KEY, **how)
@@ -910,12 +916,12 @@ def test_prefixes(mode: dict[str, Any], stored: bool) -> None:
         without = verify_parquet(data)
         assert without.ok
     unneeded = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"x")
-    bare = encrypted(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, **mode))
+    bare = encrypt_bytes(plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, **mode))
     assert words(verify_parquet(bare, unneeded)) == ["aad-prefix"]
 
 
 def test_a_moved_border_is_seen_where_a_prefix_is_expected() -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.10")
     )
 
@@ -931,7 +937,7 @@ def test_a_moved_border_is_seen_where_a_prefix_is_expected() -> None:
 
 @MODES
 def test_columns_must_be_encrypted_as_the_caller_says(mode: dict[str, Any]) -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY,
@@ -955,7 +961,7 @@ def test_columns_must_be_encrypted_as_the_caller_says(mode: dict[str, Any]) -> N
 
 
 def test_why_a_key_could_not_be_had_is_told() -> None:
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE),
         FileEncryptionProperties(
             footer_key=FOOTER_KEY,
@@ -1083,7 +1089,7 @@ def test_what_a_missing_key_hides_is_no_gap(mode: dict[str, Any]) -> None:
 
 def test_keys_are_called_by_their_master_keys_or_by_a_column() -> None:
     keys = {"a": COLUMN_KEY, "b": OTHER_KEY, "c": COLUMN_KEY}
-    data = encrypted(
+    data = encrypt_bytes(
         plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
     )
     reader = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
@@ -1123,7 +1129,7 @@ def test_nothing_of_the_data_is_told() -> None:
     table = pa.table({"a": [f"{secret}{n}" for n in range(9)]})
     plain = plain_file(table, write_page_index=True, max_rows_per_page=3, compression="none")
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"p")
-    data = encrypted(plain, writer)
+    data = encrypt_bytes(plain, writer)
     for span in list_modules(data, READER):
         checked = verify_parquet(flip_bits(data, span.end - 1), READER, regions=True)
         text = json.dumps(checked.fields()) + mc.render_html(checked) + repr(checked)
@@ -1166,7 +1172,7 @@ def check_verdict(data: bytes, reader: FileDecryptionProperties | None) -> None:
         return
     refused: Exception | None = None
     try:
-        forging.decrypted(data, reader)
+        forging.decrypt_bytes(data, reader)
     except (mc.ModcryptError, ValueError) as error:  # ValueError: a column is not there
         refused = error
     if isinstance(refused, mc.KeyNotFoundError):
@@ -1220,7 +1226,7 @@ def part_of(number: int, **how: Any) -> bytes:
         "footer_key": FOOTER_KEY,
         "aad_prefix": b"people.part%d" % number,
     }
-    return encrypted(plain, FileEncryptionProperties(**(properties | how)))
+    return encrypt_bytes(plain, FileEncryptionProperties(**(properties | how)))
 
 
 HOWS = [{}, {"store_aad_prefix": False}, PF, PF | {"store_aad_prefix": False}]

@@ -8,7 +8,7 @@ MIB = 1 << 20
 FRAME = MIB + 28
 
 
-def opened(stream: bytes, key: bytes, aad_prefix: bytes = b"") -> bytes:
+def decrypt_standard_stream(stream: bytes, key: bytes, aad_prefix: bytes = b"") -> bytes:
     """Open a stream of blocks of 1 MiB, after the spec and not by modcrypt."""
     assert stream[:8] == b"AGS1" + MIB.to_bytes(4, "little")
     out = b""
@@ -25,7 +25,7 @@ def varint(data: bytes) -> int:
     return value >> 1
 
 
-def taken_apart(metadata: bytes) -> tuple[bytes, bytes, int]:
+def split_key_metadata(metadata: bytes) -> tuple[bytes, bytes, int]:
     """Return key, AAD prefix of 16 bytes and length of key metadata, by its byte picture."""
     size = metadata[1] >> 1
     key, rest = metadata[2 : 2 + size], metadata[2 + size :]

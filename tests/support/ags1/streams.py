@@ -15,7 +15,7 @@ class NoStreamError(Exception):
     """Raised for bytes that are not a whole AGS1 stream."""
 
 
-def sealed(
+def encrypt_stream(
     key: bytes, plaintext: bytes, block_length: int, aad_prefix: bytes = b"", tail: bytes = b""
 ) -> bytes:
     """Return the stream of `plaintext`; `tail` is sealed as one more block, however long it is."""
@@ -33,7 +33,7 @@ def frames(stream: bytes) -> list[bytes]:
     return [stream[at : at + frame] for at in range(8, len(stream), frame)]
 
 
-def opened(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
+def read_plaintext(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
     """Return the plaintext of a stream that is well formed to its last byte.
 
     Raises:
@@ -55,7 +55,7 @@ def opened(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
 
 def is_stream(key: bytes, data: bytes, aad_prefix: bytes = b"") -> bool:
     try:
-        opened(key, data, aad_prefix)
+        read_plaintext(key, data, aad_prefix)
     except NoStreamError:
         return False
     return True

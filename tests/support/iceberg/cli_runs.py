@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from modcrypt.cli.app import program
 from tests.support.iceberg.sample_kms import SampleKms
 
-__all__ = ["Run", "lines", "run", "told"]
+__all__ = ["Run", "error_line", "lines", "run"]
 
 Run: TypeAlias = Callable[..., Result]
 """`run("scan", ..., code=0)` runs a command, and checks its exit code."""
@@ -38,7 +38,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def told(result: Result) -> str:
+def error_line(result: Result) -> str:
     """Check that a run failed with one line on stderr; return that line."""
     assert not result.stdout or list(json.loads(result.stdout)) == ["error", "message", "module"]
     assert result.stderr.startswith("modcrypt: error: ")

@@ -42,13 +42,13 @@ class MemoryKms:
         """Wrap under the newest version."""
         assert not aad
         self._note("wrap", master_key_id)
-        return seal_base64(self._known(master_key_id)[-1], key, master_key_id.encode())
+        return seal_base64(self._find_versions(master_key_id)[-1], key, master_key_id.encode())
 
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap under whichever version does it."""
         assert not aad
         self._note("unwrap", master_key_id)
-        for master in reversed(self._known(master_key_id)):
+        for master in reversed(self._find_versions(master_key_id)):
             try:
                 key = open_base64(master, wrapped, master_key_id.encode())
             except InvalidTag:
@@ -84,7 +84,7 @@ class MemoryKms:
         with self.lock:
             self.calls.append((operation, master_key_id))
 
-    def _known(self, master_key_id: str) -> list[bytes]:
+    def _find_versions(self, master_key_id: str) -> list[bytes]:
         if master_key_id not in self.versions:
             raise mc.KeyNotFoundError(f"there is no master key {master_key_id}")
         return self.versions[master_key_id]

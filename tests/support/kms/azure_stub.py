@@ -61,9 +61,9 @@ class VaultStub(BaseAdapter):
         self.calls.append((request.method, path))
         if self.refuse is not None:
             return self.answer(request, *self.refuse)
-        return self.answer(request, *self.served(request.method, path, request.body))
+        return self.answer(request, *self.respond(request.method, path, request.body))
 
-    def served(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    def respond(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         _, _, name, *rest = path.rstrip("/").split("/")
         versions = self.keys.get(name)
         version = rest[0] if rest and rest[0] else next(reversed(versions or {"": None}))

@@ -108,7 +108,7 @@ class Bao:
         return self.folder / "audit.json"
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[dict[str, Any]]]:
+    def record_requests(self) -> Iterator[list[dict[str, Any]]]:
         """Yield a list that receives the block's requests from the audit log."""
         start, seen = self.audit_log.stat().st_size, list[dict[str, Any]]()
         try:
@@ -290,7 +290,7 @@ class MotoKms:
         return self.judges[region]
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[KmsRequest]]:
+    def record_requests(self) -> Iterator[list[KmsRequest]]:
         """Yield a list that receives the block's requests."""
         start, log = len(self.requests), list[KmsRequest]()
         try:
@@ -420,7 +420,7 @@ def leaks(shown: str, *secrets: bytes) -> list[str]:
     ]
 
 
-def told_by(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return all text of an error and its chain, without traceback lines."""
     told = []
     chain: BaseException | None = error

@@ -32,7 +32,7 @@ from tests.support.tamper.files import (
     partial_pf,
     rich,
     rich_pf,
-    seeded,
+    seed_random,
     simple,
     stored,
     under_masters,
@@ -59,9 +59,9 @@ class Attack:
     def reading(self, base: Base) -> Reading:
         return replace(base.reading, **self.how)
 
-    def altered(self, base: Base) -> Files:
+    def apply(self, base: Base) -> Files:
         """Return the files as the attack leaves them."""
-        with seeded(self.name, base.name):
+        with seed_random(self.name, base.name):
             return self.done(base)
 
 
@@ -139,7 +139,7 @@ def _flips() -> Iterable[Attack]:
     yield line("sealed footer", forge.flip(ModuleType.FOOTER, 40))
     yield line("file-unique in the file's crypto metadata", forge.footer_field("unique"))
     yield line("footer key's metadata", forge.footer_field("key metadata"), unseen=UNUSED)
-    yield line("plaintext footer", forge.signed(forge.other_rows), rich_pf)
+    yield line("plaintext footer", forge.edit_signed_footer(forge.other_rows), rich_pf)
     yield line("nonce of its signature", forge.flip_file(-8 - 28), rich_pf)
     yield line("tag of its signature", forge.flip_file(-8 - 1), rich_pf)
     yield line("magic at the start", forge.flip_file(0, b"\x20"))
@@ -209,7 +209,7 @@ def _moves() -> Iterable[Attack]:
     )  # fmt: skip
     yield line(
         "column metadata of two row groups exchanged",
-        forge.signed(forge.swap_column_metadata),
+        forge.edit_signed_footer(forge.swap_column_metadata),
         mixed_pf,
     )
 
@@ -250,9 +250,15 @@ def _truncations() -> Iterable[Attack]:
         forge.with_data(forge.cut_row_group),
     )
     yield line(
-        "last row group left out of a plaintext footer", forge.signed(forge.drop_last), rich_pf
+        "last row group left out of a plaintext footer",
+        forge.edit_signed_footer(forge.drop_last),
+        rich_pf,
     )
-    yield line("row groups of a plaintext footer reordered", forge.signed(forge.reorder), rich_pf)
+    yield line(
+        "row groups of a plaintext footer reordered",
+        forge.edit_signed_footer(forge.reorder),
+        rich_pf,
+    )
     yield line("bytes appended", forge.with_data(lambda base: base.data + bytes(100)))
     yield line("emptied", forge.with_data(lambda base: b""))
 
@@ -276,36 +282,36 @@ def _labels() -> Iterable[Attack]:
         forge.with_data(forge.plaintext_instead),
         rich_pf,
     )
-    yield line("GCM label switched to CTR", forge.relabel(forge.untouched), numbers)
-    yield line("the same, and pages forged to fit", forge.relabel(forge.forged_pages), numbers)
+    yield line("GCM label switched to CTR", forge.relabel(forge.leave_unchanged), numbers)
+    yield line("the same, and pages forged to fit", forge.relabel(forge.forge_pages), numbers)
     yield line(
         "GCM label switched to CTR; CTR is accepted",
-        forge.relabel(forge.untouched),
+        forge.relabel(forge.leave_unchanged),
         numbers,
         ctr=True,
     )
     yield line(
         "the same, and pages forged to fit; CTR is accepted",
-        forge.relabel(forge.forged_pages),
+        forge.relabel(forge.forge_pages),
         numbers,
         ctr=True,
     )
     yield line(
         "GCM label of a signed footer switched; CTR is accepted",
-        forge.relabel(forge.untouched),
+        forge.relabel(forge.leave_unchanged),
         rich_pf,
         ctr=True,
     )
     yield line(
         "statistics altered in a plaintext footer; read by a filter",
-        forge.signed(forge.false_city_statistics),
+        forge.edit_signed_footer(forge.false_city_statistics),
         mixed_pf,
         partial_pf,
         **CITY_FILTER,
     )
     yield line(
         "readable copy of a sealed column's metadata altered",
-        forge.signed(forge.false_legacy_copy),
+        forge.edit_signed_footer(forge.false_legacy_copy),
         mixed_pf,
     )
 
@@ -370,7 +376,7 @@ def _untagged_parts() -> Iterable[Attack]:
     )
     yield line(
         "its offset index altered (pages exchanged); read by a filter",
-        forge.city_offsets(forge.exchanged_locations),
+        forge.city_offsets(forge.exchange_locations),
         *plain,
         **CITY_FILTER,
     )
@@ -451,17 +457,17 @@ def _holders() -> Iterable[Attack]:
         unseen=OWN_RIGHT,
     )
     yield line(
-        "plaintext column in the place of one with its own key", forge.replaced_column(None), mixed
+        "plaintext column in the place of one with its own key", forge.replace_column(None), mixed
     )
     yield line(
         "column under the footer key in the place of one with its own",
-        forge.replaced_column(FOOTER_KEY),
+        forge.replace_column(FOOTER_KEY),
         mixed,
         unseen=BY_NAME,
     )
     yield line(
         "the same, and its own key is demanded",
-        forge.replaced_column(FOOTER_KEY),
+        forge.replace_column(FOOTER_KEY),
         mixed,
         own_key=("salary",),
     )
@@ -486,7 +492,7 @@ def _holders() -> Iterable[Attack]:
     )
     yield line(
         "column index altered; read by a filter",
-        forge.resealed(ModuleType.COLUMN_INDEX, "id", forge.false_bounds),
+        forge.reseal_index(ModuleType.COLUMN_INDEX, "id", forge.false_bounds),
         rich,
         who=COLUMN,
         unseen=OWN_RIGHT,
@@ -494,7 +500,7 @@ def _holders() -> Iterable[Attack]:
     )
     yield line(
         "offset index altered (pages exchanged); read by a filter",
-        forge.resealed(ModuleType.OFFSET_INDEX, "id", forge.exchanged_locations),
+        forge.reseal_index(ModuleType.OFFSET_INDEX, "id", forge.exchange_locations),
         rich,
         who=COLUMN,
         unseen=OWN_RIGHT,
@@ -502,7 +508,7 @@ def _holders() -> Iterable[Attack]:
     )
     yield line(
         "offset index altered (a row moved); read by a filter",
-        forge.resealed(ModuleType.OFFSET_INDEX, "id", forge.later_rows),
+        forge.reseal_index(ModuleType.OFFSET_INDEX, "id", forge.later_rows),
         rich,
         who=COLUMN,
         unseen=OWN_RIGHT,
@@ -522,7 +528,7 @@ def _materials() -> Iterable[Attack]:
     yield line("footer's for a column's", forge.edit_material(forge.footer_for_column))
     yield line("another file's", forge.another_files_material)
     yield line("another master key named", forge.edit_material(forge.another_master))
-    yield line("wrapped key altered", forge.edit_material(forge.flip_wrapped))
+    yield line("wrapped key altered", forge.edit_material(forge.flip_wrapped_key))
     yield line("removed", lambda base: {DATA: base.data})
     yield line(
         "footer's material in the file: another file's",
@@ -557,14 +563,14 @@ def _materials() -> Iterable[Attack]:
     )
     yield line(
         "a column forged under the footer key; a policy gives it a key of its own",
-        forge.replaced_column(FOOTER_KEY),
+        forge.replace_column(FOOTER_KEY),
         internal,
         who=FOOTER,
         policy=True,
     )
     yield line(
         "a column forged in plaintext; a policy encrypts it",
-        forge.replaced_column(None),
+        forge.replace_column(None),
         internal,
         who=FOOTER,
         policy=True,
@@ -593,8 +599,8 @@ def _datasets() -> Iterable[Attack]:
     yield line("a file twice; template and number of parts are given", forge.part_twice)
     yield line("a file replaced by its earlier version", forge.older_part, unseen=PARTS, **alone)
     yield line("an earlier version; the template names the version", forge.older_part)
-    yield line("a file of another dataset added", forge.part_added, unseen=PARTS, **alone)
-    yield line("a file added; template and number of parts are given", forge.part_added)
+    yield line("a file of another dataset added", forge.add_part, unseen=PARTS, **alone)
+    yield line("a file added; template and number of parts are given", forge.add_part)
 
 
 ATTACKS: tuple[Attack, ...] = tuple(

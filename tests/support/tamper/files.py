@@ -23,7 +23,7 @@ from modcrypt import (
     ModuleType,
     Policy,
 )
-from tests.support.forging import encrypted, plain_file
+from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import ModuleSpan, list_modules
 from tests.support.pkmt1 import seal_base64
@@ -69,7 +69,7 @@ class Reading:
     template: str | None = None  # its AAD prefixes
     parts: int | None = None
 
-    def wanted(self, rows: Rows) -> Rows:
+    def select(self, rows: Rows) -> Rows:
         """Return the rows of a file that are read."""
         if self.where is not None:
             column, value = self.where
@@ -80,7 +80,7 @@ class Reading:
 
 
 @contextmanager
-def seeded(*seed: object) -> Iterator[None]:
+def seed_random(*seed: object) -> Iterator[None]:
     """Make every run meet the same bytes.
 
     What a reader takes random bytes for decides whether it gives an error or runs out of memory.
@@ -108,13 +108,13 @@ class Base:
     @cached_property
     def files(self) -> Files:
         """Return the file that is attacked, and what lies beside it."""
-        with seeded(self.name, 0):
+        with seed_random(self.name, 0):
             return self.make(0)
 
     @cached_property
     def others(self) -> Files:
         """Return the other one: an earlier version, or another file."""
-        with seeded(self.name, 1):
+        with seed_random(self.name, 1):
             return self.make(1)
 
     @property
@@ -204,20 +204,20 @@ def material(master: str, key: bytes, *, footer: bool = False, **more: Any) -> d
     }
 
 
-def spelt(value: Mapping[str, Any]) -> bytes:
+def encode_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 UNIFORM: dict[str, Any] = {
     "footer_key": FOOTER_KEY,
-    "footer_key_metadata": spelt(material("kf", FOOTER_KEY, footer=True)),
+    "footer_key_metadata": encode_json(material("kf", FOOTER_KEY, footer=True)),
 }
 PARTIAL = UNIFORM | {"plaintext_columns": ["city"]}
 MIXED = PARTIAL | {
     "column_keys": {"salary": COLUMN_KEY, "name": OTHER_KEY},
     "column_key_metadata": {
-        "salary": spelt(material("kc1", COLUMN_KEY)),
-        "name": spelt(material("kc2", OTHER_KEY)),
+        "salary": encode_json(material("kc1", COLUMN_KEY)),
+        "name": encode_json(material("kc2", OTHER_KEY)),
     },
 }
 PF = {"plaintext_footer": True}
@@ -237,7 +237,9 @@ def sealed_file(
         kept = dict(options)
         if isinstance(kept["use_dictionary"], list) and columns is not None:
             kept["use_dictionary"] = False
-        return {DATA: encrypted(plain_file(table, **kept), FileEncryptionProperties(**properties))}
+        return {
+            DATA: encrypt_bytes(plain_file(table, **kept), FileEncryptionProperties(**properties))
+        }
 
     return make
 
@@ -254,14 +256,16 @@ def _with_nulls(version: int) -> Files:
     """Data pages V2 with their levels in clear, as parquet-java has them."""
     properties = FileEncryptionProperties(**UNIFORM, data_page_v2_levels="plaintext")
     options = PLAIN | {"data_page_version": "2.0"}
-    return {DATA: encrypted(plain_file(people(version), **options), properties)}
+    return {DATA: encrypt_bytes(plain_file(people(version), **options), properties)}
 
 
 def _external(version: int) -> Files:
     """Key material beside the file, as parquet-java's key tools lay it there."""
 
     def reference(name: str) -> bytes:
-        return spelt({"keyMaterialType": "PKMT1", "internalStorage": False, "keyReference": name})
+        return encode_json(
+            {"keyMaterialType": "PKMT1", "internalStorage": False, "keyReference": name}
+        )
 
     names = {"salary": "columnKey0", "name": "columnKey1"}
     properties = MIXED | {
@@ -277,13 +281,15 @@ def _external(version: int) -> Files:
         "columnKey1": material("kc2", keys["name"], **outside),
     }
     files = sealed_file(properties | {"footer_key": footer_key, "column_keys": keys})(version)
-    return files | {MATERIAL: spelt({name: spelt(each).decode() for name, each in store.items()})}
+    return files | {
+        MATERIAL: encode_json({name: encode_json(each).decode() for name, each in store.items()})
+    }
 
 
 def _internal(version: int) -> Files:
     """Key material in the file, of which each has keys of its own, as the key tools make them."""
     footer_key = _own(version, FOOTER_KEY)
-    metadata = spelt(material("kf", footer_key, footer=True))
+    metadata = encode_json(material("kf", footer_key, footer=True))
     properties = MIXED | {"footer_key": footer_key, "footer_key_metadata": metadata}
     return sealed_file(properties)(version)
 
@@ -294,9 +300,9 @@ def under_masters(footer: str, column: str) -> Files:
     names = ("salary", "name")
     properties = PARTIAL | {
         "footer_key": footer_key,
-        "footer_key_metadata": spelt(material(footer, footer_key, footer=True)),
+        "footer_key_metadata": encode_json(material(footer, footer_key, footer=True)),
         "column_keys": dict.fromkeys(names, key),
-        "column_key_metadata": dict.fromkeys(names, spelt(material(column, key))),
+        "column_key_metadata": dict.fromkeys(names, encode_json(material(column, key))),
     }
     return sealed_file(properties)(1)
 
@@ -308,7 +314,7 @@ def _own(version: int, key: bytes) -> bytes:
 def _dataset(version: int) -> Files:
     """Three parts with AAD prefixes of their own."""
     return {
-        f"part-{part}.parquet": encrypted(
+        f"part-{part}.parquet": encrypt_bytes(
             plain_file(people(version, 10, 10 * part), **PLAIN),
             FileEncryptionProperties(
                 **UNIFORM, aad_prefix=b"people.v%d.part%d" % (2 - version, part)

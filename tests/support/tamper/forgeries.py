@@ -24,8 +24,8 @@ from tests.support.tamper.files import (
     PLAIN,
     Base,
     Files,
+    encode_json,
     people,
-    spelt,
 )
 
 Forge: TypeAlias = Callable[[Base], Files]
@@ -37,7 +37,7 @@ def put(data: bytes, at: int, new_bytes: bytes) -> bytes:
     return data[:at] + new_bytes + data[at + len(new_bytes) :]
 
 
-def xored(data: bytes, at: int, mask: bytes) -> bytes:
+def xor_at(data: bytes, at: int, mask: bytes) -> bytes:
     return put(data, at, bytes(a ^ b for a, b in zip(data[at:], mask, strict=False)))
 
 
@@ -53,14 +53,14 @@ def flip(
 
     def change(base: Base) -> bytes:
         span = base.module(kind, column, page=page)
-        return xored(base.data, (span.start if at >= 0 else span.end) + at, mask)
+        return xor_at(base.data, (span.start if at >= 0 else span.end) + at, mask)
 
     return with_data(change)
 
 
 def flip_file(at: int, mask: bytes = b"\x01") -> Forge:
     """Flip bits, counted from the file's start or end."""
-    return with_data(lambda base: xored(base.data, at % len(base.data), mask))
+    return with_data(lambda base: xor_at(base.data, at % len(base.data), mask))
 
 
 def flip_all(*kinds: ModuleType, column: str) -> Forge:
@@ -69,7 +69,7 @@ def flip_all(*kinds: ModuleType, column: str) -> Forge:
     def change(base: Base) -> bytes:
         data = base.data
         for kind in kinds:
-            data = xored(data, base.module(kind, column).start + 20, b"\x01")
+            data = xor_at(data, base.module(kind, column).start + 20, b"\x01")
         return data
 
     return with_data(change)
@@ -86,7 +86,7 @@ def footer_field(name: str) -> Forge:
             "key metadata": crypto.key_metadata,
         }
         at = base.data.index(values[name], len(body))
-        return xored(base.data, at + len(values[name]) - 3, b"\x01")
+        return xor_at(base.data, at + len(values[name]) - 3, b"\x01")
 
     return with_data(change)
 
@@ -182,7 +182,7 @@ def cut_row_group(base: Base) -> bytes:
     return base.data[:start] + base.data[end:]
 
 
-def signed(change: forging.Change) -> Forge:
+def edit_signed_footer(change: forging.Change) -> Forge:
     """Alter a plaintext footer, and leave its signature."""
 
     def edit(base: Base) -> bytes:
@@ -196,7 +196,7 @@ def signed(change: forging.Change) -> Forge:
 
 def holder(change: forging.Change) -> Forge:
     """Alter a footer, and seal or sign it again with the footer key."""
-    return with_data(lambda base: forging.reclosed(base.data, FOOTER_KEY, change))
+    return with_data(lambda base: forging.change_footer(base.data, FOOTER_KEY, change))
 
 
 def crypto(change: forging.Change, *, other: bool = False) -> Forge:
@@ -206,7 +206,7 @@ def crypto(change: forging.Change, *, other: bool = False) -> Forge:
     )  # fmt: skip
 
 
-def chunk_named(metadata: ThriftStruct, column: str, row_group: int = 0) -> ThriftStruct:
+def find_chunk(metadata: ThriftStruct, column: str, row_group: int = 0) -> ThriftStruct:
     names = [element.name.decode() for element in metadata.schema[1:]]
     chunk: ThriftStruct = metadata.row_groups[row_group].columns[names.index(column)]
     return chunk
@@ -242,13 +242,13 @@ def reorder_and_renumber(metadata: ThriftStruct) -> None:
 
 def false_city_statistics(metadata: ThriftStruct) -> None:
     """Say that no city of the first row group is among those asked for."""
-    statistics = chunk_named(metadata, "city").meta_data.statistics
+    statistics = find_chunk(metadata, "city").meta_data.statistics
     statistics.min_value = statistics.max_value = b"zzzz"
     statistics.is_min_value_exact = statistics.is_max_value_exact = None
 
 
 def false_id_statistics(metadata: ThriftStruct) -> None:
-    statistics = chunk_named(metadata, "id").meta_data.statistics
+    statistics = find_chunk(metadata, "id").meta_data.statistics
     statistics.min_value = statistics.max_value = (900).to_bytes(8, "little")
     statistics.min = statistics.max = None
 
@@ -256,19 +256,19 @@ def false_id_statistics(metadata: ThriftStruct) -> None:
 def false_legacy_copy(metadata: ThriftStruct) -> None:
     """Lead the readable copy of a column's metadata to the pages of another column."""
     for r in range(len(metadata.row_groups)):
-        forged = chunk_named(metadata, "salary", r).meta_data
-        true = chunk_named(metadata, "bonus", r).meta_data
+        forged = find_chunk(metadata, "salary", r).meta_data
+        true = find_chunk(metadata, "bonus", r).meta_data
         forged.data_page_offset = true.data_page_offset
         forged.total_compressed_size = true.total_compressed_size
 
 
 def flip_column_metadata(metadata: ThriftStruct) -> None:
-    chunk = chunk_named(metadata, "salary")
-    chunk.encrypted_column_metadata = xored(chunk.encrypted_column_metadata, 30, b"\x01")
+    chunk = find_chunk(metadata, "salary")
+    chunk.encrypted_column_metadata = xor_at(chunk.encrypted_column_metadata, 30, b"\x01")
 
 
 def swap_column_metadata(metadata: ThriftStruct) -> None:
-    one, two = (chunk_named(metadata, "salary", r) for r in (0, 1))
+    one, two = (find_chunk(metadata, "salary", r) for r in (0, 1))
     one.encrypted_column_metadata, two.encrypted_column_metadata = (
         two.encrypted_column_metadata, one.encrypted_column_metadata,
     )  # fmt: skip
@@ -291,7 +291,7 @@ def cut_last_pages(base: Base) -> bytes:
 
     def change(metadata: ThriftStruct) -> None:
         for name in ("id", "bonus", "city"):
-            chunk = chunk_named(metadata, name, 1)
+            chunk = find_chunk(metadata, name, 1)
             md = chunk.meta_data
             md.total_compressed_size = _second_page(base, metadata, name) - md.data_page_offset
             md.num_values -= 5
@@ -300,14 +300,14 @@ def cut_last_pages(base: Base) -> bytes:
         metadata.row_groups[1].num_rows -= 5
         metadata.num_rows -= 5
 
-    return forging.reclosed(base.data, FOOTER_KEY, change)
+    return forging.change_footer(base.data, FOOTER_KEY, change)
 
 
 def _second_page(base: Base, metadata: ThriftStruct, name: str) -> int:
     """Return where the second page of a chunk in the second row group starts."""
     if name != "city":
         return base.module(ModuleType.DATA_PAGE_HEADER, name, row_group=1, page=1).start
-    chunk = chunk_named(metadata, name, 1)
+    chunk = find_chunk(metadata, name, 1)
     index, _ = decode("OffsetIndex", base.data, chunk.offset_index_offset)
     offset: int = index.page_locations[1].offset
     return offset
@@ -351,16 +351,16 @@ def relabel(change_pages: Callable[[Base], bytes]) -> Forge:
         data = change_pages(base)
         if data[-4:] == b"PARE":
             return forging.edit_crypto(data, rename)
-        return signed(rename)(base)[DATA]
+        return edit_signed_footer(rename)(base)[DATA]
 
     return with_data(change)
 
 
-def untouched(base: Base) -> bytes:
+def leave_unchanged(base: Base) -> bytes:
     return base.data
 
 
-def forged_pages(base: Base) -> bytes:
+def forge_pages(base: Base) -> bytes:
     """Turn GCM pages into CTR ones that open, but for 16 bytes, to what they held, bits flipped.
 
     GCM encrypts from counter 2 on, PME's CTR from 1: sixteen bytes put before the ciphertext
@@ -415,7 +415,7 @@ def lend_byte(metadata: ThriftStruct) -> None:
 def rewrite_crc(base: Base) -> bytes:
     """Alter a plaintext page, and its checksum in the header before it."""
     data = edit_city(base.data)
-    index = chunk_named(forging.opened(base.data, FOOTER_KEY).metadata, "city")
+    index = find_chunk(forging.open_file(base.data, FOOTER_KEY).metadata, "city")
     locations = decode("OffsetIndex", data, index.offset_index_offset)[0].page_locations
     start = locations[1].offset
     header, end = decode("PageHeader", data, start)
@@ -431,13 +431,13 @@ def rewrite_crc(base: Base) -> bytes:
 
 def city_index(base: Base) -> bytes:
     """Let the column index of the plaintext column say that no page has the city."""
-    chunk = chunk_named(forging.opened(base.data, FOOTER_KEY).metadata, "city")
+    chunk = find_chunk(forging.open_file(base.data, FOOTER_KEY).metadata, "city")
     start = chunk.column_index_offset
     old = base.data[start : start + chunk.column_index_length]
     return put(base.data, start, old.replace(b"city-", b"zity-"))
 
 
-def exchanged_locations(raw: bytes) -> bytes:
+def exchange_locations(raw: bytes) -> bytes:
     index, _ = decode("OffsetIndex", raw)
     one, two = index.page_locations
     one.offset, two.offset = two.offset, one.offset
@@ -454,7 +454,7 @@ def city_offsets(change: Callable[[bytes], bytes]) -> Forge:
     """Alter the offset index of the plaintext column."""
 
     def edit(base: Base) -> bytes:
-        chunk = chunk_named(forging.opened(base.data, FOOTER_KEY).metadata, "city")
+        chunk = find_chunk(forging.open_file(base.data, FOOTER_KEY).metadata, "city")
         start, size = chunk.offset_index_offset, chunk.offset_index_length
         return _same_size(base.data, start, start + size, change(base.data[start : start + size]))
 
@@ -468,7 +468,7 @@ def _same_size(data: bytes, start: int, end: int, new_bytes: bytes) -> bytes:
 
 def city_bloom(base: Base) -> bytes:
     """Empty the plaintext column's Bloom filter."""
-    md = chunk_named(forging.opened(base.data, FOOTER_KEY).metadata, "city").meta_data
+    md = find_chunk(forging.open_file(base.data, FOOTER_KEY).metadata, "city").meta_data
     header, end = decode("BloomFilterHeader", base.data, md.bloom_filter_offset)
     return put(base.data, end, bytes(header.numBytes))
 
@@ -484,7 +484,7 @@ def clear_level(mask: int) -> Forge:
         )  # fmt: skip
         runs = stored[:clear]
         assert runs[0] & 1  # bit-packed: one bit for each value, 1 for there
-        return xored(base.data, span.start + 1, bytes((mask,)))
+        return xor_at(base.data, span.start + 1, bytes((mask,)))
 
     return with_data(change)
 
@@ -500,7 +500,7 @@ CRC_NEUTRAL = (1 | 0xEDB88320 << 1).to_bytes(5, "little")
 # --- what holders of keys do ---------------------------------------------------------------------
 
 
-def resealed(kind: ModuleType, column: str, change: Callable[[bytes], bytes]) -> Forge:
+def reseal_index(kind: ModuleType, column: str, change: Callable[[bytes], bytes]) -> Forge:
     """Alter an index, and seal it again with the footer key."""
 
     def edit(base: Base) -> bytes:
@@ -508,7 +508,7 @@ def resealed(kind: ModuleType, column: str, change: Callable[[bytes], bytes]) ->
         address = span.module
         assert address.row_group is not None
         assert address.column is not None
-        aad = forging.opened(base.data, FOOTER_KEY).file_aad
+        aad = forging.open_file(base.data, FOOTER_KEY).file_aad
         aad += forging.module_suffix(kind, address.row_group, address.column)
         plain = forging.open_module(FOOTER_KEY, base.data[span.start : span.end], aad)
         module = forging.seal(FOOTER_KEY, change(plain), aad)
@@ -524,16 +524,16 @@ def false_bounds(raw: bytes) -> bytes:
     return encode(index)
 
 
-def replaced_column(key: bytes | None) -> Forge:
+def replace_column(key: bytes | None) -> Forge:
     """Put a column of other values in the place of `salary`: in plaintext, or under a key."""
 
     def change(base: Base) -> bytes:
         twin = plain_file(people(1), **(PLAIN | {"write_page_index": False}))
-        file = forging.opened(base.data, FOOTER_KEY)
+        file = forging.open_file(base.data, FOOTER_KEY)
         twins = forging.read_plain_footer(twin)
         for r in range(len(file.metadata.row_groups)):
-            chunk = chunk_named(file.metadata, "salary", r)
-            md = copy(chunk_named(twins, "salary", r).meta_data)
+            chunk = find_chunk(file.metadata, "salary", r)
+            md = copy(find_chunk(twins, "salary", r).meta_data)
             start, end = md.data_page_offset, md.data_page_offset + md.total_compressed_size
             pages = _chunk_under(key, twin[start:end], file.file_aad, r)
             md.data_page_offset, md.total_compressed_size = len(file.body), len(pages)
@@ -544,7 +544,7 @@ def replaced_column(key: bytes | None) -> Forge:
                 chunk.crypto_metadata = new(
                     "ColumnCryptoMetaData", ENCRYPTION_WITH_FOOTER_KEY=label
                 )
-        return file.closed(FOOTER_KEY)
+        return file.seal_footer(FOOTER_KEY)
 
     return with_data(change)
 
@@ -577,7 +577,7 @@ def edit_material(change: Callable[[dict[str, dict[str, Any]], Base], None]) -> 
     def edit(base: Base) -> Files:
         store = {name: json.loads(text) for name, text in json.loads(base.files[MATERIAL]).items()}
         change(store, base)
-        raw = spelt({name: spelt(each).decode() for name, each in store.items()})
+        raw = encode_json({name: encode_json(each).decode() for name, each in store.items()})
         return {**base.files, MATERIAL: raw}
 
     return edit
@@ -595,7 +595,7 @@ def another_master(store: dict[str, dict[str, Any]], _: Base) -> None:
     store["columnKey0"]["masterKeyID"] = "kc2"
 
 
-def flip_wrapped(store: dict[str, dict[str, Any]], _: Base) -> None:
+def flip_wrapped_key(store: dict[str, dict[str, Any]], _: Base) -> None:
     wrapped = store["columnKey0"]["wrappedDEK"]
     store["columnKey0"]["wrappedDEK"] = wrapped[:30] + ("B" if wrapped[30] == "A" else "A") + (
         wrapped[31:]
@@ -616,7 +616,7 @@ def footer_material(change: Callable[[dict[str, Any]], None]) -> Forge:
     def edit(metadata: ThriftStruct) -> None:
         found = json.loads(metadata.key_metadata)
         change(found)
-        metadata.key_metadata = spelt(found)
+        metadata.key_metadata = encode_json(found)
 
     return crypto(edit)
 
@@ -629,7 +629,7 @@ def columns_material(metadata: ThriftStruct) -> None:
     """Exchange the key metadata of two columns."""
     for r in range(len(metadata.row_groups)):
         one, two = (
-            chunk_named(metadata, name, r).crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY
+            find_chunk(metadata, name, r).crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY
             for name in ("salary", "name")
         )
         one.key_metadata, two.key_metadata = two.key_metadata, one.key_metadata
@@ -650,7 +650,7 @@ def part_twice(base: Base) -> Files:
     return {**base.files, "part-1.parquet": base.files["part-0.parquet"]}
 
 
-def part_added(base: Base) -> Files:
+def add_part(base: Base) -> Files:
     return {**base.files, "part-3.parquet": base.others["part-0.parquet"]}
 
 

@@ -138,14 +138,14 @@ class Trial:
         key = base.name, reading
         if key not in self.controls:
             answer = self._answer(base.files, reading)
-            right = answer.kind in ("rows", "named") and answer.rows == reading.wanted(base.rows)
+            right = answer.kind in ("rows", "named") and answer.rows == reading.select(base.rows)
             if not right and self.reader.version.startswith("modcrypt"):
                 raise AssertionError(f"{self.reader.name} and {base.name}: {answer}")
             self.controls[key] = "" if right else UNREADABLE
         return self.controls[key]
 
     def _attack(self, attack: Attack, base: Base, reading: Reading) -> Cell:
-        altered = attack.altered(base)
+        altered = attack.apply(base)
         if altered == base.files:
             raise AssertionError(f"{attack.name} alters nothing")
         self.listener.tokens.clear()
@@ -153,7 +153,7 @@ class Trial:
         if self.listener.tokens:
             assert set(self.listener.tokens) == {TOKEN}
             return Cell("token sent", detail=answer.text)
-        right = answer.rows == reading.wanted(base.rows)
+        right = answer.rows == reading.select(base.rows)
         return Cell(_judge(answer, attack, right=right), detail=f"{base.name}: {answer.text}")
 
     def _answer(self, files: Files, reading: Reading) -> Answer:
