@@ -28,7 +28,7 @@ def check_agreement(data: bytes, reader: FileDecryptionProperties) -> None:
     faults = [finding for finding in checked.findings if finding.severity == "fault"]
     failure = _try_to_read(data, reader)
     if failure is not None:
-        # A missing key is no fault of the file: verification says what it leaves unchecked.
+        # A missing key is not a fault of the file: verification reports what it did not check.
         missing = any(note.word == failure.word for note in checked.not_authenticated)
         assert faults or missing, f"reading fails with {failure}, but verification finds nothing"
         return

@@ -100,7 +100,7 @@ def meanwhile(
 
 
 def every_step(attempt: Callable[[int], list[str]]) -> list[str]:
-    """Try each step, until there are no more; give those of the last attempt."""
+    """Try each step until none is left; return the steps of the last attempt."""
     for step in range(200):
         steps = attempt(step)
         if len(steps) <= step:

@@ -82,7 +82,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[Request]]:
-        """Yield a list that gets the requests made meanwhile."""
+        """Yield a list that receives the requests made in the block."""
         start, log = len(self.requests), list[Request]()
         try:
             yield log
@@ -159,7 +159,7 @@ class Bucket:
         return data
 
     def keys(self) -> list[str]:
-        """Name the objects, but for the markers of folders that pyarrow leaves when it moves."""
+        """Return the object names, without the folder markers that pyarrow leaves after a move."""
         found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
         return sorted(entry["Key"] for entry in found if not entry["Key"].endswith("/"))
 

@@ -70,7 +70,7 @@ def footer_of(plain: bytes) -> dict[int, Any]:
 
 
 def modules_of(plain: bytes) -> dict[str, Any]:
-    """Everything a plaintext file holds, without where it stands.
+    """Everything a plaintext file contains, without positions.
 
     The footer loses its offsets; every page, index and Bloom filter is there with its bytes,
     found through the offsets. So two files are module-identical exactly when these are equal.

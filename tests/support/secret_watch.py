@@ -7,7 +7,7 @@ fails the test during which it passed by.
     log         every record that reaches the root logger; modcrypt's own from DEBUG on
     exception   every ModcryptError when it is made; what `pytest.raises` caught, and what failed a
                 test, with all that it is chained to
-    repr        of objects that hold keys, whenever somebody asks for one
+    repr        of objects that hold keys, whenever code requests one
     output      stdout and stderr of every test, of programs that it ran and of click's runner
     temporary   each temporary file when it takes its name or is removed, those of updated keyrings
                 among that; and those that killed processes left, when the folder they are in is
@@ -243,7 +243,7 @@ class Watch:
 
     @contextmanager
     def expecting(self) -> Iterator[list[Finding]]:
-        """Yield a list of the findings meanwhile, which fail no test."""
+        """Yield a list of the findings in the block, which fail no test."""
         before, self._found = self._found, []
         found: list[Finding] = []
         try:

@@ -1,4 +1,4 @@
-"""AGS1 streams sealed and opened by `cryptography`'s AESGCM alone."""
+"""AGS1 streams encrypted and decrypted with nothing but `cryptography`'s AESGCM."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 
 
 def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: int) -> IcebergTable:
-    """Return a table that somebody else commits to just before each of its first commits."""
+    """Return a table that another writer commits to just before each of its first commits."""
     real, left = table.versions, [times]
 
     class Slow:

@@ -149,7 +149,7 @@ class Judge:
         self.close()
 
     def close(self) -> None:
-        """Stop the JVM, which ends when there are no more requests."""
+        """Stop the JVM, which exits after its last request."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""Tables whose key metadata is sealed as no Java does it."""
+"""Tables whose key metadata is encrypted in ways that Iceberg's Java never uses."""
 
 from __future__ import annotations
 

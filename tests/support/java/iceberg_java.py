@@ -326,12 +326,12 @@ class JavaFile:
         self._jvm, self._file = packages, file
 
     def size(self) -> int:
-        """Its plaintext length, as it tells readers."""
+        """Return the plaintext length that the file reports to readers."""
         with jvm.java_errors(JavaError):
             return int(self._file.getLength())
 
     def read(self) -> bytes:
-        """All of it; a `JavaError` tells how much had been released before."""
+        """Return the whole plaintext; a `JavaError` states how much was released before it."""
         released = self._jvm.java.io.ByteArrayOutputStream()
         try:
             with self._stream() as stream:
@@ -342,7 +342,7 @@ class JavaFile:
         return bytes(released.toByteArray())
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """Slices by offset and size, one after the other by seeking in one stream."""
+        """Return slices by offset and size, read in turn by seeking in one stream."""
         found = []
         with self._stream() as stream:
             for offset, size in ranges:

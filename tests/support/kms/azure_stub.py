@@ -116,7 +116,7 @@ def operate(operation: str, key: Any, algorithm: str, value: bytes) -> bytes:
 
 
 class Credential:
-    """Tells a token to whoever asks; the client may send it to the vault alone."""
+    """Issue a token to every caller; the client may send it only to the vault."""
 
     def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         assert scopes[0].endswith("azure.net/.default")

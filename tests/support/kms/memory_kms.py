@@ -146,7 +146,7 @@ class MemoryKms:
         with self._lock:
             self.calls.append(Call(operation, master_key_id, aad.get("aad", b""), keys))
             failure = self.failures.pop(0) if self.failures else None
-        # Who can't bind AAD must not be given any, not even none by name.
+        # A service without AAD support must not receive the argument, not even as None.
         assert set(aad) <= ({"aad"} if self.capabilities.aad else set()), "AAD that nobody can take"
         if self.delay:
             time.sleep(self.delay)

@@ -85,7 +85,7 @@ class BasicKms:
 
 
 class RotatingKms(BasicKms):
-    """Also tells which keys are wrapped under the newest versions."""
+    """Also reports which keys are wrapped under the newest versions."""
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool:
         """Compare the version that the text names."""

@@ -99,4 +99,4 @@ def hsm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftHsm]:
         patch.delenv("MODCRYPT_PKCS11_MODULE", raising=False)
         running.add_token("lake")
         yield running
-        pkcs11.lib(str(running.module)).finalize()  # who comes next has settings of its own
+        pkcs11.lib(str(running.module)).finalize()  # the next user has its own settings

@@ -54,7 +54,7 @@ class Attack:
     bases: tuple[Base, ...]
     done: Forge
     how: Mapping[str, Any] = field(default_factory=dict)  # what the reading is changed by
-    unseen: str = ""  # why the format can't tell, and what helps
+    unseen: str = ""  # why the format cannot detect it, and what helps
 
     def reading(self, base: Base) -> Reading:
         return replace(base.reading, **self.how)

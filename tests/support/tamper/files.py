@@ -59,8 +59,8 @@ class Reading:
     columns: tuple[str, ...] = ()  # all, if none is named
     where: tuple[str, int | str] | None = None  # rows wanted, by a filter
     ctr: bool = False  # AES_GCM_CTR_V1 is accepted
-    crc: bool = False  # page checksums are verified, where there are any
-    own_key: tuple[str, ...] = ()  # columns that must lie under keys of their own
+    crc: bool = False  # page checksums are verified where present
+    own_key: tuple[str, ...] = ()  # columns that must have their own keys
     rows: int | None = None  # number of rows, known from elsewhere
     drop: bool = False  # columns whose key isn't found are left out
     material: bool = False  # keys come through key material alone
@@ -81,7 +81,7 @@ class Reading:
 
 @contextmanager
 def seed_random(*seed: object) -> Iterator[None]:
-    """Make every run meet the same bytes.
+    """Seed all random bytes, so that every run produces the same files.
 
     What a reader takes random bytes for decides whether it gives an error or runs out of memory.
     """
@@ -98,7 +98,7 @@ def seed_random(*seed: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Base:
-    """A kind of file; of each there are two, with different rows under the same keys."""
+    """A kind of file, made twice, with different rows under the same keys."""
 
     name: str
     make: Callable[[int], Files]
@@ -107,7 +107,7 @@ class Base:
 
     @cached_property
     def files(self) -> Files:
-        """Return the file that is attacked, and what lies beside it."""
+        """Return the attacked file and the files beside it."""
         with seed_random(self.name, 0):
             return self.make(0)
 

@@ -42,7 +42,7 @@ def xor_at(data: bytes, at: int, mask: bytes) -> bytes:
 
 
 def with_data(change: Callable[[Base], bytes]) -> Forge:
-    """Alter the file alone, and leave what lies beside it."""
+    """Alter only the file, not the files beside it."""
     return lambda base: {**base.files, DATA: change(base)}
 
 
@@ -96,7 +96,7 @@ Place: TypeAlias = "tuple[str, int, int]"
 
 
 def page_of(base: Base, place: Place) -> slice:
-    """Return where a page lies, with its header."""
+    """Return the range of a page with its header."""
     column, row_group, page = place
     address = {"row_group": row_group, "page": page}
     header = base.module(ModuleType.DATA_PAGE_HEADER, column, **address)
@@ -317,7 +317,7 @@ def _second_page(base: Base, metadata: ThriftStruct, name: str) -> int:
 
 
 def edit_city(data: bytes) -> bytes:
-    """Alter a value of the plaintext column; it stands in its page alone."""
+    """Alter a value of the plaintext column that occurs only once in the file."""
     assert data.count(CITY.encode()) == 1
     return data.replace(CITY.encode(), b"Atlantis!")
 

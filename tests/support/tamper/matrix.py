@@ -60,7 +60,7 @@ class Cell:
 
 
 def all_readers(java: ParquetJava | None) -> dict[str, Reader]:
-    """Return the readers that are here by name, those of parquet-java only where there is a JVM."""
+    """Return the installed readers by name; parquet-java's only if a JVM is present."""
     readers = [*modcrypt_readers(), *pyarrow_readers()]
     if java is not None:
         readers += java_readers(java)
@@ -183,7 +183,7 @@ def run(reader: Reader, folder: Path) -> dict[str, Cell]:
 
 
 def title(attack: Attack) -> str:
-    """Return the name by which an attack stands in the table, once."""
+    """Return the unique name of an attack in the table."""
     return f"{attack.group}: {attack.name}"
 
 

@@ -162,7 +162,7 @@ def _decrypt_parquet(path: Path, reading: Reading) -> Rows:
 
 
 def _plain_rows(plain: io.BytesIO, reading: Reading) -> Rows:
-    """Read what has been decrypted, by its indexes where there is a filter; it may be noise."""
+    """Read decrypted data, by its indexes if a filter is given; the data may be noise."""
     anything = mc.FileDecryptionProperties(require_encrypted=False)
     columns = list(reading.columns) or None
     try:
