@@ -1,6 +1,6 @@
 """Check the pinned versions of a lock file for known vulnerabilities (`make audit`).
 
-The exit code is 1 if there are any, and 0, with a message, if pip-audit's data cannot be reached.
+The exit code is 1 if any is found, and 0, with a message, if pip-audit's data is unreachable.
 """
 
 from __future__ import annotations

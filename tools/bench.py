@@ -10,7 +10,7 @@ Without --json the table goes to stderr and the JSON to stdout. Repetitions are 
 The ratio is the peer's time over modcrypt's where the target is >=, modcrypt's over the peer's
 where it is <=. The last two columns are user and system time of all threads, modcrypt's and the
 peer's. Outputs are deleted before a timed run, not during it: freeing 200 MB of tmpfs pages takes
-as long as encrypting them. Inputs stay in a cache folder, on tmpfs where there is one.
+as long as encrypting them. Inputs stay in a cache folder, on tmpfs if available.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from modcrypt.parquet.format.page_header import PageHeader, scan
 from tools.figures import MIB, Bench, Figure, Job, Row, below, faster, figure, within
 
 KEY = b"only-for-a-bench"  # text, for DuckDB takes no other keys of 16 bytes
-NONCE, AAD = bytes(12), bytes(15)  # constant, for what is sealed here is thrown away
+NONCE, AAD = bytes(12), bytes(15)  # constant, because the output is discarded
 
 
 def lineitem(bench: Bench, kind: str = "", **options: Any) -> dict[str, Path]:

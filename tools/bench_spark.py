@@ -418,7 +418,7 @@ def arguments() -> argparse.Namespace:
     base = shared if shared.is_dir() else Path(tempfile.gettempdir())
     parser.add_argument("--base", type=Path, default=base, help="folder for the files; on tmpfs")
     first = parser.parse_known_args()[0]
-    if first.quick:  # what is said beside it counts
+    if first.quick:  # options given explicitly take precedence
         parser.set_defaults(**QUICK)
     return parser.parse_args()
 

@@ -65,7 +65,7 @@ class Reach(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of one mutant."""
+    """The outcome of one mutant."""
 
     module: str
     line: int

@@ -56,7 +56,7 @@ class Mutation:
 
 
 def replacements(site: Site) -> Iterator[ast.expr | ast.stmt]:
-    """Yield what may stand in place of a node."""
+    """Yield the replacements of a node."""
     node = site.node
     match node:
         case ast.Compare(left, ops, right):

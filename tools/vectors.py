@@ -585,7 +585,7 @@ def region_offset(module: Module, region: str) -> int:
 
 
 # Nothing but its own length field says where a header module ends: the reader takes a byte more
-# or less for it, which does not authenticate. All other lengths are told a second time elsewhere.
+# or less for it, which does not authenticate. All other lengths are stored a second time elsewhere.
 TOLD_ONCE = {T.DATA_PAGE_HEADER, T.DICTIONARY_PAGE_HEADER, T.BLOOM_FILTER_HEADER}
 
 
