@@ -88,7 +88,7 @@ class GcmCipher:
         """Write the module of `plaintext` (`size` bytes) at `out[at:]`; return its end.
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
         """
         if self._count is None:  # made by the first seal: opening needs no counter
             self._count = invocation_counter(self._key).add
@@ -103,7 +103,7 @@ class GcmCipher:
         """Return the module of `plaintext` with its framing.
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
         """
         out = bytearray(GCM_OVERHEAD + len(plaintext))
         self.seal_into(memoryview(out), 0, plaintext, len(plaintext), aad)
@@ -136,7 +136,7 @@ class GcmCipher:
         """Write the block of `plaintext` into `out`, which has exactly the size of the block.
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
         """
         if self._count is None:
             self._count = invocation_counter(self._key).add
@@ -161,7 +161,7 @@ class GcmCipher:
         """Return the block of `plaintext`; wrapped keys have this form, too (PKMT1).
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
         """
         if self._count is None:
             self._count = invocation_counter(self._key).add
@@ -187,7 +187,7 @@ class GcmCipher:
         """Return nonce and tag for a plaintext footer; its ciphertext is discarded (PME 5.5).
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
         """
         sealed = self.seal(message, aad)
         return sealed[LENGTH_SIZE:_BODY] + sealed[-TAG_SIZE:]
@@ -230,7 +230,7 @@ class CtrCipher:
         """Write the module at `out[at:]`, with `CTR_SLACK` spare bytes after it; return its end.
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
         """
         if self._count is None:  # made by the first seal: opening needs no counter
             self._count = invocation_counter(self._key).add

@@ -1,4 +1,4 @@
-"""Whether the code that runs per page and per column chunk is compiled."""
+"""Detect whether the code that runs per page and per column chunk is compiled."""
 
 from __future__ import annotations
 

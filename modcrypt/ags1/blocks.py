@@ -33,7 +33,7 @@ class BlockCipher:
         """Write the blocks of `plaintext` into `out`; the first block has the index `first`.
 
         Raises:
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
             LimitError: The stream has more blocks than their index can number.
         """
         size, at, index = len(plaintext), 0, first

@@ -141,7 +141,7 @@ class Ags1Writer(io.RawIOBase):
 
         Raises:
             ValueError: The writer is closed, or has failed.
-            KeyExhaustedError: The key has sealed 2**32 modules.
+            KeyExhaustedError: The key has encrypted 2**32 modules.
             OSError: The sink failed; the writer is abandoned.
         """
         view = memoryview(data).cast("B")

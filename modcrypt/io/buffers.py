@@ -231,7 +231,7 @@ def open_output(
     Args:
         destination: Path, fsspec URL, place or writable binary file object; with a file system, a
             path in it.
-        source: Source that is read at the same time; None if there is none.
+        source: Source that is read at the same time; None without one.
         overwrite: Whether to replace an existing file.
         threads: Maximum number of threads; None for the default.
         filesystem: File system of PyArrow or fsspec.

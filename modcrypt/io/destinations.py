@@ -68,7 +68,7 @@ def open_sink_at(
 
     Raises:
         FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system or store refuses; ELOOP if there is a symbolic link below the root.
+        OSError: The file system or store refuses; ELOOP for a symbolic link below the root.
     """
     return _open_stored(place, place.path, overwrite, check)
 

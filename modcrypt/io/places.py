@@ -131,7 +131,7 @@ class Place:
             raise exists_error(self.path)
 
     def stamp(self) -> Stamp | None:
-        """Return the stamp of the file; None if there is no file, or its status is unknown."""
+        """Return the stamp of the file; None if it does not exist or its status is unknown."""
         with contextlib.suppress(Exception):  # missing, a name that is too long, a store's own
             if self.filesystem is None:
                 return make_stamp(os.stat(self.path))
@@ -175,17 +175,17 @@ class Place:
         """Make the folders above a local file.
 
         Raises:
-            OSError: The file system refuses; ELOOP if there is a symbolic link below `root`.
+            OSError: The file system refuses; ELOOP for a symbolic link below `root`.
         """
         if self.filesystem is None:
             with open_folder(self.path, self.root, make=True):
                 pass
 
     def remove(self) -> None:
-        """Remove the file if it exists; of a symbolic link, the link.
+        """Remove the file if it exists; for a symbolic link, remove the link.
 
         Raises:
-            OSError: The file system refuses; ELOOP if there is a symbolic link below `root` above
+            OSError: The file system refuses; ELOOP for a symbolic link below `root` above
                 the file.
         """
         with contextlib.suppress(FileNotFoundError), add_url_to_errors(self.filesystem, self.path):
@@ -252,7 +252,7 @@ def exists_error(path: str) -> FileExistsError:
 
 
 def _find_prefix(path: str, folder: str) -> str:
-    """Return the shortest prefix of a local path that leads to a folder; "/" if there is none.
+    """Return the shortest prefix of a local path that leads to a folder; "/" if none does.
 
     Args:
         path: Absolute path without its first slash, and with one at its end.

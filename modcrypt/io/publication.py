@@ -35,7 +35,7 @@ def open_local_sink(
 
     Raises:
         FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system refuses; ELOOP if there is a symbolic link below the root.
+        OSError: The file system refuses; ELOOP for a symbolic link below the root.
     """
     if not overwrite:
         place.check_absent()
@@ -86,7 +86,7 @@ def _lend_sink(unfinished: _Unfinished) -> Iterator[FdSink]:
 def _publish_temporary(
     unfinished: _Unfinished, overwrite: bool, check: Callable[[], object] | None
 ) -> None:
-    """Publish the file; its folder was closed meanwhile: a dataset has many files open."""
+    """Publish the file; reopen its folder, closed because a dataset has many files open."""
     place, temporary, target, _, _ = unfinished
     with open_folder(place.path, place.root) as (at, _):
         _remove_hadoop_checksum(target, at)
@@ -103,7 +103,7 @@ def temporary_name() -> str:
 
 
 def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
-    """Return the status of the file to replace; None if there is none.
+    """Return the status of the file to replace; None if it does not exist.
 
     Raises:
         OSError: The target is not a regular file; ELOOP for a symbolic link below the root.
