@@ -126,9 +126,9 @@ def expire_history(
     if dry_run:
         return expiry.report(table, dry_run=True)
     if not expiry.changes:
-        return replace(expiry.report(before), left=_delete_files(before, expiry.losses))
+        return replace(expiry.report(before), left=expiry.losses.delete(before))
     after = commit(before, expiry.next_version)
-    left = _delete_files(after, expiry.losses)
+    left = expiry.losses.delete(after)
     left += _drop_keks(after, expiry.retired, keep=bool(left))
     return replace(expiry.report(after), left=left)
 
@@ -188,9 +188,12 @@ _ATTRIBUTES = {
 """Attributes for kinds of files that snapshots reach; all others are delete files."""
 
 
-@dataclass
 class _Losses:
-    """The snapshots and files that an expiry drops.
+    """The snapshots and files that an expiry drops once a new version of a table is committed.
+
+    Args:
+        table: The version before.
+        new: Metadata of the new version, which has the kept snapshots.
 
     Attributes:
         snapshots: Dropped snapshots by id.
@@ -199,16 +202,104 @@ class _Losses:
         unreadable: Locations by path of files that are named or exist, but must be kept.
     """
 
-    snapshots: dict[int, Snapshot] = field(default_factory=dict)
-    files: dict[str, dict[str, str]] = field(
-        default_factory=lambda: {name: {} for stage in _STAGES for name in stage}
-    )
-    metadata: dict[str, tuple[str, Place]] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
+    def __init__(self, table: IcebergTable, new: TableMetadata) -> None:
+        self._table, self._new, self._rule = table, new, DeletionRule.of(table, new)
+        self.snapshots: dict[int, Snapshot] = {}
+        self.files: dict[str, dict[str, str]] = {name: {} for stage in _STAGES for name in stage}
+        self.metadata: dict[str, tuple[str, Place]] = {}
+        self.unreadable: dict[str, str] = {}
 
-    def add(self, name: str, path: str, location: str, *, freed: bool) -> None:
+    def find(self, keep: Sequence[int], *, changes: bool) -> None:
+        """Find what can be dropped; without changes, the version before is kept too."""
+        # The newest first: its keys also decrypt files whose keys were rotated since.
+        for place, metadata in vouched_versions(self._table):
+            current = place == self._table.place
+            snapshots, unplaced = self._lost_snapshots(metadata)
+            keys = Keys(self._table.walk.through(metadata), {})
+            reached = take_inventory(keys, snapshots, JOBS)
+            check_newest_stay(self._rule, reached.lists, self._new.snapshots, keep, place.path)
+            if not unplaced and (changes or not current):
+                self.metadata[place.path] = self._location(place), place
+            self._add_reached(reached, current=current)
+            self._add_statistics(metadata)
+        self._add_unvouched()
+        # A file that the keys of one version cannot decrypt may be decrypted with those of another.
+        for path in chain.from_iterable(self.files.values()):
+            self.unreadable.pop(path, None)
+        self.metadata = dict(reversed(self.metadata.items()))
+
+    def _lost_snapshots(self, metadata: TableMetadata) -> tuple[list[Snapshot], bool]:
+        """Return the snapshots to drop, and whether others are outside of the mapped folders."""
+        snapshots, unplaced = [], False
+        for snapshot in metadata.snapshots:
+            path = self._rule.path(snapshot.manifest_list)
+            if path is None:
+                self.unreadable[snapshot.manifest_list] = snapshot.manifest_list
+                unplaced = True
+            elif path not in self._rule.needed and path not in self.files["manifest_lists"]:
+                snapshots.append(snapshot)
+        return snapshots, unplaced
+
+    def _location(self, place: Place) -> str:
+        return self._table.walk.locations.location(place) or place.path
+
+    def _add(self, name: str, path: str, location: str, *, freed: bool) -> None:
         """Add a file, which is deleted if the rule has freed it."""
         (self.files[name] if freed else self.unreadable)[path] = location
+
+    def _add_reached(self, reached: Inventory, *, current: bool) -> None:
+        """Add files that snapshots of a version reach and that the rule allows to delete."""
+        for file in reached.every:
+            if not isinstance(file.error, FileNotFoundError) and file.path not in self._rule.needed:
+                check_lasting(file.error)
+                freed = file.error is None and self._rule.frees(file.location, current=current)
+                name = _ATTRIBUTES.get(file.kind, "delete_files")
+                self._add(name, file.path, file.location, freed=freed)
+        kept = {snapshot.id for snapshot in self._new.snapshots}
+        for manifest_list in reached.lists:
+            if manifest_list.path in self.files["manifest_lists"]:
+                lost = {s.id: s for s in manifest_list.snapshots if s.id not in kept}
+                self.snapshots = {**lost, **self.snapshots}
+
+    def _add_statistics(self, metadata: TableMetadata) -> None:
+        """Add statistics files that a version names and that the rule allows to delete."""
+        for location in metadata.statistics():
+            path, freed = self._rule.path(location), False
+            if path is None or path in self._rule.needed:
+                continue
+            try:
+                freed = self._rule.frees_statistics(location)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                check_lasting(error)
+            self._add("statistics", path, location, freed=freed)
+
+    def _add_unvouched(self) -> None:
+        """Add the metadata.json files that are kept because no log vouches for them."""
+        own = self._table.place
+        known = {place.name for _, place in self.metadata.values()} | {own.name}
+        for name in metadata_files(self._table):
+            if name not in known and not is_later(name, own.name):
+                place = own.beside(name)
+                self.unreadable[place.path] = self._location(place)
+
+    def delete(self, table: IcebergTable) -> tuple[str, ...]:
+        """Delete files after the commit; return the locations of those that could not be deleted.
+
+        Files that lead to a remaining file are kept too, so that the next run finds it through
+        them.
+        """
+        left: list[str] = []
+        for stage in _STAGES:
+            files = [location for name in stage for location in self.files[name].values()]
+            placed = [(location, table.walk.place(location)) for location in files]
+            left += files if left else remove_files(placed)
+        stays = bool(left) or not _update_hint(table)
+        for file in self.metadata.values():  # the newest last: its log vouches for the one before
+            remaining = remove_files([file]) if not stays else [file[0]]
+            left, stays = [*left, *remaining], stays or bool(remaining)
+        return tuple(left)
 
 
 @dataclass
@@ -242,7 +333,8 @@ class _Expiry:
             self.kept = _kept_snapshots(self.base, self.keep, self.force)
             self.new = _drop_snapshots(table, self.kept)
             self.retired = retired_keks(table.with_metadata(self.new)) if _uses_store(table) else ()
-            self.losses = _find_losses(table, self.new, self.keep, self.changes)
+            self.losses = _Losses(table, self.new)
+            self.losses.find(self.keep, changes=self.changes)
             self.place = table.place
         return self.new
 
@@ -292,107 +384,7 @@ def _uses_store(table: IcebergTable) -> bool:
     )
 
 
-def _find_losses(
-    table: IcebergTable, new: TableMetadata, keep: Sequence[int], changes: bool
-) -> _Losses:
-    """Find what can be dropped once a new version of a table is committed.
-
-    Args:
-        table: The version before.
-        new: Metadata of the new version, which has the kept snapshots.
-        keep: Ids of the snapshots that the caller names.
-        changes: Whether the new version differs, so that the version before is dropped too.
-    """
-    rule, losses = DeletionRule.of(table, new), _Losses()
-    # The newest first: its keys also decrypt files whose keys were rotated since.
-    for place, metadata in vouched_versions(table):
-        current = place == table.place
-        walk = table.walk.through(metadata)
-        snapshots, unplaced = [], False
-        for snapshot in metadata.snapshots:
-            path = rule.path(snapshot.manifest_list)
-            if path is None:
-                losses.unreadable[snapshot.manifest_list] = snapshot.manifest_list
-                unplaced = True
-            elif path not in rule.needed and path not in losses.files["manifest_lists"]:
-                snapshots.append(snapshot)
-        reached = take_inventory(Keys(walk, {}), snapshots, JOBS)
-        check_newest_stay(rule, reached.lists, new.snapshots, keep, place.path)
-        if not unplaced and (changes or not current):
-            losses.metadata[place.path] = _location(table, place), place
-        _add_reached(losses, reached, rule, new, current=current)
-        _add_statistics(losses, metadata, rule)
-    _add_unvouched(losses, table)
-    # A file that the keys of one version cannot decrypt may be decrypted with those of another.
-    for path in chain.from_iterable(losses.files.values()):
-        losses.unreadable.pop(path, None)
-    losses.metadata = dict(reversed(losses.metadata.items()))
-    return losses
-
-
-def _location(table: IcebergTable, place: Place) -> str:
-    return table.walk.locations.location(place) or place.path
-
-
-def _add_reached(
-    losses: _Losses, reached: Inventory, rule: DeletionRule, new: TableMetadata, *, current: bool
-) -> None:
-    """Add files that snapshots of a version reach and that the rule allows to delete."""
-    for file in reached.every:
-        if not isinstance(file.error, FileNotFoundError) and file.path not in rule.needed:
-            check_lasting(file.error)
-            freed = file.error is None and rule.frees(file.location, current=current)
-            name = _ATTRIBUTES.get(file.kind, "delete_files")
-            losses.add(name, file.path, file.location, freed=freed)
-    kept = {snapshot.id for snapshot in new.snapshots}
-    for manifest_list in reached.lists:
-        if manifest_list.path in losses.files["manifest_lists"]:
-            lost = {s.id: s for s in manifest_list.snapshots if s.id not in kept}
-            losses.snapshots = {**lost, **losses.snapshots}
-
-
-def _add_statistics(losses: _Losses, metadata: TableMetadata, rule: DeletionRule) -> None:
-    """Add statistics files that a version names and that the rule allows to delete."""
-    for location in metadata.statistics():
-        path, freed = rule.path(location), False
-        if path is None or path in rule.needed:
-            continue
-        try:
-            freed = rule.frees_statistics(location)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            check_lasting(error)
-        losses.add("statistics", path, location, freed=freed)
-
-
-def _add_unvouched(losses: _Losses, table: IcebergTable) -> None:
-    """Add the metadata.json files that are kept because no log vouches for them."""
-    known = {place.name for _, place in losses.metadata.values()} | {table.place.name}
-    for name in metadata_files(table):
-        if name not in known and not is_later(name, table.place.name):
-            place = table.place.beside(name)
-            losses.unreadable[place.path] = _location(table, place)
-
-
 # --- deleting ------------------------------------------------------------------------------------
-
-
-def _delete_files(table: IcebergTable, losses: _Losses) -> tuple[str, ...]:
-    """Delete files after the commit; return the locations of those that could not be deleted.
-
-    Files that lead to a remaining file are kept too, so that the next run finds it through them.
-    """
-    left: list[str] = []
-    for stage in _STAGES:
-        files = [location for name in stage for location in losses.files[name].values()]
-        placed = [(location, table.walk.place(location)) for location in files]
-        left += files if left else remove_files(placed)
-    stays = bool(left) or not _update_hint(table)
-    for file in losses.metadata.values():  # the newest last: its log vouches for the one before
-        remaining = remove_files([file]) if not stays else [file[0]]
-        left, stays = [*left, *remaining], stays or bool(remaining)
-    return tuple(left)
 
 
 def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:
