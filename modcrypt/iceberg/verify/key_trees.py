@@ -9,7 +9,7 @@ files that are not available have an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ class KeyTree(KeyTreeNodes):
             Manifest lists, manifests, data and delete files. Unreadable lists and manifests may
             lead to further files, see `whole`.
         """
-        return _Protection(self, key_id, None if version is None else str(version)).files()
+        return list(_find_protected(self, key_id, None if version is None else str(version)))
 
     def fields(self) -> dict[str, Any]:
         """Return the values for JSON."""
@@ -201,67 +201,45 @@ def _single_version(sealed: bytes) -> str | None:
 # --- what a key protects -------------------------------------------------------------------------
 
 
-class _Protection:
-    """The files that a key protects; some may also be reached with another key."""
+def _find_protected(tree: KeyTree, key_id: str, version: str | None) -> Iterator[ProtectedFile]:
+    """Yield the files that a key protects; some may also be reached with another key."""
+    keks = {kek.id: kek for kek in tree.keks}
+    needs = [(each, _needs(each, keks, key_id, version)) for each in tree.lists]
+    manifests, files = tree.beneath(each for each, need in needs if need is not None)
+    other_manifests, other_files = tree.beneath(each for each, need in needs if need is None)
+    sure_manifests, sure_files = tree.beneath(each for each, need in needs if need)
+    for manifest_list, need in needs:
+        if need is not None:
+            yield _protected_file("manifest list", manifest_list, only=True, certain=need)
+    for number, manifest in enumerate(tree.manifests):
+        if number in manifests and manifest.encrypted:
+            only, certain = number not in other_manifests, number in sure_manifests
+            yield _protected_file(manifest.kind, manifest, only=only, certain=certain)
+    for number, file in enumerate(tree.files):
+        own = _needs(file, keks, key_id, version)
+        if file.encrypted and (number in files or own is not None):
+            only = own is not None or number not in other_files
+            certain = bool(own) or number in sure_files
+            yield _protected_file(file.kind, file, only=only, certain=certain)
 
-    def __init__(self, tree: KeyTree, key_id: str, version: str | None) -> None:
-        self._tree, self._key_id, self._version = tree, key_id, version
-        self._keks = {kek.id: kek for kek in tree.keks}
 
-    def files(self) -> list[ProtectedFile]:
-        """Return the files that the key protects, from manifest lists down."""
-        tree = self._tree
-        needs = [(manifest_list, self._needs(manifest_list)) for manifest_list in tree.lists]
-        manifests, files = tree.beneath(each for each, need in needs if need is not None)
-        other_manifests, other_files = tree.beneath(each for each, need in needs if need is None)
-        sure_manifests, sure_files = tree.beneath(each for each, need in needs if need)
-        protected = [
-            self._protected_file("manifest list", manifest_list, only=True, certain=need)
-            for manifest_list, need in needs
-            if need is not None
-        ]
-        protected += [
-            self._protected_file(
-                manifest.kind,
-                manifest,
-                only=number not in other_manifests,
-                certain=number in sure_manifests,
-            )
-            for number, manifest in enumerate(tree.manifests)
-            if number in manifests and manifest.encrypted
-        ]
-        for number, file in enumerate(tree.files):
-            own = self._needs(file)
-            if file.encrypted and (number in files or own is not None):
-                only = own is not None or number not in other_files
-                certain = bool(own) or number in sure_files
-                protected.append(self._protected_file(file.kind, file, only=only, certain=certain))
-        return protected
+def _protected_file(
+    kind: str, item: TreeList | TreeManifest | TreeFile, *, only: bool, certain: bool
+) -> ProtectedFile:
+    size = item.size or 0
+    return ProtectedFile(kind=kind, location=item.location, size=size, only=only, certain=certain)
 
-    @staticmethod
-    def _protected_file(
-        kind: str, item: TreeList | TreeManifest | TreeFile, *, only: bool, certain: bool
-    ) -> ProtectedFile:
-        return ProtectedFile(
-            kind=kind, location=item.location, size=item.size or 0, only=only, certain=certain
-        )
 
-    def _needs(self, item: TreeList | TreeFile) -> bool | None:
-        """Return whether a list or file needs the key: None for no, False for perhaps."""
-        if item.sealed_by is None:
-            return None
-        if item.single:
-            return self._fits(item.version) if item.sealed_by == self._key_id else None
-        if item.sealed_by == self._key_id:
-            return True
-        kek = self._keks.get(item.sealed_by)
-        if kek is None or kek.master_key_id != self._key_id:
-            return None
-        return self._fits(kek.version)
-
-    def _fits(self, version: str | None) -> bool | None:
-        if self._version is None:
-            return True
-        if version is None:
-            return False
-        return True if version == self._version else None
+def _needs(
+    item: TreeList | TreeFile, keks: Mapping[str, TreeKek], key_id: str, version: str | None
+) -> bool | None:
+    """Return whether a list or file needs a key: None for no, False for perhaps."""
+    kek = None if item.single else keks.get(item.sealed_by or "")
+    if item.sealed_by == key_id and not item.single:
+        return True
+    if key_id != (item.sealed_by if item.single else kek and kek.master_key_id):
+        return None
+    own = item.version if kek is None else kek.version
+    if version is None or own is None:
+        return version is None
+    return True if own == version else None
