@@ -23,7 +23,7 @@ from modcrypt.parquet.datasets.discovery import list_complete
 from modcrypt.spark.source import stream_batches as batches
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
 from modcrypt.spark.source.stream_batches import drop_batch, publish_batch, staging_folder
-from modcrypt.spark.source.streaming import TaskFiles, stream_reader, stream_writer
+from modcrypt.spark.source.streaming import stream_reader, stream_writer
 from modcrypt.spark.source.writing import Written, remove_abandoned
 from tests.support.spark.lake import FOOTER, SECRETS, Lake
 from tests.support.tables import read_with_pyarrow, small_table
@@ -460,7 +460,7 @@ def test_an_abort_without_a_message_finds_its_query_in_the_checkpoint(
         writer.abort([None], 7)
     assert not list(base.iterdir())
     with pytest.raises(ValueError, match="did not report"):
-        writer.commit([None, TaskFiles(QUERY, Written("", ()))], 7)
+        writer.commit([None, Written("", (), QUERY)], 7)
 
 
 # --- in a store ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import os
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -65,7 +65,13 @@ from modcrypt.spark.source.stream_batches import (
     publish_batch,
     staging_folder,
 )
-from modcrypt.spark.source.writing import Written, check_columns, new_job, write_task
+from modcrypt.spark.source.writing import (
+    Written,
+    check_columns,
+    check_reports,
+    new_job,
+    write_task,
+)
 
 READ_OPTIONS = ("maxFilesPerTrigger", "ignoreMissingFiles")
 WRITE_OPTIONS = ("checkpointLocation", "queryName")  # options of Spark, which it passes to the sink
@@ -259,14 +265,6 @@ _QUERY_ID, _BATCH_ID = (
 )  # properties that Spark sets for tasks
 
 
-@dataclass(frozen=True)
-class TaskFiles(WriterCommitMessage):
-    """The files that one task of a batch wrote, with the id of the query."""
-
-    query: str
-    written: Written
-
-
 class TableStream(DataSourceStreamArrowWriter):
     """A writer of batches into a table; picklable, it holds only paths and references to keys.
 
@@ -287,7 +285,7 @@ class TableStream(DataSourceStreamArrowWriter):
         self._settings, self._options, self._schema = settings, options, schema
         self._checkpoint, self._job = checkpoint, new_job()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task; raises as `write_task`."""
         context = TaskContext.get()
         assert context is not None
@@ -296,19 +294,17 @@ class TableStream(DataSourceStreamArrowWriter):
         rows = (batch for batch in iterator if batch.num_rows)
         first = list(itertools.islice(rows, 1))
         if not first:  # many batches have no rows and need no file
-            return TaskFiles(query, Written("", ()))
+            return Written("", (), query)
         options = replace(self._options, folder=staging_folder(self._options.folder, query))
         all_rows = itertools.chain(first, rows)
-        return TaskFiles(query, write_task(self._settings, options, self._schema, all_rows, job))
+        written = write_task(self._settings, options, self._schema, all_rows, job)
+        return replace(written, query=query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Publish the files of a batch once; raises as `publish_batch`."""
-        reports = [message for message in messages if isinstance(message, TaskFiles)]
-        if len(reports) < len(messages):
-            raise ValueError("a task did not report the files that it wrote")
+        reports = check_reports(messages)
         for query in {report.query for report in reports}:  # there is only one
-            tasks = [report.written for report in reports]
-            publish_batch(self._options.folder, query, batchId, tasks)
+            publish_batch(self._options.folder, query, batchId, reports)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Remove the files of a batch; raises as `drop_batch`.
@@ -316,7 +312,7 @@ class TableStream(DataSourceStreamArrowWriter):
         If neither a task nor the checkpoint names the query, the next run of the batch removes
         them.
         """
-        queries = {message.query for message in messages if isinstance(message, TaskFiles)}
+        queries = {message.query for message in messages if isinstance(message, Written)}
         for query in queries or self._read_query_ids():
             drop_batch(self._options.folder, query)
 

@@ -73,10 +73,22 @@ _TRIES, _PAUSE = 40, 0.05  # attempts to remove or make a folder, and the pause 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The files that one task wrote: paths in `folder`, which is below the job's folder."""
+    """The files that one task wrote: paths in `folder`, which is below the job's folder.
+
+    `query` is the id of a stream's query.
+    """
 
     folder: str
     files: tuple[str, ...]
+    query: str = ""
+
+
+def check_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Return the reports of all tasks; raise ValueError if one is missing."""
+    reports = [message for message in messages if isinstance(message, Written)]
+    if len(reports) < len(messages):
+        raise ValueError("a task did not report the files that it wrote")
+    return reports
 
 
 def new_job() -> str:
@@ -520,9 +532,7 @@ class Writer(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the files that the tasks reported; raises as `publish_files`."""
-        reports = [message for message in messages if isinstance(message, Written)]
-        if len(reports) < len(messages):
-            raise ValueError("a task did not report the files that it wrote")
+        reports = check_reports(messages)
         publish_files(self._options.folder, reports, overwrite=self._overwrite)
         remove_job(self._options.folder, self._job)
 
