@@ -9,7 +9,7 @@ dataset, an older version of the same part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError, list_names
@@ -51,7 +51,9 @@ def identify_part(
     source: Source,
     properties: FileDecryptionProperties,
     template: PrefixTemplate,
-    guesses: Sequence[int],
+    number: int,
+    files: int,
+    expected: int | None,
 ) -> tuple[int, FileIdentity]:
     """Find which part a file is: its footer must authenticate with that part's AAD prefix.
 
@@ -59,7 +61,10 @@ def identify_part(
         source: File to identify.
         properties: Keys, and the caller's requirements.
         template: Template of the AAD prefixes.
-        guesses: Parts to try, in this order, for a file that does not store its prefix.
+        number: Position of the file among the files; a file that does not store its prefix is
+            tried as the parts that its name contains, as this one, and as all others.
+        files: Number of files.
+        expected: Number of parts; None if unknown.
 
     Returns:
         The part, and the version of the file that was identified.
@@ -74,11 +79,12 @@ def identify_part(
     if stored is not None:
         part = template.part(stored)
         if part is None:
-            raise AadPrefixError(
-                f"{source.name}: foreign file: its AAD prefix {stored[:200]!r} does not match the "
-                "template"
-            )
+            raise foreign_file_error(source.name, stored)
         guesses = [part]
+    else:
+        likely = (*find_numbers(source.name), number)
+        known = [part for part in likely if expected is None or part < expected]
+        guesses = list(dict.fromkeys((*known, *range(files if expected is None else expected))))
     for guess in guesses:
         try:
             demanded = replace(properties, aad_prefix=template.prefix(guess))
@@ -92,6 +98,18 @@ def identify_part(
         f"{source.name}: foreign file or wrong key: its footer authenticates with none of "
         f"the {len(guesses)} AAD prefixes of the template"
     )
+
+
+def foreign_file_error(name: str, prefix: bytes) -> AadPrefixError:
+    """Return the error for a file whose stored AAD prefix is not one of the template."""
+    return AadPrefixError(
+        f"{name}: foreign file: its AAD prefix {prefix[:200]!r} does not match the template"
+    )
+
+
+def find_numbers(path: str) -> list[int]:
+    """Return the numbers in the name of a file, one of which may be that of its part."""
+    return [int(digits) for digits in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
 
 
 def check_parts(

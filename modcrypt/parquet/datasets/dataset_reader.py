@@ -6,7 +6,6 @@ which come from the first file, and the fields that folder names contain.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,11 @@ from modcrypt.parquet.crypto.properties import (
     as_decryption,
     set_prefix_root,
 )
-from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, check_parts, identify_part
+from modcrypt.parquet.datasets.aad_prefixes import (
+    PrefixTemplate,
+    check_parts,
+    identify_part,
+)
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.format.file_identity import FileIdentity
 
@@ -236,16 +239,13 @@ class _DatasetReader:
     def _check_parts(self, template: PrefixTemplate, expected: int | None) -> dict[str, bytes]:
         """Identify the part of each file, and return the AAD prefixes that the files must have."""
         paths = [file.path for file in self.dataset.files]
-        count = len(paths) if expected is None else expected
 
         def identify(number: int) -> tuple[int, FileIdentity]:
             path = paths[number]
-            in_name = [int(n) for n in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
-            likely = [g for g in (*in_name, number) if expected is None or g < expected]
-            guesses = list(dict.fromkeys((*likely, *range(count))))
             where = self.dataset.filesystem
             with _name_path_in_errors(path), open_source(path, filesystem=where) as source:
-                return identify_part(source, self._find_properties(path), template, guesses)
+                properties = self._find_properties(path)
+                return identify_part(source, properties, template, number, len(paths), expected)
 
         with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
             identified = list(pool.map(identify, range(len(paths))))

@@ -6,7 +6,6 @@ The set is verified by the AAD prefix, with which the writer named each file, an
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +15,6 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from modcrypt.errors import (
-    AadPrefixError,
     KeyMaterialError,
     KeyRetrievalError,
     ModcryptError,
@@ -32,7 +30,13 @@ from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     as_decryption,
 )
-from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_part_faults, identify_part
+from modcrypt.parquet.datasets.aad_prefixes import (
+    PrefixTemplate,
+    find_numbers,
+    find_part_faults,
+    foreign_file_error,
+    identify_part,
+)
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.byte_map import Severity
@@ -264,7 +268,8 @@ class _FileRun:
         known = properties or FileDecryptionProperties()
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")
         try:
-            part, _ = identify_part(source, known, template, self._list_likely_parts(number))
+            files, expected = len(self.places), self.expected
+            part, _ = identify_part(source, known, template, number, files, expected)
         except ModcryptError as error:
             is_key_missing = isinstance(error, KeyRetrievalError)
             if is_key_missing and not isinstance(error, KeyMaterialError):
@@ -286,16 +291,9 @@ class _FileRun:
         if part is not None:
             self.parts[number] = part
         elif stored is not None:
-            self.unidentified[number] = str(_make_foreign_error(source.name, stored))
+            self.unidentified[number] = str(foreign_file_error(source.name, stored))
         else:
             self.unidentified[number] = ""  # the file may be any part
-
-    def _list_likely_parts(self, number: int) -> list[int]:
-        """Return the parts that a file may be, beginning with the numbers in its name."""
-        count = len(self.places) if self.expected is None else self.expected
-        likely = (*_find_numbers(self.places[number]), number)
-        known = [part for part in likely if self.expected is None or part < self.expected]
-        return list(dict.fromkeys((*known, *range(count))))
 
 
 def verify_place(place: Place, verify: Callable[[Source], CheckedFile]) -> CheckedFile:
@@ -317,16 +315,6 @@ def verify_place(place: Place, verify: Callable[[Source], CheckedFile]) -> Check
             not_authenticated=(note,),
         )
         return CheckedFile(verification, FileAad(None, None))
-
-
-def _make_foreign_error(name: str, prefix: bytes) -> AadPrefixError:
-    return AadPrefixError(
-        f"{name}: a foreign file: its AAD prefix {prefix[:200]!r} does not match the template"
-    )
-
-
-def _find_numbers(place: Place) -> list[int]:
-    return [int(digits) for digits in re.findall(r"[0-9]{1,9}", place.name)]
 
 
 # --- the set -------------------------------------------------------------------------------------
@@ -382,7 +370,7 @@ class _FileSet:
         by_name = {
             number: numbers[position]
             for number in self._parts
-            if len(numbers := _find_numbers(self._places[number])) > position
+            if len(numbers := find_numbers(self._places[number].path)) > position
         }
         parts = set(self._parts.values())
         for number, named_part in sorted(by_name.items()):
@@ -400,13 +388,13 @@ class _FileSet:
         """Return which of the numbers in a file name is the part number, in most files."""
         votes: Counter[int] = Counter()
         for number, part in self._parts.items():
-            for position, named_part in enumerate(_find_numbers(self._places[number])):
+            for position, named_part in enumerate(find_numbers(self._places[number].path)):
                 votes[position] += named_part == part
         if not votes:
             return None
         position, count = votes.most_common(1)[0]
         # If two files were exchanged, neither has its own number in its name.
-        numbers = [_find_numbers(self._places[number]) for number in self._parts]
+        numbers = [find_numbers(self._places[number].path) for number in self._parts]
         if 2 * count > len(self._parts):
             return position
         same = [
