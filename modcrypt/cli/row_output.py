@@ -35,13 +35,14 @@ def check_safe(safe: bool, form: str) -> None:
 
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
     """Print rows of `rows_of` as a table that fits the width of the terminal."""
-    from modcrypt.cli.output.rows import align_cells, format_cell, is_number
+    from modcrypt.cli.output.rows import is_number
+    from modcrypt.cli.output.text_table import align_cells, format_cell
 
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     cells = [[format_cell(value) for value in row.values()] for row in rows]
     right = [number for number, field in enumerate(kinds) if is_number(field.type)]
-    text, hidden = align_cells(kinds.names, cells, right=right, width=width)
+    text, hidden = align_cells([*map(format_cell, kinds.names)], cells, right=right, width=width)
     print_line(text)
     if hidden:
         click.echo(

@@ -225,15 +225,11 @@ def format_table(
         rows: Cells, which may come from hostile files.
         left: Numbers of the columns aligned to the left, such as columns of text.
     """
-    cells = [titles, *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    )
+    from modcrypt.cli.output.text_table import align_cells  # not to be loaded for the help
+
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = set(range(len(titles))) - set(left)
+    return align_cells(titles, cells, right=right)[0]
 
 
 def print_facts(facts: Iterable[Sequence[object]]) -> None:

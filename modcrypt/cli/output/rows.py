@@ -1,4 +1,4 @@
-"""Rows as text (table cells, lines of JSON, CSV) or as the bytes of an Arrow stream.
+"""Rows as text (lines of JSON, CSV) or as the bytes of an Arrow stream.
 
 Values without a JSON type become text: dates and times in ISO 8601, decimals in digits, bytes in
 base64, non-finite floats by name. A map becomes a list of objects with key and value.
@@ -10,19 +10,15 @@ import base64
 import io
 import json
 import math
-import unicodedata
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from modcrypt.errors import FormatError, printable
-
-WIDEST = 40
-"""Maximal width of a value in a table; longer values are cut."""
+from modcrypt.errors import FormatError
 
 _is = pa.types
 _LISTS = (
@@ -242,71 +238,6 @@ def _arrow_pieces(
     yield take_bytes(), 0
 
 
-# --- a table for people --------------------------------------------------------------------------
-
-
 def is_number(kind: pa.DataType) -> bool:
     """Return whether a table aligns columns of this type to the right."""
     return bool(_is.is_integer(kind) or _is.is_floating(kind) or _is.is_decimal(kind))
-
-
-def format_cell(value: Any) -> str:
-    """Return a value of `rows_of` on one line, cut; text that looks like null is quoted."""
-    if isinstance(value, str):
-        text = value if value not in ("", "null") else f'"{value}"'
-    else:
-        text = json.dumps(value, ensure_ascii=False)
-    return _cut(printable(text[: WIDEST + 1]))
-
-
-def _cut(text: str) -> str:
-    if _count_places(text) <= WIDEST:
-        return text
-    while _count_places(text) >= WIDEST:
-        text = text[:-1]
-    return text + "…"
-
-
-def _count_places(text: str) -> int:
-    """Return the width of a text on a terminal."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
-
-
-def align_cells(
-    names: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int] = (),
-    width: int | None = None,
-) -> tuple[str, int]:
-    """Align cells under the names of their columns.
-
-    Args:
-        names: Names of the columns, which hostile files choose.
-        rows: Cells, as `format_cell` returns them.
-        right: Numbers of the columns aligned to the right.
-        width: Maximal width of a line; None for no limit.
-
-    Returns:
-        The lines, and the number of columns at the end that do not fit.
-    """
-    titles = [format_cell(name) for name in names]
-    columns = list(zip(titles, *rows, strict=True))
-    widths = [max(map(_count_places, column)) for column in columns]
-    fitting = len(columns)
-    while width is not None and fitting > 1 and sum(widths[:fitting]) + 2 * (fitting - 1) > width:
-        fitting -= 1
-    padded = [
-        [_pad(text, widths[number], number in right) for text in columns[number]]
-        for number in range(fitting)
-    ]
-    lines = ("  ".join(line).rstrip() for line in zip(*padded, strict=True))
-    return "\n".join(lines), len(columns) - fitting
-
-
-def _pad(text: str, width: int, right: bool) -> str:
-    padding = " " * (width - _count_places(text))
-    return padding + text if right else text + padding
