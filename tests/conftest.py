@@ -37,6 +37,7 @@ settings.register_profile(
 settings.load_profile("modcrypt")
 
 
+@pytest.hookimpl(optionalhook=True)  # `make mutants` runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Start three processes for two cores: many tests wait for a JVM or server."""
     return (os.cpu_count() or 1) * 3 // 2
