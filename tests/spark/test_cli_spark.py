@@ -324,8 +324,8 @@ def test_shredding_prints_the_json_of_a_local_run(
     run("shred", *KMS, *end, "--yes", "spark/tenant")
     with pytest.raises(mc.KeyRetrievalError, match="destroyed"):
         ring.wrap(bytes(16), "kc")
-    prove = ["shred", *KMS, "--all", "--prove", "--spark", "here", "spark/all"]
-    refused = CliRunner().invoke(program, prove)
+    command = ("shred", *KMS, "--all", "--prove", "--spark", "here", "spark/all")
+    refused = CliRunner().invoke(program, list(command))
     assert refused.exit_code == 2
     assert "not supported with --spark" in refused.output
 
