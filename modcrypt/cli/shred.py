@@ -7,10 +7,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -24,7 +22,6 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, needs_one_of, print_line, root_option, threads_option
-from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
 from modcrypt.jobs.failures import common_code, exit_code
@@ -34,10 +31,6 @@ from modcrypt.report.text import format_count
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.shredding import ShreddedFile
     from modcrypt.jobs.shredding_proof import Proof, ProvenFile
-    from modcrypt.kms.settings import Settings
-
-Report: TypeAlias = "Callable[[ShreddedFile], None]"
-"""A function that reports the result of a file as soon as it is known."""
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
@@ -102,7 +95,6 @@ a later proof for it
 )
 @threads_option("Number of files processed concurrently. Default: 4.")
 @audit_option
-@spark_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
@@ -119,7 +111,6 @@ def shred(
     record: str | None,
     accept: tuple[str, ...],
     threads: int | None,
-    spark_master: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -132,9 +123,6 @@ def shred(
     """
     if sum(map(bool, (columns, master_keys, everything))) != 1:
         raise click.UsageError("select the keys by exactly one of --column, --master-key and --all")
-    if spark_master is not None:
-        refuse_local_options()
-        refuse({"prove"}, "not supported with --spark; afterwards, run it alone, without --yes")
     for path in paths:
         local = local_path(path)
         if local is not None and not os.path.exists(local):
@@ -147,85 +135,49 @@ def shred(
         refuse({"audit", "accept", "destroy"}, "this needs --kms or --policy")
     decryption = None
     if settings is not None and (settings.policy or accept):
-        settings = settings.evolve(master_key_ids=master_keys)
-        decryption = settings.decryption()
+        decryption = settings.evolve(master_key_ids=master_keys).decryption()
     selection: dict[str, Any] = {
-        "columns": columns, "master_keys": master_keys, "everything": everything
+        "columns": columns, "master_keys": master_keys, "everything": everything,
+        "decryption": decryption, "threads": threads,
     }  # fmt: skip
-    local_only: dict[str, Any] = {"decryption": decryption, "threads": threads}
     codes = []
     if yes or dry_run or not prove:
         dry_run = dry_run or not yes
-        options = {**selection, "destroy_master_keys": destroy, "dry_run": dry_run}
-        if spark_master is not None:
-            shred_files = partial(_shred_on_spark, spark_master, paths, settings, **options)
-        else:
-            shred_files = partial(
-                _shred_locally, paths, tools, **options, **local_only, record=record
-            )
-        codes.append(_run_shredding(shred_files, columns, dry_run, as_json))
+        options = {"destroy_master_keys": destroy, "record": record, "dry_run": dry_run}
+        codes.append(_run_shredding(list(paths), tools, {**selection, **options}, as_json))
         if dry_run:
             click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
     if prove:
-        codes.append(_run_proof(list(paths), tools, {**selection, **local_only}, as_json))
+        codes.append(_run_proof(list(paths), tools, selection, as_json))
     return common_code(code for code in codes if code)
 
 
 # --- shredding -----------------------------------------------------------------------------------
 
 
-def _run_shredding(
-    shred_files: Callable[[Report], list[ShreddedFile]], columns: Sequence[str], dry_run: bool,
-    as_json: bool,
-) -> int:  # fmt: skip
-    def report(file: ShreddedFile) -> None:
-        if as_json:
-            print_line(json.dumps(_fields(file)))
-
-    started = time.perf_counter()
-    done = shred_files(report)
-    files = [file for file in done if file.master_key_id is None]
-    ended = [file for file in done if file.master_key_id is not None]
-    unmet = _unmatched_columns(columns, files)
-    for file in ended:
-        report(file)
-    _print_summary(files, ended, unmet, time.perf_counter() - started, dry_run, as_json)
-    return 1 if unmet else exit_code(file.result for file in done if file.failed)
-
-
-def _shred_locally(
-    paths: Sequence[str], tools: Any, report: Report, **options: Any
-) -> list[ShreddedFile]:
+def _run_shredding(paths: list[str], tools: Any, options: dict[str, Any], as_json: bool) -> int:
     from modcrypt.jobs.shredding import shred_keys
 
+    started = time.perf_counter()
     with files_bar("Shredding") as bar:
 
         def progress(file: ShreddedFile, total: int) -> None:
             bar(total)
-            report(file)
+            if as_json:
+                print_line(json.dumps(_fields(file)))
 
-        return shred_keys(list(paths), tools, progress=progress, **options)
-
-
-def _shred_on_spark(
-    master: str, paths: Sequence[str], settings: Settings | None, report: Report, **options: Any
-) -> list[ShreddedFile]:
-    from modcrypt.jobs.shredding import ShreddedFile
-
-    names = [field.name for field in fields(ShreddedFile)]
-    done = []
-    with start_spark(master, "shred") as spark:
-        from modcrypt.spark.jobs.table_jobs import shred_keys
-
-        for row in iterate_rows(shred_keys(spark, list(paths), settings, **options)):
-            values = {name: row[name] for name in names} | {"columns": tuple(row["columns"] or ())}
-            done.append(ShreddedFile(**values))
-            if row["master_key_id"] is None:
-                report(done[-1])
-    return done
+        done = shred_keys(paths, tools, progress=progress, **options)
+    files = [file for file in done if file.master_key_id is None]
+    ended = [file for file in done if file.master_key_id is not None]
+    unmet = _unmatched_columns(options["columns"], files)
+    if as_json:
+        for file in ended:
+            print_line(json.dumps(_fields(file)))
+    _print_summary(files, ended, unmet, time.perf_counter() - started, options["dry_run"], as_json)
+    return 1 if unmet else exit_code(file.result for file in done if file.failed)
 
 
-def _unmatched_columns(columns: Sequence[str], files: Sequence[ShreddedFile]) -> list[str]:
+def _unmatched_columns(columns: tuple[str, ...], files: Sequence[ShreddedFile]) -> list[str]:
     """Return the names of columns that no file has, perhaps because they are misspelt."""
     if any(file.failed for file in files):
         return []  # a failed file may have the column

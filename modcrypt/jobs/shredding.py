@@ -158,8 +158,8 @@ def shred_keys(
     """
     wanted = criteria_of(columns, master_keys, everything)
     decryption = resolve_decryption(tools, decryption)
-    if destroy_master_keys:
-        check_destroyable(wanted, tools)
+    if destroy_master_keys and (tools is None or not wanted.master_keys):
+        raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
     places = list_files_except(record, where, filesystem)
     shredding = _Shredding(tools, wanted, decryption, dry_run)
     ledger = None
@@ -172,7 +172,9 @@ def shred_keys(
     )  # fmt: skip
     if destroy_master_keys and tools is not None:
         failed = sum(file.failed for file in results)
-        results += end_master_keys(tools, wanted, failed, dry_run=dry_run)
+        results += [
+            _end_master_key(tools, key_id, failed, dry_run) for key_id in wanted.master_keys
+        ]
     if tools is not None and not dry_run:
         tools.wrapper.forget()  # cached keys would keep opening the shredded data
     return results
@@ -452,19 +454,6 @@ class _Shredding:
 
 
 # --- master keys ---------------------------------------------------------------------------------
-
-
-def check_destroyable(wanted: Criteria, tools: KeyTools | None) -> None:
-    """Raise ValueError unless master keys are selected, and their key service is known."""
-    if tools is None or not wanted.master_keys:
-        raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
-
-
-def end_master_keys(
-    tools: KeyTools, wanted: Criteria, failed: int, *, dry_run: bool
-) -> list[ShreddedFile]:
-    """Have the key service destroy the selected master keys, unless files failed."""
-    return [_end_master_key(tools, key_id, failed, dry_run) for key_id in wanted.master_keys]
 
 
 def _end_master_key(

@@ -11,7 +11,6 @@ from modcrypt.spark.jobs.table_jobs import rekey_table as rekey_table
 from modcrypt.spark.jobs.table_jobs import rotate_keys as rotate_keys
 from modcrypt.spark.jobs.table_jobs import scan_keys as scan_keys
 from modcrypt.spark.jobs.table_jobs import share_table as share_table
-from modcrypt.spark.jobs.table_jobs import shred_keys as shred_keys
 from modcrypt.spark.jobs.table_jobs import verify_table as verify_table
 from modcrypt.spark.jvm.java_home import java_home as java_home
 from modcrypt.spark.jvm.native_jar import spark_jar as spark_jar

@@ -291,45 +291,6 @@ def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
     assert (totals["ok"], totals["complete"], totals["num_rows"]) == (True, True, 33)
 
 
-def test_shredding_prints_the_json_of_a_local_run(
-    run: Run, lake: Path, tmp_path: Path, ring: mc.Keyring
-) -> None:
-    """Each command runs twice here and twice on Spark: a second run finds the keys gone."""
-    for where in ("here", "spark"):
-        for name in ("columns", "tenant", "all"):
-            sealed = f"{where}/{name}"
-            command = ("encrypt", *KMS, "--column-master-key", "name=kc", "lake", sealed)
-            assert CliRunner().invoke(program, [*map(str, command)]).exit_code == 0
-        (tmp_path / where / "columns" / "other.parquet").write_bytes(b"no Parquet file")
-    end = ("--master-key", "kc", "--destroy-master-key")
-    commands: list[tuple[int, str, tuple[str, ...]]] = [
-        (1, "columns", ("--column", "name")), (1, "columns", ("--column", "name", "--yes")),
-        (0, "tenant", (*end, "--dry-run")), (0, "tenant", ("--master-key", "kc", "--yes")),
-        (0, "all", ("--all", "--yes")), (1, "tenant", ("--column", "nome")),
-    ]  # fmt: skip
-    for code, name, how in commands:
-        for number in range(2 if "--yes" in how else 1):
-            found = []
-            for where, on in (("here", ()), ("spark", ("--spark", "here"))):
-                command = ("shred", *KMS, *how, *on, "--json", f"{where}/{name}")
-                result = CliRunner().invoke(program, list(command))
-                assert result.exit_code == code, result.output
-                text = result.stdout.replace(f"{tmp_path}/", "").replace(f"{where}/", "")
-                *rows, totals = map(json.loads, text.splitlines())
-                del totals["seconds"]
-                found.append((sorted(rows, key=json.dumps), totals))
-            assert found[0] == found[1], command
-            gone = found[0][1]["shredded"] == (0 if number and "--yes" in how else 3)
-            assert gone or "nome" in how, command
-    run("shred", *KMS, *end, "--yes", "spark/tenant")
-    with pytest.raises(mc.KeyRetrievalError, match="destroyed"):
-        ring.wrap(bytes(16), "kc")
-    command = ("shred", *KMS, "--all", "--prove", "--spark", "here", "spark/all")
-    refused = CliRunner().invoke(program, list(command))
-    assert refused.exit_code == 2
-    assert "not supported with --spark" in refused.output
-
-
 @pytest.mark.parametrize("state", ["whole", "copied", "damaged", "no keys", "one file"])
 def test_verify_and_inspect_print_the_json_of_a_local_run(
     run: Run, lake: Path, tmp_path: Path, keys: list[str], state: str

@@ -1,4 +1,4 @@
-"""Rotation, shredding and scans of keys as jobs of Spark."""
+"""Rotation and scans of keys as jobs of Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from modcrypt.io.places import Place
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
-from modcrypt.jobs.shredding import shred_keys
-from modcrypt.jobs.shredding_choice import Criteria
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Job, Row
+from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, Job, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,48 +54,6 @@ class RotationJob(Job):
             new_master_keys=self.new_master_keys,
             filesystem=filesystem,
             decryption=_explicit_decryption(self.settings),
-            dry_run=self.dry_run,
-        )
-        names = _map_names(files, filesystem)
-        for result in results:
-            yield {**asdict(result), "path": names[result.path], "failed": result.failed}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShreddingJob(Job):
-    """A job that removes keys from files, by the library's `shred_keys`.
-
-    Attributes:
-        settings: Settings with a key service; None without one.
-        wanted: Selection of the keys.
-        dry_run: Whether to write nothing and only report what would be done.
-        filesystem: Function that makes the filesystem of the files.
-        folders: Folders or files that the caller named.
-    """
-
-    settings: Settings | None
-    wanted: Criteria
-    dry_run: bool = False
-    filesystem: MakeFilesystem | None = None
-    folders: tuple[str, ...] = ()
-
-    schema = pa.schema(
-        [
-            ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("columns", TEXTS),
-            ("whole", FLAG), ("master_key_id", TEXT), ("message", TEXT), ("worker", TEXT),
-        ]
-    )  # fmt: skip
-
-    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Yield a row for each file."""
-        results = shred_keys(
-            [_restrict_to_folders(file.name, self.folders, filesystem) for file in files],
-            None if self.settings is None else self.settings.tools(),
-            columns=self.wanted.columns,
-            master_keys=self.wanted.master_keys,
-            everything=self.wanted.everything,
-            filesystem=filesystem,
-            decryption=None if self.settings is None else _explicit_decryption(self.settings),
             dry_run=self.dry_run,
         )
         names = _map_names(files, filesystem)

@@ -15,15 +15,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
-
-import pyarrow as pa
 
 from modcrypt.jobs.key_rotation import What
 from modcrypt.jobs.listing import File
-from modcrypt.jobs.shredding import check_destroyable, end_master_keys
-from modcrypt.jobs.shredding_choice import criteria_of
 from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
@@ -37,7 +32,7 @@ from modcrypt.spark.jobs.driver import (
     run_job,
 )
 from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
-from modcrypt.spark.jobs.key_jobs import RotationJob, ScanJob, ShreddingJob
+from modcrypt.spark.jobs.key_jobs import RotationJob, ScanJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -335,64 +330,6 @@ def rotate_keys(
         spark, RotationJob, where, settings, check=check, what=what, new_master_keys=renamed,
         dry_run=dry_run, folders=folders, **options,
     )  # fmt: skip
-
-
-def shred_keys(
-    spark: SparkSession,
-    where: Any,
-    settings: Settings | None = None,
-    *,
-    columns: Sequence[str] = (),
-    master_keys: Sequence[str] = (),
-    everything: bool = False,
-    destroy_master_keys: bool = False,
-    dry_run: bool = False,
-    **options: Unpack[JobOptions],
-) -> DataFrame:
-    """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
-
-    `modcrypt.shred_keys` on Spark: a file that fails is not changed, and the others continue.
-
-    Args:
-        spark: Spark session, as in `encrypt_table`.
-        where: Path or URL of a folder or file, or a list of them.
-        settings: Settings with a key service that decrypts footers, needed to shred only columns;
-            None without one.
-        columns: Dotted names of columns or groups.
-        master_keys: Ids of master keys, of which every wrapped key is removed.
-        everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
-            `everything`.
-        destroy_master_keys: Whether the driver has the key service destroy the master keys after
-            all files, if no file has failed.
-        dry_run: Only report what would be done.
-        options: Further options, as in `JobOptions`.
-
-    Returns:
-        A row for each file, then for each master key that was to be destroyed: the fields of
-        `modcrypt.ShreddedFile`, `failed` and `worker`.
-
-    Raises:
-        ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table` and
-            `modcrypt.shred_keys`.
-    """
-    wanted = criteria_of(columns, master_keys, everything)
-    if settings is not None:
-        check_settings(settings)
-    tools = None if settings is None else settings.tools()
-    if destroy_master_keys:
-        check_destroyable(wanted, tools)
-    folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
-    report = run_job(
-        spark, ShreddingJob, where, settings, wanted=wanted, dry_run=dry_run, folders=folders,
-        **options,
-    )  # fmt: skip
-    if not destroy_master_keys or tools is None:
-        return report
-    failed = report.where("failed").count()
-    ends = end_master_keys(tools, wanted, failed, dry_run=dry_run)
-    rows = [{**asdict(end), "failed": end.failed, "worker": ""} for end in ends]
-    more = pa.Table.from_pylist(rows, ShreddingJob.schema)
-    return report.union(spark.createDataFrame(more))
 
 
 def scan_keys(
