@@ -143,8 +143,8 @@ def shred(
     codes = []
     if yes or dry_run or not prove:
         dry_run = dry_run or not yes
-        options = {"destroy_master_keys": destroy, "record": record, "dry_run": dry_run}
-        codes.append(_run_shredding(list(paths), tools, {**selection, **options}, as_json))
+        options = {**selection, "record": record, "dry_run": dry_run}
+        codes.append(_run_shredding(list(paths), tools, destroy, options, as_json))
         if dry_run:
             click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
     if prove:
@@ -155,37 +155,56 @@ def shred(
 # --- shredding -----------------------------------------------------------------------------------
 
 
-def _run_shredding(paths: list[str], tools: Any, options: dict[str, Any], as_json: bool) -> int:
-    from modcrypt.jobs.shredding import shred_keys
+def _run_shredding(
+    paths: list[str], tools: Any, destroy: bool, options: dict[str, Any], as_json: bool
+) -> int:
+    from modcrypt.jobs.shredding import end_master_keys, shred_keys
 
-    started = time.perf_counter()
+    tally = _Tally(as_json)
     with files_bar("Shredding") as bar:
 
         def progress(file: ShreddedFile, total: int) -> None:
             bar(total)
-            if as_json:
-                print_line(json.dumps(_fields(file)))
+            tally.add(file)
 
-        done = shred_keys(paths, tools, progress=progress, **options)
-    files = [file for file in done if file.master_key_id is None]
-    ended = [file for file in done if file.master_key_id is not None]
-    unmet = _unmatched_columns(options["columns"], files)
-    if as_json:
-        for file in ended:
+        shred_keys(paths, tools, progress=progress, **options)
+    dry_run, master_keys = options["dry_run"], options["master_keys"] if destroy else ()
+    ended = end_master_keys(tools, master_keys, tally.counts["failed"], dry_run=dry_run)
+    return _print_summary(tally, ended, options["columns"], dry_run)
+
+
+class _Tally:
+    """Totals of the results of files; prints each result if JSON is requested."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.started = time.perf_counter()
+        self.keys = self.whole = 0
+        self.counts = Counter[str]()
+        self.notes = Counter[str]()
+        self.failures: list[ShreddedFile] = []
+        self.columns: set[str] = set()
+
+    def add(self, file: ShreddedFile) -> None:
+        """Count the result of a file."""
+        if self.as_json:
             print_line(json.dumps(_fields(file)))
-    _print_summary(files, ended, unmet, time.perf_counter() - started, options["dry_run"], as_json)
-    return 1 if unmet else exit_code(file.result for file in done if file.failed)
+        self.counts["failed" if file.failed else file.result] += 1
+        self.keys, self.whole = self.keys + file.keys, self.whole + file.whole
+        self.columns.update(file.columns)
+        if file.failed:
+            self.failures.append(file)
+        elif file.message:
+            self.notes[file.message] += 1
 
-
-def _unmatched_columns(columns: tuple[str, ...], files: Sequence[ShreddedFile]) -> list[str]:
-    """Return the names of columns that no file has, perhaps because they are misspelt."""
-    if any(file.failed for file in files):
-        return []  # a failed file may have the column
-    matched = {column for file in files for column in file.columns}
-    return [
-        name for name in columns
-        if not any(column == name or column.startswith(f"{name}.") for column in matched)
-    ]  # fmt: skip
+    def unmatched(self, columns: Sequence[str]) -> list[str]:
+        """Return the names of columns that no file has, perhaps because they are misspelt."""
+        if self.failures:
+            return []  # a failed file may have the column
+        return [
+            name for name in columns
+            if not any(column == name or column.startswith(f"{name}.") for column in self.columns)
+        ]  # fmt: skip
 
 
 def _fields(file: ShreddedFile) -> dict[str, Any]:
@@ -193,42 +212,57 @@ def _fields(file: ShreddedFile) -> dict[str, Any]:
 
 
 def _print_summary(
-    files: Sequence[ShreddedFile], ended: Sequence[ShreddedFile], unmet: Sequence[str],
-    seconds: float, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    tally: _Tally, ended: Sequence[ShreddedFile], columns: Sequence[str], dry_run: bool
+) -> int:
+    """Print the totals and the results of master keys; return the exit code."""
+    unmet = tally.unmatched(columns)
+    if tally.as_json:
+        _print_totals_as_json(tally, ended, unmet, dry_run)
+    else:
+        _print_totals(tally, ended, unmet, dry_run)
+    failed = [*tally.failures, *(file for file in ended if file.failed)]
+    return 1 if unmet else exit_code(file.result for file in failed)
+
+
+def _print_totals_as_json(
+    tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
+) -> None:
     from modcrypt.jobs.shredding import REMAINS
 
-    names = ("shredded", "current", "failed")
-    counts = Counter("failed" if file.failed else file.result for file in files)
-    keys, whole = sum(file.keys for file in files), sum(file.whole for file in files)
-    if as_json:
-        totals = {name: counts[name] for name in names}
-        more = {"keys": keys, "whole": whole, "unmet": list(unmet), "dry_run": dry_run}
-        end = {"seconds": round(seconds, 6), "remains": REMAINS}
-        print_line(json.dumps({"files": len(files), **totals, **more, **end}))
-        return
-    failures = [
-        (file.path, file.result, use_option_names(file.message)) for file in files if file.failed
-    ]
-    if failures:
-        print_line(format_table(("file", "result", "message"), failures, left=(0, 1, 2)))
-    notes = Counter(file.message for file in files if file.message and not file.failed)
-    for note, count in notes.items():
+    for file in ended:
+        print_line(json.dumps(_fields(file)))
+    totals = {name: tally.counts[name] for name in ("shredded", "current", "failed")}
+    more = {"keys": tally.keys, "whole": tally.whole, "unmet": list(unmet), "dry_run": dry_run}
+    end = {"seconds": round(time.perf_counter() - tally.started, 6), "remains": REMAINS}
+    print_line(json.dumps({"files": tally.counts.total(), **totals, **more, **end}))
+
+
+def _print_totals(
+    tally: _Tally, ended: Sequence[ShreddedFile], unmet: Sequence[str], dry_run: bool
+) -> None:
+    from modcrypt.jobs.shredding import REMAINS
+
+    if tally.failures:
+        rows = [(f.path, f.result, use_option_names(f.message)) for f in tally.failures]
+        print_line(format_table(("file", "result", "message"), rows, left=(0, 1, 2)))
+    for note, count in tally.notes.items():
         print_line(printable(f"{format_count(count, 'file')}: {use_option_names(note)}"))
     would = "would be " if dry_run else ""
     for file in ended:
         note = f": {file.message}" if file.message else ""
         print_line(printable(f"master key {file.master_key_id} {would}{file.result}{note}"))
     words = {"shredded": "to be shredded"} if dry_run else {}
-    totals_text = ", ".join(
-        f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
+    done = ", ".join(
+        f"{tally.counts[name]} {words.get(name, name)}"
+        for name in ("shredded", "current", "failed")
+        if tally.counts[name]
     )
-    wholly = f", {format_count(whole, 'file')} as a whole" if whole else ""
-    done = totals_text or "nothing to do"
-    print_line(f"{format_count(len(files), 'file')}: {done}; {format_count(keys, 'key')}{wholly}")
+    wholly = f", {format_count(tally.whole, 'file')} as a whole" if tally.whole else ""
+    files, keys = format_count(tally.counts.total(), "file"), format_count(tally.keys, "key")
+    print_line(f"{files}: {done or 'nothing to do'}; {keys}{wholly}")
     for name in unmet:
         print_line(printable(f"no file has a column {name}"))
-    if keys and not dry_run:
+    if tally.keys and not dry_run:
         print_line(REMAINS)
 
 

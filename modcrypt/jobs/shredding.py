@@ -172,9 +172,7 @@ def shred_keys(
     )  # fmt: skip
     if destroy_master_keys and tools is not None:
         failed = sum(file.failed for file in results)
-        results += [
-            _end_master_key(tools, key_id, failed, dry_run) for key_id in wanted.master_keys
-        ]
+        results += end_master_keys(tools, wanted.master_keys, failed, dry_run=dry_run)
     if tools is not None and not dry_run:
         tools.wrapper.forget()  # cached keys would keep opening the shredded data
     return results
@@ -454,6 +452,24 @@ class _Shredding:
 
 
 # --- master keys ---------------------------------------------------------------------------------
+
+
+def end_master_keys(
+    tools: KeyTools, master_keys: Iterable[str], failed: int, *, dry_run: bool
+) -> list[ShreddedFile]:
+    """Destroy master keys after all files; keep them if a file has failed.
+
+    Args:
+        tools: Key tools of their key service.
+        master_keys: Ids of the master keys.
+        failed: Number of files that have failed.
+        dry_run: Only report what would be done.
+
+    Returns:
+        The result of each master key.
+    """
+    unique = dict.fromkeys(master_keys)
+    return [_end_master_key(tools, key_id, failed, dry_run) for key_id in unique]
 
 
 def _end_master_key(
