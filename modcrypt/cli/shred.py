@@ -7,7 +7,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +23,15 @@ from modcrypt.cli.options.kms_options import (
 )
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, needs_one_of, print_line, root_option, threads_option
+from modcrypt.cli.shared import (
+    format_table,
+    lines_option,
+    needs_one_of,
+    print_line,
+    root_option,
+    threads_option,
+)
+from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
 from modcrypt.jobs.failures import common_code, exit_code
@@ -29,8 +39,12 @@ from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from pyspark.sql import SparkSession
+
     from modcrypt.jobs.shredding import ShreddedFile
     from modcrypt.jobs.shredding_proof import Proof, ProvenFile
+    from modcrypt.kms.key_tools import KeyTools
+    from modcrypt.kms.settings import Settings
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
@@ -95,9 +109,8 @@ a later proof for it
 )
 @threads_option("Number of files processed concurrently. Default: 4.")
 @audit_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
-)
+@spark_option
+@lines_option
 def shred(
     *,
     paths: tuple[str, ...],
@@ -111,6 +124,7 @@ def shred(
     record: str | None,
     accept: tuple[str, ...],
     threads: int | None,
+    spark_master: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -123,54 +137,118 @@ def shred(
     """
     if sum(map(bool, (columns, master_keys, everything))) != 1:
         raise click.UsageError("select the keys by exactly one of --column, --master-key and --all")
+    if spark_master is not None:
+        refuse_local_options()
     for path in paths:
         local = local_path(path)
         if local is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     settings = service_settings(options, algorithms=accept or None)
-    tools: Any = None
-    if settings is not None:
-        tools = settings.tools()
-    else:
+    if settings is None:
         refuse({"audit", "accept", "destroy"}, "this needs --kms or --policy")
-    decryption = None
-    if settings is not None and (settings.policy or accept):
-        decryption = settings.evolve(master_key_ids=master_keys).decryption()
+    elif settings.policy or accept:
+        settings = settings.evolve(master_key_ids=master_keys)
     selection: dict[str, Any] = {
         "columns": columns, "master_keys": master_keys, "everything": everything,
-        "decryption": decryption, "threads": threads,
     }  # fmt: skip
+    session = nullcontext() if spark_master is None else start_spark(spark_master, "shred")
     codes = []
-    if yes or dry_run or not prove:
-        dry_run = dry_run or not yes
-        options = {**selection, "record": record, "dry_run": dry_run}
-        codes.append(_run_shredding(list(paths), tools, destroy, options, as_json))
-        if dry_run:
-            click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
-    if prove:
-        codes.append(_run_proof(list(paths), tools, selection, as_json))
+    with session as spark:
+        files = _Files(list(paths), settings, selection, threads, spark)
+        if yes or dry_run or not prove:
+            codes.append(_run_shredding(files, record, destroy, dry_run or not yes, as_json))
+        if prove:
+            codes.append(_run_proof(files, as_json))
     return common_code(code for code in codes if code)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Files whose selected keys are shredded, in threads or on Spark."""
+
+    paths: list[str]
+    settings: Settings | None
+    selection: dict[str, Any]
+    threads: int | None
+    spark: SparkSession | None
+
+    @property
+    def tools(self) -> KeyTools | None:
+        """The tools of the key service."""
+        return None if self.settings is None else self.settings.tools()
+
+    def shred(
+        self, show: Callable[[ShreddedFile, int], object], record: str | None, dry_run: bool
+    ) -> None:
+        """Remove the keys, and call `show` with each result and the number of files."""
+        if self.spark is not None:
+            from modcrypt.spark.jobs import shredding
+
+            report = shredding.shred_keys(
+                self.spark, self.paths, self.settings, dry_run=dry_run, **self.selection
+            )
+            total = report.count()
+            for row in iterate_rows(report):
+                show(_shredded_file(row), total)
+            return
+        from modcrypt.jobs.shredding import shred_keys
+
+        shred_keys(self.paths, progress=show, record=record, dry_run=dry_run, **self._local)
+
+    def prove(self, show: Callable[[ProvenFile, int], object]) -> Proof:
+        """Prove the shredding, and call `show` with each result and the number of files."""
+        if self.spark is not None:
+            from modcrypt.spark.jobs import shredding
+
+            return shredding.prove_shredded(
+                self.spark, self.paths, self.settings, progress=show, **self.selection
+            )
+        from modcrypt.jobs.shredding_proof import prove_shredded
+
+        return prove_shredded(self.paths, progress=show, **self._local)
+
+    @property
+    def _local(self) -> dict[str, Any]:
+        settings = self.settings
+        is_strict = settings is not None and (settings.policy or settings.algorithms)
+        return {
+            **self.selection, "tools": self.tools, "threads": self.threads,
+            "decryption": settings.decryption() if settings is not None and is_strict else None,
+        }  # fmt: skip
 
 
 # --- shredding -----------------------------------------------------------------------------------
 
 
 def _run_shredding(
-    paths: list[str], tools: Any, destroy: bool, options: dict[str, Any], as_json: bool
+    files: _Files, record: str | None, destroy: bool, dry_run: bool, as_json: bool
 ) -> int:
-    from modcrypt.jobs.shredding import end_master_keys, shred_keys
+    from modcrypt.jobs.shredding import end_master_keys
 
     tally = _Tally(as_json)
     with files_bar("Shredding") as bar:
 
-        def progress(file: ShreddedFile, total: int) -> None:
+        def show(file: ShreddedFile, total: int) -> None:
             bar(total)
             tally.add(file)
 
-        shred_keys(paths, tools, progress=progress, **options)
-    dry_run, master_keys = options["dry_run"], options["master_keys"] if destroy else ()
-    ended = end_master_keys(tools, master_keys, tally.counts["failed"], dry_run=dry_run)
-    return _print_summary(tally, ended, options["columns"], dry_run)
+        files.shred(show, record, dry_run)
+    ended: list[ShreddedFile] = []
+    if destroy and files.tools is not None:
+        master_keys, failed = files.selection["master_keys"], tally.counts["failed"]
+        ended = end_master_keys(files.tools, master_keys, failed, dry_run=dry_run)
+    code = _print_summary(tally, ended, files.selection["columns"], dry_run)
+    if dry_run:
+        click.echo("modcrypt: nothing was changed; pass --yes to shred permanently", err=True)
+    return code
+
+
+def _shredded_file(row: dict[str, Any]) -> ShreddedFile:
+    """Return the result of a file from a row of Spark's report."""
+    from modcrypt.jobs.shredding import ShreddedFile
+
+    del row["failed"], row["worker"]
+    return ShreddedFile(**{**row, "columns": tuple(row["columns"])})
 
 
 class _Tally:
@@ -269,11 +347,9 @@ def _print_totals(
 # --- the proof -----------------------------------------------------------------------------------
 
 
-def _run_proof(paths: list[str], tools: Any, selection: dict[str, Any], as_json: bool) -> int:
-    from modcrypt.jobs.shredding_proof import prove_shredded
-
+def _run_proof(files: _Files, as_json: bool) -> int:
     with files_bar("Looking") as bar:
-        proof = prove_shredded(paths, tools, progress=lambda _, total: bar(total), **selection)
+        proof = files.prove(lambda _, total: bar(total))
     if as_json:
         for file in proof.files:
             print_line(json.dumps(file.fields()))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
@@ -21,11 +21,11 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import process_files
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.shredding import REMAINS, is_ags1
+from modcrypt.jobs.shredding import REMAINS
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.crypto.properties import AnyDecryption, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
 from modcrypt.report.json_fields import json_fields
 
@@ -202,32 +202,24 @@ def prove_shredded(
         OSError: A folder can't be listed.
     """
     wanted = criteria_of(columns, master_keys, everything)
-    decryption = resolve_decryption(tools, decryption)
-    time = datetime.now(UTC).isoformat()
+    examination = Examination(tools, wanted, resolve_decryption(tools, decryption))
     named = list_files(where, filesystem)
-    within, beside = _list_surrounding_files(where, filesystem)
-    if tools is not None:
-        tools.wrapper.forget()  # cached keys would hide that the service now refuses them
-    examination = _Examination(Trial(tools, wanted, decryption))
+    surroundings = list_surroundings(where, filesystem)
     files = process_files(
         named, examination.examine_file, name="modcrypt-proof", threads=threads, progress=progress
     )
-    files += examination.examine_surroundings(named, within, beside)
-    refused = any(key.state == "refused" for file in files for key in file.keys)
-    return Proof(
-        time=time,
-        version=importlib.metadata.version("modcrypt"),
-        criteria=wanted,
-        key_service=None if tools is None else repr(tools.client),
-        files=tuple(files),
-        unmet=examination.trial.unmet,
-        others=tuple(sorted(examination.others)),
-        limits=(*LIMITS, REFUSALS) if refused else LIMITS,
-    )
+    return examination.conclude(named, files, surroundings)
 
 
-def _list_surrounding_files(where: Any, filesystem: Any) -> tuple[list[Place], list[Place]]:
-    """List all files in folders, also hidden ones, and those beside single files; both sorted."""
+class Surroundings(NamedTuple):
+    """All files in the named folders, also hidden ones, and those beside single files; sorted."""
+
+    within: list[Place]
+    beside: list[Place]
+
+
+def list_surroundings(where: Any, filesystem: Any) -> Surroundings:
+    """List the files in and around what the caller names; raises as `prove_shredded`."""
     within: dict[str, Place] = {}
     beside: dict[str, Place] = {}
     for path_or_url in where if isinstance(where, list | tuple) else [where]:
@@ -239,39 +231,72 @@ def _list_surrounding_files(where: Any, filesystem: Any) -> tuple[list[Place], l
             file = Place(store, path)
             (within if is_folder else beside).setdefault(file.resolve().path, file)
     lists = [sorted(files.values(), key=lambda file: file.path) for files in (within, beside)]
-    return lists[0], [file for file in lists[1] if file.resolve().path not in within]
+    near = [file for file in lists[1] if file.resolve().path not in within]
+    return Surroundings(lists[0], near)
 
 
-class _Examination:
-    """The state of one call of `prove_shredded`."""
+class Examination:
+    """The examination of files and of what lies around them for a proof.
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        self.others: list[str] = []
+    Args:
+        tools: Key tools of the key service; None for no key service.
+        wanted: Selection of keys.
+        decryption: Properties that decrypt encrypted footers; None to decrypt none.
+    """
+
+    def __init__(
+        self,
+        tools: KeyTools | None,
+        wanted: Criteria,
+        decryption: FileDecryptionProperties | None,
+    ) -> None:
+        self._time = datetime.now(UTC).isoformat()
+        self._tools, self._wanted = tools, wanted
+        self.trial = Trial(tools, wanted, decryption)
+        self._others: list[str] = []
+        if tools is not None:
+            tools.wrapper.forget()  # cached keys would hide that the service now refuses them
 
     def examine_file(self, place: Place) -> ProvenFile:
         """Examine one of the named files; return errors as results."""
         try:
             with open_source_at(place) as source:
                 keys = self.trial.try_file(place, source)
-                self.others += [place.path] if is_ags1(source) else []
                 return _make_proven_file(place, source, keys, leftover=False)
         except Exception as error:
             return ProvenFile(path=place.path, message=": ".join(describe_failure(error)))
 
-    def examine_surroundings(
-        self, named: list[Place], within: list[Place], beside: list[Place]
-    ) -> Iterator[ProvenFile]:
-        """Yield the files around the named files that contain selected keys or an error.
+    def conclude(
+        self, named: Sequence[Place], files: Sequence[ProvenFile], surroundings: Surroundings
+    ) -> Proof:
+        """Examine what lies around the files, and return the proof.
 
         Args:
-            named: Files that were examined already.
-            within: Files in the named folders, as in `_list_surrounding_files`.
-            beside: Files beside the named files, as in `_list_surrounding_files`.
+            named: Files that were examined.
+            files: The findings about them.
+            surroundings: Files in and around what the caller names.
         """
+        files = (*files, *self._examine_surroundings(named, surroundings))
+        refused = any(key.state == "refused" for file in files for key in file.keys)
+        return Proof(
+            time=self._time,
+            version=importlib.metadata.version("modcrypt"),
+            criteria=self._wanted,
+            key_service=None if self._tools is None else repr(self._tools.client),
+            files=files,
+            unmet=self.trial.unmet,
+            others=tuple(sorted([*self._others, *self.trial.traces.streams])),
+            limits=(*LIMITS, REFUSALS) if refused else LIMITS,
+        )
+
+    def _examine_surroundings(
+        self, named: Sequence[Place], surroundings: Surroundings
+    ) -> Iterator[ProvenFile]:
+        """Yield the files around the named files that contain selected keys or an error."""
         known = {identify(place) for place in named}
-        near = {place.path for place in beside}
-        rest = [place for place in (*within, *beside) if identify(place) not in known]
+        near = {place.path for place in surroundings.beside}
+        rest = [place for places in surroundings for place in places]
+        rest = [place for place in rest if identify(place) not in known]
         # Key material comes last, as the files that refer to it show whose it is.
         for place in sorted(rest, key=_may_be_store):
             file = self._examine_leftover(place, place.path in near)
@@ -286,7 +311,7 @@ class _Examination:
                     if near and not self.trial.is_about(place):
                         return None
                     if not _mentions_keys(source):
-                        self.others += [] if near else [place.path]
+                        self._others += [] if near else [place.path]
                         return None
                     keys = [KeyProof(key="key material", state="unknown", why=_UNFINISHED)]
                 return _make_proven_file(place, source, keys, leftover=True) if keys else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeAlias
 
 from modcrypt.errors import (
@@ -81,6 +81,34 @@ def identify(place: Place) -> str:
     return place.resolve().path if place.filesystem is None else place.path.lstrip("/")
 
 
+@dataclass(slots=True)
+class Traces:
+    """Traces of the files of a trial, by which other files are recognised as theirs; no keys.
+
+    Attributes:
+        column_names: Selected column names that some file has.
+        uniques: File-unique parts of the AADs of files.
+        names: Names of files.
+        writes: Ids of the runs that wrote files.
+        references: References of selected columns to external key material.
+        judged: Identities of external key material that was tried with its file.
+        streams: Paths of AGS1 streams.
+    """
+
+    column_names: set[str] = field(default_factory=set)
+    uniques: set[bytes] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    references: set[KeyReference] = field(default_factory=set)
+    judged: set[str] = field(default_factory=set)
+    streams: set[str] = field(default_factory=set)
+
+    def add(self, other: Traces) -> None:
+        """Add the traces of other files."""
+        for member in fields(self):
+            getattr(self, member.name).update(getattr(other, member.name))
+
+
 class Trial:
     """A trial of the keys of many files, which remembers how they are related. Thread-safe.
 
@@ -98,21 +126,17 @@ class Trial:
     ) -> None:
         self._tools, self._wanted, self._decryption = tools, wanted, decryption
         self._lock = fork_safe(threading.Lock())
-        self._existing_names: set[str] = set()  # selected column names that some file has
-        self._uniques: set[bytes] = set()
-        self._names: set[str] = set()  # of files
-        self._writes: set[str] = set()
-        self._references: set[KeyReference] = set()  # of selected columns
-        self._judged: set[str] = set()  # external key material that was tried with its file
+        self.traces = Traces()
 
     @property
     def unmet(self) -> tuple[str, ...]:
         """Selected column names that no file has."""
-        return tuple(name for name in self._wanted.columns if name not in self._existing_names)
+        return tuple(name for name in self._wanted.columns if name not in self.traces.column_names)
 
     def is_about(self, place: Place) -> bool:
         """Return whether a file's name suggests a copy of a named file, or an unfinished file."""
-        return place.name.startswith(TEMPORARY) or any(name in place.name for name in self._names)
+        names = self.traces.names
+        return place.name.startswith(TEMPORARY) or any(name in place.name for name in names)
 
     def try_file(self, place: Place, source: Source) -> list[KeyProof]:
         """Try the selected keys of a file.
@@ -121,15 +145,19 @@ class Trial:
             ModcryptError, OSError: The file can't be inspected.
         """
         with self._lock:
-            self._names.add(place.name)
-        if source.size == 0 or is_ags1(source):  # the key of AGS1 is in separate key metadata
+            self.traces.names.add(place.name)
+        if source.size == 0:
+            return []
+        if is_ags1(source):  # its key is in separate key metadata
+            with self._lock:
+                self.traces.streams.add(place.path)
             return []
         if holds_encrypted_metadata(source):
             return self._try_key_metadata(source)
         seen = key_uses(source)
         if seen.encrypted:
             with self._lock:
-                self._uniques.update({seen.unique} if seen.unique else ())
+                self.traces.uniques.update({seen.unique} if seen.unique else ())
             return self._try_encrypted_file(place, source, seen)
         return self._report_plaintext(seen)
 
@@ -150,7 +178,7 @@ class Trial:
         if _is_parquet(source):
             seen = key_uses(source)
             is_copy = not seen.encrypted and self.is_about(place)
-            if near and seen.unique not in self._uniques and not is_copy:
+            if near and seen.unique not in self.traces.uniques and not is_copy:
                 return []
             if seen.encrypted:
                 return self._try_encrypted_file(place, source, seen)
@@ -174,8 +202,9 @@ class Trial:
     def _select_columns(self, seen: KeyUses) -> list[ColumnUse]:
         """Return the selected columns, and remember which names a file has."""
         meant = self._wanted.columns_of(seen)
+        present = set(self._wanted.columns) - set(self._wanted.absent_from(seen))
         with self._lock:
-            self._existing_names |= set(self._wanted.columns) - set(self._wanted.absent_from(seen))
+            self.traces.column_names |= present
         return meant
 
     def _try_key_metadata(self, source: Source) -> list[KeyProof]:
@@ -206,7 +235,7 @@ class Trial:
             found = list(self._try_keys(seen, keys, failure))
         if isinstance(try_decode_metadata(seen.footer), KeyReference) or not self._wanted.columns:
             with self._lock:
-                self._judged.add(keys.store)
+                self.traces.judged.add(keys.store)
         return found
 
     def _try_keys(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
@@ -259,8 +288,8 @@ class Trial:
 
     def _note_references(self, references: set[KeyReference]) -> None:
         with self._lock:
-            self._references |= references
-            self._writes |= {ref.write for ref in references if ref.write is not None}
+            self.traces.references |= references
+            self.traces.writes |= {ref.write for ref in references if ref.write is not None}
 
     def _judge_hidden_columns(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
         """Yield the findings about columns in an encrypted footer that can't be decrypted."""
@@ -285,7 +314,7 @@ class Trial:
                 footer.state, f"in the encrypted footer, whose key is lost: {footer.why}"
             )
             with self._lock:
-                self._existing_names |= set(self._wanted.columns)
+                self.traces.column_names |= set(self._wanted.columns)
         for name in self._wanted.columns:
             yield replace(result, key=f"column {name}", columns=(name,))
 
@@ -294,13 +323,13 @@ class Trial:
     ) -> list[KeyProof]:
         """Try key material that belongs to none of the named files."""
         match = _STORE_NAME.fullmatch(place.name)
-        others = near and match is not None and match[1] not in self._names
-        if others or identify(place) in self._judged:
+        others = near and match is not None and match[1] not in self.traces.names
+        if others or identify(place) in self.traces.judged:
             return []
 
         def may_be_selected(name: str, material: KeyMaterial) -> bool:
             write = write_of(material.others)
-            if near and write not in self._writes and not self.is_about(place):
+            if near and write not in self.traces.writes and not self.is_about(place):
                 return False
             if self._wanted.columns:
                 return self._may_be_of_columns(name, write)
@@ -312,7 +341,7 @@ class Trial:
         base = STAGED.sub("", name)
         return any(
             base == ref.name and (None in (write, ref.write) or write == ref.write)
-            for ref in self._references
+            for ref in self.traces.references
         )
 
     # --- one key ---------------------------------------------------------------------------------

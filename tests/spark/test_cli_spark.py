@@ -197,6 +197,50 @@ def test_several_paths_and_scans_are_examined_as_by_a_local_run(
         assert found[0] == found[1], command
 
 
+def test_shredding_and_its_proof_are_those_of_a_local_run(run: Run, tmp_path: Path) -> None:
+    ring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    for name in ("kf", "k7"):
+        ring.create_key(name)
+    lake = tmp_path / "here" / "lake"
+    lake.mkdir(parents=True)
+    for number, internal in enumerate((True, False, False)):
+        policy = mc.Policy(
+            footer_key="kf", column_keys={"k7": ["name"]}, internal_key_material=internal
+        )
+        path = lake / f"part-{number}.parquet"
+        mc.write_table(small_table(9), path, mc.KeyTools(ring).encryption(policy))
+    shutil.copy(lake / "part-0.parquet", lake / ".copy")
+    shutil.copy(lake / "_KEY_MATERIAL_FOR_part-1.parquet.json", lake / "_kept.json")
+    (lake / "none.parquet").write_bytes(b"no Parquet file")
+    shutil.copytree(lake, tmp_path / "spark" / "lake")
+
+    def shred(*options: str) -> int:
+        """Return the exit code, the same on Spark; as are the rows and the proof."""
+        found = []
+        for where, on in (("here", ()), ("spark", ("--spark", "here"))):
+            folder = str(tmp_path / where / "lake")
+            command = ["shred", "--kms", "file:lake.keyring", *options, *on, "--json", folder]
+            result = CliRunner().invoke(program, command)
+            rows = [json.loads(line.replace(folder, "")) for line in result.stdout.splitlines()]
+            for row in rows:
+                for varying in ("seconds", "time", "sha256"):
+                    row.pop(varying, None)
+            found.append((result.exit_code, sorted(rows, key=json.dumps)))
+        assert found[0] == found[1]
+        return found[0][0]
+
+    tenant = ("--master-key", "kf", "--destroy-master-key")
+    assert shred("--column", "name", "--prove") == 1  # all is readable
+    assert shred("--column", "name", "--prove", "--yes") == 1  # copies of keys were found
+    assert shred(*tenant) == 1  # the master key is kept, as a file has failed
+    for where in ("here", "spark"):
+        for name in ("none.parquet", ".copy", "_kept.json"):
+            (tmp_path / where / "lake" / name).unlink()
+    assert shred(*tenant) == 0
+    assert shred("--all", "--prove", "--yes") == 0
+    assert shred("--all", "--yes") == 0  # again
+
+
 def _without_places(rows: list[dict[str, Any]], where: str, folder: str) -> list[dict[str, Any]]:
     """Return rows in order, without durations and without what distinguishes two runs."""
     text = json.dumps(rows).replace(f"{folder}/", "").replace(f"{where}/", "")
@@ -373,6 +417,7 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
         (["rekey", "--key-file", "f.key", "--new-key-fd", "0", "lake", "out"], "--new-key-fd"),
         (["rekey", "--key-file", "f.key", "lake", "out"], "--new-key-file"),
         (["keys", "rotate", "lake"], "a key service is needed"),
+        (["shred", "--all", "--record", "r", "lake"], "--record: not supported with"),
         (
             ["verify", "--key-file", "f.key", "--html", "x.html", "lake"],
             "--html: not supported with",

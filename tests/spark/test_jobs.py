@@ -27,6 +27,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
 from modcrypt.spark.jobs.key_jobs import RotationJob
+from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
     encrypt_table,
@@ -676,7 +677,9 @@ def test_neither_the_event_log_nor_a_report_holds_a_secret(
         verify_table(spark, tmp_path / "out", settings),
         decrypt_table(spark, tmp_path / "explicit", tmp_path / "back", explicit),
     ]
-    text = "".join(str(report.collect()) for report in reports)
+    proof = prove_shredded(spark, tmp_path / "out", settings, everything=True)
+    reports.append(shred_keys(spark, tmp_path / "out", settings, everything=True))
+    text = "".join(str(report.collect()) for report in reports) + str(proof)
     text += "".join(
         path.read_text() for path in (spark_folder / "events").rglob("*") if path.is_file()
     )

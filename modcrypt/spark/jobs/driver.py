@@ -93,14 +93,25 @@ def run_job(
     """
     folders = folders_of(where, filesystem)
     files = list_tables(folders)
+    settings = settings_under(settings, folders)
     if settings is not None:
-        check_settings(settings)
-        if len(folders) == 1 and folders[0].is_folder:
-            settings = settings.under(folders[0].name)
         check(settings, files)
         check_reachable(settings, files, filesystem)
     job = kind(settings=settings, filesystem=filesystem, **how)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+
+def settings_under(settings: Settings | None, folders: Sequence[Folder]) -> Settings | None:
+    """Return the settings for files of a single folder, or of several folders or files.
+
+    Raises:
+        TypeError: Keys are not given as `Settings`.
+    """
+    if settings is None:
+        return None
+    check_settings(settings)
+    single = len(folders) == 1 and folders[0].is_folder
+    return settings.under(folders[0].name) if single else settings
 
 
 def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:

@@ -48,15 +48,15 @@ class RotationJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each rotated file; files of a task share responses of the key service."""
         results = rotate_keys(
-            [_restrict_to_folders(file.name, self.folders, filesystem) for file in files],
+            [restrict_to_folders(file.name, self.folders, filesystem) for file in files],
             self.settings.tools(),
             what=self.what,
             new_master_keys=self.new_master_keys,
             filesystem=filesystem,
-            decryption=_explicit_decryption(self.settings),
+            decryption=explicit_decryption(self.settings),
             dry_run=self.dry_run,
         )
-        names = _map_names(files, filesystem)
+        names = map_names(files, filesystem)
         for result in results:
             yield {**asdict(result), "path": names[result.path], "failed": result.failed}
 
@@ -79,8 +79,8 @@ class ScanJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each key of the files."""
         tools = None if self.settings is None else self.settings.tools()
-        decryption = None if self.settings is None else _explicit_decryption(self.settings)
-        names = _map_names(files, filesystem)
+        decryption = None if self.settings is None else explicit_decryption(self.settings)
+        names = map_names(files, filesystem)
         keys = scan_keys(
             [file.name for file in files], tools, filesystem=filesystem, decryption=decryption
         )
@@ -90,19 +90,19 @@ class ScanJob(Job):
             yield {**fields, "path": path, "failed": key.kind == "error"}
 
 
-def _explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:
+def explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:
     """Return the decryption properties of the settings; None if they set no requirements."""
     is_set = settings.policy is not None or settings.aad_prefix is not None
     is_set = is_set or settings.algorithms is not None or bool(settings.master_key_ids)
     return settings.decryption() if is_set else None
 
 
-def _map_names(files: Sequence[File], filesystem: Any) -> dict[str, str]:
+def map_names(files: Sequence[File], filesystem: Any) -> dict[str, str]:
     """Return the names of files by their paths within their file system."""
     return {place_at(file.name, filesystem).path: file.name for file in files}
 
 
-def _restrict_to_folders(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
+def restrict_to_folders(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
     """Return a file to write to, so that no symbolic link below the given folders is followed."""
     place = place_at(name, filesystem)
     roots = [folder for folder in folders if place.path.startswith(posixpath.join(folder, ""))]

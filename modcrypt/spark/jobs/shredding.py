@@ -1,0 +1,246 @@
+"""Shredding of the keys of files, and the proof of it, as jobs of Spark.
+
+tasks     remove wrapped keys from files; for the proof, hash the files and try their keys
+driver    ends master keys after all files (`end_master_keys`); examines what lies around the
+          files, which is recognised by traces of all of them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Unpack
+
+import pyarrow as pa
+
+from modcrypt.jobs import shredding
+from modcrypt.jobs.failures import describe_failure
+from modcrypt.jobs.key_scan import resolve_decryption
+from modcrypt.jobs.listing import File, MakeFilesystem, list_tables, place_at
+from modcrypt.jobs.shredding_choice import Criteria, criteria_of
+from modcrypt.jobs.shredding_proof import Examination, Proof, ProvenFile, list_surroundings
+from modcrypt.jobs.shredding_trial import KeyProof, Traces
+from modcrypt.kms.settings import Settings
+from modcrypt.pkmt1.material import KeyReference
+from modcrypt.spark.jobs.driver import (
+    BYTES_PER_TASK,
+    FILES_PER_TASK,
+    JobOptions,
+    folders_of,
+    report_of,
+    run_job,
+    settings_under,
+)
+from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Job, Row
+from modcrypt.spark.jobs.key_jobs import explicit_decryption, map_names, restrict_to_folders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShreddingJob(Job):
+    """A job that removes wrapped keys from files, by the library's `shred_keys`.
+
+    Attributes:
+        settings: Settings with a key service; None without one.
+        wanted: Selection of keys.
+        dry_run: Whether to write nothing and only report what would be done.
+        filesystem: Function that makes the filesystem of the files.
+        folders: Folders or files that the caller named.
+    """
+
+    settings: Settings | None
+    wanted: Criteria
+    dry_run: bool = False
+    filesystem: MakeFilesystem | None = None
+    folders: tuple[str, ...] = ()
+
+    schema = pa.schema(
+        [
+            ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG),
+            ("columns", TEXTS), ("whole", FLAG), ("message", TEXT), ("worker", TEXT),
+        ]
+    )  # fmt: skip
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Yield a row for each file; files of a task share responses of the key service."""
+        results = shredding.shred_keys(
+            [restrict_to_folders(file.name, self.folders, filesystem) for file in files],
+            None if self.settings is None else self.settings.tools(),
+            filesystem=filesystem,
+            decryption=None if self.settings is None else explicit_decryption(self.settings),
+            dry_run=self.dry_run,
+            **asdict(self.wanted),
+        )
+        names = map_names(files, filesystem)
+        for result in results:
+            yield {**asdict(result), "path": names[result.path], "failed": result.failed}
+
+    def make_failed_row(self, file: File, error: Exception) -> Row:
+        """Return the row of a file that failed."""
+        return {**super().make_failed_row(file, error), "keys": 0, "columns": [], "whole": False}
+
+
+def shred_keys(
+    spark: SparkSession,
+    where: Any,
+    settings: Settings | None = None,
+    *,
+    columns: Iterable[str] = (),
+    master_keys: Iterable[str] = (),
+    everything: bool = False,
+    dry_run: bool = False,
+    **options: Unpack[JobOptions],
+) -> DataFrame:
+    """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
+
+    As `modcrypt.jobs.shredding.shred_keys`; destroy master keys afterwards, when no file has
+    failed.
+
+    Args:
+        spark: Spark session, as in `encrypt_table`.
+        where: Path or URL of a folder or file, or a list of them.
+        settings: Settings with a key service that decrypts footers, where that is needed; None for
+            no key service.
+        columns: Dotted names of columns, as in `modcrypt.jobs.shredding.shred_keys`.
+        master_keys: Ids of master keys: removes every key that they have wrapped.
+        everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
+            `everything`.
+        dry_run: Only report what would be done, and write nothing.
+        options: Further options, as in `JobOptions`.
+
+    Returns:
+        A row for each file: `path`, `result`, `keys`, `columns`, `whole` and `message`, as in
+        `modcrypt.jobs.shredding.ShreddedFile`, `failed` and `worker`.
+
+    Raises:
+        ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
+    """
+    wanted = criteria_of(columns, master_keys, everything)
+    folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
+    report = run_job(
+        spark, ShreddingJob, where, settings, wanted=wanted, dry_run=dry_run, folders=folders,
+        **options,
+    )  # fmt: skip
+    if settings is not None and not dry_run:
+        settings.tools().wrapper.forget()  # cached keys would keep opening the shredded data
+    return report
+
+
+# --- the proof -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofJob(Job):
+    """A job that tries the selected keys of files and hashes the files; it writes nothing.
+
+    The last row of a task has the traces of its files, from which the driver recognises copies and
+    leftovers. Rows contain descriptions of keys, no key material.
+    """
+
+    settings: Settings | None
+    wanted: Criteria
+    filesystem: MakeFilesystem | None = None
+
+    schema = pa.schema([("details", TEXT), ("traces", TEXT), ("worker", TEXT)])
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Return a row for each examined file."""
+        examination = _open_examination(self.settings, self.wanted)
+
+        def examine(file: File) -> Row:
+            found = examination.examine_file(place_at(file.name, filesystem))
+            return {"details": json.dumps(found.fields())}
+
+        rows = self.process_each(files, examine, filesystem)
+        rows[-1]["traces"] = _encode_traces(examination.trial.traces)
+        return rows
+
+    def make_failed_row(self, file: File, error: Exception) -> Row:
+        """Return the row of a file that could not be examined."""
+        path = place_at(file.name, None if self.filesystem is None else self.filesystem()).path
+        found = ProvenFile(path=path, message=": ".join(describe_failure(error)))
+        return {"details": json.dumps(found.fields())}
+
+
+def prove_shredded(
+    spark: SparkSession,
+    where: Any,
+    settings: Settings | None = None,
+    *,
+    columns: Iterable[str] = (),
+    master_keys: Iterable[str] = (),
+    everything: bool = False,
+    progress: Callable[[ProvenFile, int], object] | None = None,
+    **options: Unpack[JobOptions],
+) -> Proof:
+    """Return a proof of what can still be read: `modcrypt.prove_shredded` on Spark.
+
+    Args:
+        spark: Spark session, as in `encrypt_table`.
+        where: Path or URL of a folder or file, or a list of them.
+        settings: Settings of the key service that is asked to unwrap the remaining keys; without
+            them, remaining key material proves nothing.
+        columns: Dotted names of columns, as in `shred_keys`.
+        master_keys: Ids of master keys, as in `shred_keys`.
+        everything: Whether all keys are selected, as in `shred_keys`.
+        progress: Function called with each file's result and the number of files.
+        options: Further options, as in `JobOptions`.
+
+    Raises:
+        ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
+    """
+    wanted = criteria_of(columns, master_keys, everything)
+    make = options.get("filesystem")
+    folders = folders_of(where, make)
+    files = list_tables(folders)
+    settings = settings_under(settings, folders)
+    examination = _open_examination(settings, wanted)
+    filesystem = None if make is None else make()
+    surroundings = list_surroundings([folder.name for folder in folders], filesystem)
+    job = ProofJob(settings=settings, wanted=wanted, filesystem=make)
+    report = report_of(
+        spark, job, files, options.get("files_per_task", FILES_PER_TASK),
+        options.get("bytes_per_task", BYTES_PER_TASK),
+    )  # fmt: skip
+    found: dict[str, ProvenFile] = {}
+    for row in report.toLocalIterator():
+        file = _decode_file(row["details"])
+        found[file.path] = file
+        if row["traces"] is not None:
+            examination.trial.traces.add(_decode_traces(row["traces"]))
+        if progress is not None:
+            progress(file, len(files))
+    named = [place_at(file.name, filesystem) for file in files]
+    return examination.conclude(named, [found[place.path] for place in named], surroundings)
+
+
+def _open_examination(settings: Settings | None, wanted: Criteria) -> Examination:
+    if settings is None:
+        return Examination(None, wanted, None)
+    tools = settings.tools()
+    return Examination(tools, wanted, resolve_decryption(tools, explicit_decryption(settings)))
+
+
+def _decode_file(details: str) -> ProvenFile:
+    """Return the findings about a file from their JSON."""
+    fields = json.loads(details)
+    keys = [KeyProof(**{**key, "columns": tuple(key["columns"])}) for key in fields["keys"]]
+    return ProvenFile(**{**fields, "keys": tuple(keys)})
+
+
+def _encode_traces(traces: Traces) -> str:
+    values = {name: list(values) for name, values in asdict(traces).items()}
+    uniques = [unique.hex() for unique in traces.uniques]
+    references = [[reference.name, reference.write] for reference in traces.references]
+    return json.dumps({**values, "uniques": uniques, "references": references})
+
+
+def _decode_traces(text: str) -> Traces:
+    values = json.loads(text)
+    uniques = map(bytes.fromhex, values.pop("uniques"))
+    references = (KeyReference(*reference) for reference in values.pop("references"))
+    sets = {name: set(value) for name, value in values.items()}
+    return Traces(uniques=set(uniques), references=set(references), **sets)
