@@ -17,6 +17,7 @@ from modcrypt.errors import (
     ModcryptError,
     UnsupportedFormatError,
 )
+from modcrypt.report.json_fields import json_fields
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.format.findings import Finding
@@ -126,13 +127,12 @@ def describe_verification(verification: Verification) -> dict[str, Any]:
     """Return what `verify --json` prints of a file, here and on Spark."""
     fields = verification.fields()
     del fields["regions"]
-    return {**fields, "findings": [describe_finding(found) for found in verification.findings]}
+    return fields
 
 
 def describe_finding(finding: Finding) -> dict[str, Any]:
     """Return what `--json` prints of a finding."""
-    module = None if finding.module is None else module_fields(finding.module)
-    return {**finding.fields(), "module": module}
+    return finding.fields()
 
 
 def describe_inspection(inspection: Inspection) -> dict[str, Any]:
@@ -146,13 +146,7 @@ def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
     """Return the address of a module or block as fields for JSON."""
     if isinstance(module, BlockId):
         return {"type": "block", "block": module.index}
-    return {
-        "type": module.type.name.lower().replace("_", " "),
-        "row_group": module.row_group,
-        "column": module.column,
-        "path": module.path,
-        "page": module.page,
-    }
+    return json_fields(module)
 
 
 def exit_code(error_codes: Iterable[str]) -> int:

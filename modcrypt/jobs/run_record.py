@@ -63,7 +63,6 @@ class RunRecord:
         is_done: Function that returns whether the file of a line needs no more work.
         write: Whether lines are added.
         alone: Whether to refuse a record that another run writes to. Needs `write`.
-        related: JSON fields that the runs which `find_last_related` searches have in common.
 
     Raises:
         BlockingIOError: Another run writes to the record.
@@ -79,7 +78,6 @@ class RunRecord:
         *,
         write: bool,
         alone: bool = False,
-        related: Mapping[str, Any] | None = None,
     ) -> None:
         self._run, self._is_done = dict(run), is_done
         _check_record(path)
@@ -89,7 +87,6 @@ class RunRecord:
             if self._file is not None and alone:
                 _lock(self._file.fileno(), os.fspath(path))
             self._done = read_record(path, self._run)
-            self._related = {} if related is None else read_record(path, related)
         except BaseException:
             self.close()
             raise
@@ -117,16 +114,12 @@ class RunRecord:
 
     def find(self, place: Place) -> dict[str, Any] | None:
         """Return the line of a file that is finished and has not changed since; otherwise None."""
-        stamps = stamps_of(place)
+        stamps = _stamps(place, store_of(place))
         return None if stamps[0] is None else self.find_done(place.full_name, stamps)
 
     def add_file(self, place: Place, **fields: Any) -> None:
         """Write that a file is finished, with further fields."""
-        self.note(place.full_name, stamps_of(place), **fields)
-
-    def find_last_related(self, name: str) -> dict[str, Any] | None:
-        """Return the last line of a file in this run or any related run."""
-        return self._related.get(name)
+        self.note(place.full_name, _stamps(place, store_of(place)), **fields)
 
     def note(
         self, name: str, stamps: Stamps | None, *, durable: bool = False, **fields: Any
@@ -192,8 +185,9 @@ class ConversionRecord(RunRecord):
     def __init__(
         self, path: str | os.PathLike[str], command: str, options: str, *, write: bool
     ) -> None:
-        run, related = {"command": command, "options": options}, {"command": command}
-        super().__init__(path, run, lambda entry: True, write=write, alone=write, related=related)
+        run = {"command": command, "options": options}
+        super().__init__(path, run, lambda entry: True, write=write, alone=write)
+        self._of_command = read_record(path, {"command": command})  # with any options
 
     def has(self, source: Place, destination: Place) -> bool:
         """Return whether source and destination are as such a run left them."""
@@ -207,10 +201,10 @@ class ConversionRecord(RunRecord):
         Raises:
             OSError: The record says that a run has replaced the file, or may have.
         """
-        noted = self.find_last_related(place.full_name)
+        noted = self._of_command.get(place.full_name)
         if noted is None:
             return
-        now = _stamps_of_pair(place, place)[0]
+        now = _stamps(place)[0]
         if noted["was"] != now if "begun" in noted else noted["stamps"][1] == now:
             raise OSError(
                 errno.ESTALE,
@@ -222,7 +216,7 @@ class ConversionRecord(RunRecord):
 
     def begin(self, place: Place) -> None:
         """Write that a file is about to be replaced, durably."""
-        fields = {"begun": place.full_name, "was": _stamps_of_pair(place, place)[0]}
+        fields = {"begun": place.full_name, "was": _stamps(place)[0]}
         self.note(place.full_name, None, durable=True, **fields)
 
     def add(self, source: Place, destination: Place) -> None:
@@ -232,8 +226,7 @@ class ConversionRecord(RunRecord):
 
 
 def _stamps_of_pair(source: Place, destination: Place) -> Stamps:
-    stamp = source.stamp()
-    return [None if stamp is None else list(stamp), *stamps_of(destination)]
+    return _stamps(source, destination, store_of(destination))
 
 
 def rotation_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
@@ -303,7 +296,5 @@ def list_files_except(
     return [place for place in list_files(where, filesystem) if place.resolve().path != record_path]
 
 
-def stamps_of(place: Place) -> list[list[int | str] | None]:
-    """Return the stamps of a file and of its external key material."""
-    stamps = [place.stamp(), store_of(place).stamp()]
-    return [None if stamp is None else list(stamp) for stamp in stamps]
+def _stamps(*places: Place) -> list[list[int | str] | None]:
+    return [None if (stamp := place.stamp()) is None else list(stamp) for place in places]
