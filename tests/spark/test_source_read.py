@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructType
 
 import modcrypt as mc
 from modcrypt.spark.source.arrow_types import (
@@ -581,9 +582,11 @@ def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None
     for spelt in (f"file:{tmp_path}", f"file://{tmp_path}", str(tmp_path)):
         (tmp_path / "f.parquet").write_bytes(b"PAR1")
         options = read_options({"PATH": spelt, **lake.by_keys})[1]
-        assert [file.path for file in find_files(options)] == [str(tmp_path / "f.parquet")]
+        assert [file.path for file in find_files(options, StructType())] == [
+            str(tmp_path / "f.parquet")
+        ]
     several = read_options({"paths": json.dumps([str(tmp_path)] * 2), **lake.by_keys})[1]
-    assert len(find_files(several)) == 2
+    assert len(find_files(several, StructType())) == 2
 
 
 # --- elsewhere -----------------------------------------------------------------------------------

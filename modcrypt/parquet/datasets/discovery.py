@@ -101,14 +101,19 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         inside = [path[len(base) :].lstrip("/") for path in paths]
     scheme = _infer_partitioning(partitioning, [os.path.dirname(path) for path in inside])
     files = [
-        DataFile(path, pc.scalar(True) if scheme is None else _parse_partition(scheme, below))
+        DataFile(path, pc.scalar(True) if scheme is None else parse_partition(scheme, below))
         for path, below in zip(paths, inside, strict=True)
     ]
     root = None if isinstance(source, list | tuple) else Place(where, base)
     return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where, root)
 
 
-def _parse_partition(scheme: Any, below: str) -> pc.Expression:
+def parse_partition(scheme: Any, below: str) -> pc.Expression:
+    """Return the values in a path below a dataset's folder as an expression.
+
+    Raises:
+        ValueError: A name is not UTF-8, or a value does not fit the scheme.
+    """
     try:
         return scheme.parse(below)
     except UnicodeError:

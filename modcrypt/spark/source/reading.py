@@ -11,6 +11,7 @@ identifies it without a key, and a task that finds another version fails.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset
+from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import (
@@ -110,41 +111,54 @@ class Pieces(spark.InputPartition):
         return f"Pieces(files={len(self.pieces)})"
 
 
-def find_files(options: ReadOptions, schema: StructType | None = None) -> list[TableFile]:
+def find_files(options: ReadOptions, schema: StructType) -> list[TableFile]:
     """List the files of a table, in the order of their paths.
 
     Args:
         options: Options with the paths of the table.
-        schema: Schema with the types of the fields in folder names, if they are known.
+        schema: Schema with the types of the fields in folder names.
 
     Raises:
         ValueError: There are no files.
         FileNotFoundError: A file or folder does not exist.
     """
-    wanted = (
-        {}
-        if schema is None
-        else {field.name: field.type for field in to_spark_arrow_schema(schema)}
-    )
-    return [file for path in options.paths for file in _list_files_at(path, wanted)]
+    return [file for path in options.paths for file in _list_files_at(path, schema)]
 
 
-def _list_files_at(path: str, wanted: Mapping[str, pa.DataType]) -> Iterator[TableFile]:
+def _list_files_at(path: str, schema: StructType) -> Iterator[TableFile]:
     if not is_dataset(path, None):
         filesystem, inside = locate(path, None)
         (size,) = _read_sizes(filesystem, [inside])
         yield TableFile(Place(filesystem, inside).full_name, size)
         return
-    dataset = discover(path, None, "hive")
-    types = [wanted.get(field.name, field.type) for field in dataset.partition_schema]
-    if types != dataset.partition_schema.types:  # "007" may be text
-        fields = zip(dataset.partition_schema.names, types, strict=True)
-        scheme = ds.partitioning(pa.schema(list(fields)), flavor="hive")
-        dataset = discover(path, None, scheme)
-    sizes = _read_sizes(dataset.filesystem, [file.path for file in dataset.files])
-    for file, size in zip(dataset.files, sizes, strict=True):
-        values = ds.get_partition_keys(file.partition)
-        yield TableFile(Place(dataset.filesystem, file.path).full_name, size, values)
+    dataset = discover(path, None, None)
+    paths = [file.path for file in dataset.files]
+    start = 0 if dataset.root is None else len(dataset.root.path)
+    below = {file: file[start:].lstrip("/") for file in paths}
+    values = parse_folder_values(below.values(), schema)
+    for file, size in zip(paths, _read_sizes(dataset.filesystem, paths), strict=True):
+        yield TableFile(Place(dataset.filesystem, file).full_name, size, values[below[file]])
+
+
+_HIVE = r"(?:^|/)([^/=]+)="
+
+
+def parse_folder_values(names: Iterable[str], schema: StructType) -> dict[str, dict[str, Any]]:
+    """Return the values that the folder names of each file state, in the types of the schema.
+
+    Args:
+        names: Paths of the files in the folder of their table.
+        schema: Schema of the table; "007" may be text.
+
+    Raises:
+        ValueError: A name is not UTF-8, or a value is not of its type.
+    """
+    names, types = list(names), {f.name: f.type for f in to_spark_arrow_schema(schema)}
+    folders = {os.path.dirname(name) for name in names}
+    keys = {key for folder in folders for key in re.findall(_HIVE, folder)}
+    fields = [(key, types.get(key, pa.string())) for key in sorted(keys)]
+    scheme = ds.partitioning(pa.schema(fields), flavor="hive")
+    return {name: ds.get_partition_keys(parse_partition(scheme, name)) for name in names}
 
 
 def _read_sizes(filesystem: Any, paths: list[str]) -> list[int]:

@@ -20,7 +20,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,6 @@ from hashlib import sha256
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -57,6 +55,7 @@ from modcrypt.spark.source.reading import (
     TableFile,
     assign_pieces,
     filter_terms,
+    parse_folder_values,
     read_pieces,
 )
 from modcrypt.spark.source.stream_batches import (
@@ -182,7 +181,7 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{gone[0]} and {len(gone) - 1} more files of this batch no longer exist in "
                 f"{self._path}; restore them, or set the option ignoreMissingFiles"
             )
-        values = _parse_folder_values(statuses, self._schema)
+        values = parse_folder_values(statuses, self._schema)
         files = [
             TableFile(self._place_at(name).full_name, size, values[name])
             for name, (_, size) in statuses.items()
@@ -239,22 +238,6 @@ def _read_status(place: Place) -> Status | None:
             time = int(filesystem.modified(path).timestamp() * 1e9)
         return time, size
     return None
-
-
-def _parse_folder_values(names: Iterable[str], schema: StructType) -> dict[str, dict[str, Any]]:
-    """Return the values that the folder names of each file state, in the types of the schema."""
-    types = {field.name: field.type for field in to_spark_arrow_schema(schema)}
-    folders = {name: os.path.dirname(name) for name in names}
-    keys = {key for folder in set(folders.values()) for key in re.findall(_HIVE, folder)}
-    fields = [(key, types.get(key, pa.string())) for key in sorted(keys)]
-    scheme = ds.partitioning(pa.schema(fields), flavor="hive")
-    values = {
-        folder: ds.get_partition_keys(scheme.parse(f"{folder}/")) for folder in folders.values()
-    }
-    return {name: values[folder] for name, folder in folders.items()}
-
-
-_HIVE = r"(?:^|/)([^/=]+)="
 
 
 # --- the sink ------------------------------------------------------------------------------------
