@@ -312,6 +312,9 @@ class NewKeys:
 
     def __init__(self, encryption: Encryption) -> None:
         self.encryption = encryption
+        if not isinstance(encryption, FileEncryptionProperties):
+            encryption = encryption.for_check()
+        self._wanted = encryption
 
     def find_difference(
         self, place: Place, expected: Shape | ExpectedMasks | None = None
@@ -350,9 +353,7 @@ class NewKeys:
             why = None if expected is None else expected.find_open_difference(file)
         if why is not None:
             return Difference(why)
-        wanted = self._resolve_properties()
-        how = self._compare_modes(place, file.footer, wanted)
-        how = how or self._compare_keys(place, file, wanted)
+        how = self._compare_modes(place, file.footer) or self._compare_keys(place, file)
         return None if how is None else Difference(how, of_encryption=True)
 
     def _make_decryption(self, place: Place) -> FileDecryptionProperties:
@@ -364,14 +365,13 @@ class NewKeys:
         }
         if isinstance(self.encryption, KeyedEncryption):
             return self.encryption.tools.decryption(self.encryption.policy, **strict)
-        wanted = self._resolve_properties()
+        wanted = self._wanted
         return FileDecryptionProperties(
             footer_key=wanted.footer_key, column_keys=wanted.column_keys, **strict
         )
 
-    def _compare_modes(
-        self, place: Place, footer: Footer, wanted: FileEncryptionProperties
-    ) -> str | None:
+    def _compare_modes(self, place: Place, footer: Footer) -> str | None:
+        wanted = self._wanted
         if footer.cipher.algorithm != wanted.encryption_algorithm:
             return f"its algorithm is {footer.cipher.algorithm}"
         if footer.plaintext_footer != wanted.plaintext_footer:
@@ -382,20 +382,13 @@ class NewKeys:
             return "its AAD prefix, or whether it stores the prefix, differs"
         return None
 
-    def _resolve_properties(self) -> FileEncryptionProperties:
-        encryption = self.encryption
-        if isinstance(encryption, FileEncryptionProperties):
-            return encryption
-        return encryption.for_check()
-
     def _resolve_prefix(self, place: Place) -> bytes | None:
         if isinstance(self.encryption, KeyedEncryption):
             return self.encryption.prefix_at(place)
-        return self._resolve_properties().aad_prefix
+        return self._wanted.aad_prefix
 
-    def _compare_keys(
-        self, place: Place, file: OpenFile, wanted: FileEncryptionProperties
-    ) -> str | None:
+    def _compare_keys(self, place: Place, file: OpenFile) -> str | None:
+        wanted = self._wanted
         everything, read = range(len(file.leaves)), cache(partial(read_store, place))
         if fault := self._compare_wrapping(None, file.footer.key_metadata, read):
             return f"its footer key is {fault}"
