@@ -22,9 +22,9 @@ from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.discovery import list_complete
 from modcrypt.spark.source import stream_batches as batches
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
-from modcrypt.spark.source.stream_batches import drop_batch, publish_batch, staging_folder
+from modcrypt.spark.source.stream_batches import drop_batch, publish_batch
 from modcrypt.spark.source.streaming import stream_reader, stream_writer
-from modcrypt.spark.source.writing import Written, remove_abandoned
+from modcrypt.spark.source.writing import Written, job_folder, remove_abandoned
 from tests.support.spark.lake import FOOTER, SECRETS, Lake
 from tests.support.tables import read_with_pyarrow, small_table
 
@@ -339,7 +339,7 @@ def test_what_spark_pickles_has_no_key(lake: Lake, tmp_path: Path) -> None:
 
 def task(base: str, number: int, run: str, ids: range, encryption: Any) -> Written:
     """Write the files of a task under its names; return its message."""
-    folder = f"{staging_folder(base, QUERY)}/_tmp_{QUERY}-7-{run}/{number:05}-{number}"
+    folder = f"{job_folder(base, QUERY)}/_tmp_{QUERY}-7-{run}/{number:05}-{number}"
     name = f"part-{number:05}-{QUERY}-7-{run}-{number}-0.parquet"
     mc.write_dataset(
         small_table(ids.stop).slice(ids.start), folder, encryption, basename_template=f"{name}{{i}}"

@@ -67,11 +67,6 @@ def check_query(query: object) -> str:
     return query
 
 
-def staging_folder(base: str, query: str) -> str:
-    """Return the folder for the files of a query's tasks; readers of the table skip it."""
-    return f"{base.rstrip('/')}/_tmp_{query}"
-
-
 def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) -> None:
     """Publish the files of a batch's tasks, unless the batch was decided before.
 
@@ -79,7 +74,7 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
         base: Folder of the table.
         query: Id of the query.
         number: Number of the batch.
-        tasks: Files of the tasks, below `staging_folder(base, query)`.
+        tasks: Files of the tasks, below `job_folder(base, query)`.
 
     Raises:
         ValueError: A later batch was published before.

@@ -62,12 +62,12 @@ from modcrypt.spark.source.stream_batches import (
     check_query,
     drop_batch,
     publish_batch,
-    staging_folder,
 )
 from modcrypt.spark.source.writing import (
     Written,
     check_columns,
     check_reports,
+    job_folder,
     new_job,
     write_task,
 )
@@ -278,7 +278,7 @@ class TableStream(DataSourceStreamArrowWriter):
         first = list(itertools.islice(rows, 1))
         if not first:  # many batches have no rows and need no file
             return Written("", (), query)
-        options = replace(self._options, folder=staging_folder(self._options.folder, query))
+        options = replace(self._options, folder=job_folder(self._options.folder, query))
         all_rows = itertools.chain(first, rows)
         written = write_task(self._settings, options, self._schema, all_rows, job)
         return replace(written, query=query)

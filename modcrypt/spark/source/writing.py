@@ -157,7 +157,7 @@ def write_task(
     context = TaskContext.get()
     assert context is not None
     task = f"{context.partitionId():05}-{context.taskAttemptId()}"
-    folder = _join(_job_folder(options.folder, job), task)
+    folder = f"{job_folder(options.folder, job)}/{task}"
     number, _, attempt = task.partition("-")
     target = to_file_schema(schema)
     rows = (conform(batch, target) for batch in batches if batch.num_rows)
@@ -187,17 +187,19 @@ def write_task(
     return Written(folder, tuple(files))
 
 
-def _job_folder(base: str, job: str) -> str:
-    return _join(base, f"_tmp_{job}")
+def job_folder(base: str, job: str) -> str:
+    """Return the folder for the files of a job's tasks, or a query's; readers of the table skip it.
+
+    Args:
+        base: Folder of the table.
+        job: Name of the job, or id of a stream's query.
+    """
+    return f"{base.rstrip('/')}/_tmp_{job}"
 
 
 def _running_mark(base: str, job: str) -> Place:
     """Return the place of the file that marks a job as running."""
-    return Place(*locate(_join(_job_folder(base, job), RUNNING), None))
-
-
-def _join(base: str, name: str) -> str:
-    return f"{base.rstrip('/')}/{name}"
+    return Place(*locate(f"{job_folder(base, job)}/{RUNNING}", None))
 
 
 # --- on the driver -------------------------------------------------------------------------------
@@ -221,9 +223,11 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
     present = _list_present(base) if overwrite else []
     for place in present:  # a file that can't be removed would stay beside the new rows
         place.check_writable()
-    old = [_relative_path(table, place) for place in present]
+    old = [place.path[len(table.path) :].lstrip("/") for place in present]
     moves = [
-        (_place_of(message.folder, name), name) for message in messages for name in message.files
+        (Place(*locate(f"{message.folder.rstrip('/')}/{name}", None)), name)
+        for message in messages
+        for name in message.files
     ]
     job = _job_of(base, moves)
     with _lock_job(table, job) as has_lock:
@@ -291,21 +295,12 @@ def _job_of(base: str, moves: Sequence[tuple[Place, str]]) -> str:
     return new_job()  # no task has written a file
 
 
-def _relative_path(table: Place, place: Place) -> str:
-    """Return the path of a file in the folder of a table."""
-    return place.path[len(table.path) :].lstrip("/")
-
-
 def _remove_hidden(table: Place, names: Sequence[str]) -> None:
     """Remove hidden files, and folders that become empty."""
     places = [place for name in names if not (place := table.below(name)).is_linked]
     for place in places:
         _remove(place)
     _remove_empty_folders(table.path if table.filesystem is None else "", places)
-
-
-def _parent_folder(place: Place) -> str:
-    return posixpath.dirname(place.path)
 
 
 def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
@@ -332,15 +327,16 @@ def remove_note(table: Place, job: str) -> None:
     note = note_place(table, job)
     note.remove()
     if note.filesystem is None:
-        fsync_folder(_parent_folder(note))
+        folder = posixpath.dirname(note.path)
+        fsync_folder(folder)
         with contextlib.suppress(OSError):  # there are others
-            os.rmdir(_parent_folder(note))
+            os.rmdir(folder)
 
 
 def remove_job(base: str, job: str) -> None:
     """Remove the files of a job's tasks; the mark that it is running goes first."""
     _running_mark(base, job).remove()
-    place = Place(*locate(_job_folder(base, job), None))
+    place = Place(*locate(job_folder(base, job), None))
     if place.filesystem is not None:
         with contextlib.suppress(FileNotFoundError):
             as_arrow(place.filesystem).delete_dir(place.path)
@@ -377,7 +373,7 @@ def remove_abandoned(base: str) -> None:
     _remove_unfinished_notes(table)
     for job in _jobs_left(table):
         with contextlib.suppress(OSError):
-            if is_gone(_running_mark(base, job), Place(*locate(_job_folder(base, job), None))):
+            if is_gone(_running_mark(base, job), Place(*locate(job_folder(base, job), None))):
                 remove_job(base, job)
 
 
@@ -443,10 +439,6 @@ def _list_present(base: str) -> list[Place]:
         return []
 
 
-def _place_of(folder: str, name: str) -> Place:
-    return Place(*locate(_join(folder, name), None))
-
-
 def _publish(source: Place, target: Place) -> None:
     """Move a file, and its key material before it."""
     material = store_of(source)
@@ -508,7 +500,7 @@ class Writer(DataSourceArrowWriter):
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
-        Folder(_job_folder(options.folder, self._job), None).place(RUNNING)  # makes the folder
+        Folder(job_folder(options.folder, self._job), None).place(RUNNING)  # makes the folder
         with open_sink_at(_running_mark(options.folder, self._job)) as sink:
             sink.append(describe_driver().encode())
 
