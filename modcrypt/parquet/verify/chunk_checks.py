@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
-from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
@@ -23,6 +22,7 @@ from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
+from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import check_pages
@@ -32,18 +32,16 @@ from modcrypt.parquet.verify.page_frames import Frames
 class ChunkChecker:
     """A checker that verifies chunks one after the other, in one thread."""
 
-    def __init__(
-        self,
-        source: Source,
-        cipher: FileCipher | None,
-        detective: Detective | None,
-        algorithm: str | None,
-        *,
-        regions: bool,
-    ) -> None:
-        self.source, self.scratch = source, Scratch()
-        self.frames = Frames(Window(source), algorithm)
-        self._cipher, self._detective, self._regions = cipher, detective, regions
+    def __init__(self, plan: ChunkPlan) -> None:
+        footer = plan.footer
+        self.source, self.scratch = plan.source, Scratch()
+        self.frames = Frames(Window(plan.source), footer.algorithm_name)
+        self._cipher: FileCipher | None = None
+        self._detective: Detective | None = None
+        self._regions = plan.report.regions is not None
+        if footer.has_cipher:
+            self._cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)
+            self._detective = plan.make_detective(self._cipher)
 
     def check(self, chunk: Chunk) -> Report:
         """Return a report that holds every fault of a chunk."""

@@ -22,7 +22,6 @@ from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import Lender, check_threads, in_threads, usable_cores
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open_footer
@@ -230,7 +229,7 @@ def _check_batches(
     plan: ChunkPlan, batches: list[list[Chunk]], threads: int
 ) -> Iterator[tuple[list[Chunk], list[Report]]]:
     """Check the first batch in this thread, and the others too unless more threads pay off."""
-    checkers = Lender(partial(_create_checker, plan))
+    checkers = Lender(partial(ChunkChecker, plan))
 
     def check(batch: list[Chunk]) -> list[Report]:
         with checkers.lend() as checker:
@@ -246,16 +245,6 @@ def _check_batches(
         modules = sum(report.modules for report in reports)
         large = large and sum(chunk.size for chunk in batch) >= modules * LARGE_MODULE
         yield batch, reports
-
-
-def _create_checker(plan: ChunkPlan) -> ChunkChecker:
-    """Return a checker for one thread."""
-    footer, cipher, detective = plan.footer, None, None
-    if footer.has_cipher:
-        cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)
-        detective = plan.make_detective(cipher)
-    regions = plan.report.regions is not None
-    return ChunkChecker(plan.source, cipher, detective, footer.algorithm_name, regions=regions)
 
 
 # --- the result ----------------------------------------------------------------------------------

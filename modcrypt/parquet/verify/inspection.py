@@ -207,7 +207,7 @@ def inspect_parquet(
                 f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
             )
         view = view_footer(opened, properties)
-        walk = RegionWalk(opened, view, view_chunks(view, opened), pages)
+        walk = RegionWalk(view, view_chunks(view, opened), pages)
         walk.run()
         return _build_inspection(walk)
 
@@ -227,8 +227,8 @@ def _build_inspection(walk: RegionWalk) -> Inspection:
     unique = None if footer.algorithm is None else footer.algorithm.aad_file_unique
     entries = () if metadata is None else metadata.key_value_metadata or ()
     return Inspection(
-        name=walk.source.name,
-        size=walk.source.size,
+        name=walk.plan.source.name,
+        size=walk.plan.source.size,
         encrypted=footer.encrypted,
         footer_mode="plaintext" if footer.plaintext_footer else "encrypted",
         algorithm=footer.algorithm_name,

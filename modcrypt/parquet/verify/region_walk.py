@@ -14,7 +14,6 @@ from operator import itemgetter
 
 from modcrypt.errors import FormatError, PlaintextError, TagMismatchError
 from modcrypt.io.buffers import Window
-from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
@@ -36,7 +35,6 @@ class RegionWalk:
     """A walk over a file that maps every byte to a region.
 
     Attributes:
-        source: File to map.
         view: Footer of the file.
         plan: Column chunks of the file.
         pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
@@ -54,7 +52,6 @@ class RegionWalk:
         faults: Inconsistencies in the footer or in pages.
     """
 
-    source: Source
     view: FooterView
     plan: ChunkPlan
     pages: bool
@@ -73,7 +70,7 @@ class RegionWalk:
 
     def run(self) -> None:
         """Walk over the file."""
-        plan, window = self.plan, Window(self.source)
+        plan, window = self.plan, Window(self.plan.source)
         self._frames = Frames(window, self.view.footer.algorithm_name)
         self.regions += self.view.regions
         self.faults += self._list_footer_faults()
@@ -96,7 +93,7 @@ class RegionWalk:
             c.encrypted and not c.key_works for c in plan.listed
         ):
             self._add_hidden()
-        self.regions = list(fill_gaps(self.regions, self.source.size))
+        self.regions = list(fill_gaps(self.regions, plan.source.size))
 
     def _list_footer_faults(self) -> Iterator[str]:
         """Yield the inconsistencies in a footer; keys and what the caller requires are none."""
@@ -153,7 +150,7 @@ class RegionWalk:
         """Decode an unencrypted index or bloom filter header; return None if it is none."""
         size = span.end - span.start
         return (
-            _try_to_decode(STRUCTS[span.part], self.source.read_at(span.start, size))
+            _try_to_decode(STRUCTS[span.part], self.plan.source.read_at(span.start, size))
             if size <= MAX_INDEX
             else None
         )
@@ -184,9 +181,10 @@ class RegionWalk:
     def _add_hidden(self) -> None:
         """Add regions for the modules in bytes that nothing known refers to."""
         body_end = self.view.footer.body_end
-        all_gaps = [gap for gap in fill_gaps(self.regions, self.source.size) if gap.kind == "gap"]
+        source = self.plan.source
+        all_gaps = [gap for gap in fill_gaps(self.regions, source.size) if gap.kind == "gap"]
         gaps = [gap for gap in all_gaps if gap.end <= body_end]
-        if self.source.least_read and not self.pages:  # each length would take a request
+        if source.least_read and not self.pages:  # each length would take a request
             self.regions += [
                 replace(gap, kind="modules", state="locked", key="hidden") for gap in gaps
             ]
