@@ -76,7 +76,7 @@ IMPORTERS = {
     "xxhash": {"modcrypt.parquet.crypto.bloom_filters"},
     "fsspec": {"modcrypt.io"},
     "click": {"modcrypt.cli"},
-    "rich": {"modcrypt.cli.output.progress"},
+    "rich": {"modcrypt.cli.output.progress", "modcrypt.cli.output.text_table"},
 }
 
 # The standard library's ways to files, processes and networks, and who may go none of them.
