@@ -115,11 +115,6 @@ table_options = combine_options(tables_service, _where_options)
 listing_options = combine_options(_service_options(required=False), _where_options)
 """Options of commands that read only the table's metadata and therefore need no key."""
 
-_TABLE_PARAMETERS = (
-    "catalog", "catalog_name", "location_map", "key_store", "table_uuid", "at_least", "master_keys",
-    "allow_plaintext",
-)  # fmt: skip
-
 
 def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
     """Open the table that the options select.
@@ -132,16 +127,15 @@ def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
         click.UsageError: The options contradict each other.
         ModcryptError, ValueError, OSError: As `open_table`.
     """
-    own = {name: options[name] for name in _TABLE_PARAMETERS}
     arguments: dict[str, Any] = {
-        "location_map": parse_location_map(own["location_map"]),
-        "key_store": open_key_store(own["key_store"]),
-        "require_encrypted": not own["allow_plaintext"],
-        "table_uuid": own["table_uuid"],
-        "at_least": own["at_least"],
-        "master_key_ids": own["master_keys"] or None,
+        "location_map": parse_location_map(options["location_map"]),
+        "key_store": open_key_store(options["key_store"]),
+        "require_encrypted": not options["allow_plaintext"],
+        "table_uuid": options["table_uuid"],
+        "at_least": options["at_least"],
+        "master_key_ids": options["master_keys"] or None,
     }
-    catalog = open_catalog(own["catalog"], own["catalog_name"])
+    catalog = open_catalog(options["catalog"], options["catalog_name"])
     kms = open_service(options)
     if catalog is None:
         from modcrypt.iceberg import open_table
@@ -166,11 +160,10 @@ def open_service(options: dict[str, Any]) -> KmsClient | KeyTools:
 class _NoService:
     """A substitute for the key service of commands that name none and need none."""
 
-    def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> NoReturn:
+    def wrap(self, key: Any, master_key_id: str, *, aad: bytes = b"") -> NoReturn:
         raise KeyAccessDeniedError("a key service is needed: --kms")
 
-    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> NoReturn:
-        raise KeyAccessDeniedError("a key service is needed: --kms")
+    unwrap = wrap
 
 
 def open_key_store(path: str | None, *, create: bool = False) -> KeyStore | None:
