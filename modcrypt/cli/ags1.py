@@ -49,6 +49,7 @@ from modcrypt.cli.shared import (
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.io.places import Stamp
     from modcrypt.kms.settings import Settings
 
 _READ_BYTES = 4 << 20
@@ -462,19 +463,17 @@ def _local_path(path: str) -> str | None:
     return None if filesystem is not None or path == "-" else os.path.realpath(place)
 
 
-def _identity(destination: str) -> tuple[int, ...] | None:
+def _identity(destination: str) -> Stamp | None:
     """Return what distinguishes a file from its replacement; None for pipes and URLs.
 
     A file that does not exist has an identity, too.
     """
+    from modcrypt.io.places import Place
+
     path = _local_path(destination)
     if path is None or _is_stream(destination):
         return None
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino
+    return Place(None, path).stamp() or ()
 
 
 def _seal(
