@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,7 @@ from modcrypt.cli.spark import is_any_typed
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import KeyTree
     from modcrypt.iceberg.verify.table_results import TableVerification
-    from modcrypt.jobs.listing import File, Folder
+    from modcrypt.jobs.listing import File
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.verify.inspection import Inspection
     from modcrypt.parquet.verify.verification_results import Verification
@@ -30,56 +30,36 @@ html_options = combine_options(
 )
 
 
-class Examined(NamedTuple):
-    """The files that a command examines, their page, and the properties that open them."""
-
-    files: list[File]
-    page: HtmlPage
-    properties: FileDecryptionProperties | None
-
-
-def find_examined(
-    paths: Iterable[str], glob: str | None, html: str | None, force: bool, reading: dict[str, Any]
-) -> Examined:
-    """Return what a command examines, by its arguments and options.
-
-    Raises:
-        FileNotFoundError: A path does not exist.
-        FileExistsError: The page exists, and is not to be replaced.
-        ValueError: A folder has no matching files.
-    """
-    from modcrypt.jobs.listing import Folder
-
-    if "-" in paths:
-        raise click.UsageError("pipes are not supported: Parquet needs random access")
-    folders = [Folder.at(path, absolute=False) for path in paths]
-    files = _list_once(folders, glob)
-    return Examined(files, HtmlPage(html, force, files), _read_properties(reading, folders))
-
-
-def _list_once(folders: Sequence[Folder], glob: str | None) -> list[File]:
-    """Return the files of folders; a file that several folders reach, once."""
-    from modcrypt.jobs.listing import list_tables, place_at
-
-    if len(folders) == 1:
-        return list_tables(folders, glob=glob)
-    by_name: dict[str, File] = {}
-    for folder in folders:
-        for file in list_tables([folder], glob=glob):
-            by_name.setdefault(place_at(file.name).full_name, file)
-    return list(by_name.values())
-
-
-def _read_properties(
-    reading: dict[str, Any], folders: Sequence[Folder]
+def properties_of_options(
+    reading: dict[str, Any], paths: Sequence[str]
 ) -> FileDecryptionProperties | None:
     """Return the properties that the options set; None if no option is typed."""
     if not is_any_typed(reading):
         return None
     settings = decryption_settings(reading)
-    if len(folders) == 1 and folders[0].is_folder:
-        settings = settings.under(folders[0].name)
+    from modcrypt.jobs.listing import Folder
+
+    if len(paths) == 1 and Folder.at(paths[0]).is_folder:
+        settings = settings.under(paths[0])
     return settings.decryption()
+
+
+def find_files(paths: Iterable[str], glob: str | None) -> list[File]:
+    """Return the files at the paths, including those in folders, each once.
+
+    Raises:
+        FileNotFoundError: A path does not exist.
+        ValueError: A folder has no matching files.
+    """
+    from modcrypt.jobs.listing import Folder, list_tables, place_at
+
+    by_name: dict[str, File] = {}
+    for path in paths:
+        if path == "-":
+            raise click.UsageError("pipes are not supported: Parquet needs random access")
+        for file in list_tables([Folder.at(path, absolute=False)], glob=glob):
+            by_name.setdefault(place_at(file.name).full_name, file)
+    return list(by_name.values())
 
 
 class HtmlPage:

@@ -11,7 +11,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options
-from modcrypt.cli.examine import find_examined, html_options
+from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.output.failures import explain, use_option_names
@@ -81,7 +81,9 @@ def inspect(
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
-    files, page, properties = find_examined(paths, glob, html, force, reading)
+    files = find_files(paths, glob)
+    page = HtmlPage(html, force, files)
+    properties = properties_of_options(reading, paths)
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
         single = look(files[0].name)

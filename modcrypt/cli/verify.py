@@ -11,7 +11,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options, record_option
-from modcrypt.cli.examine import HtmlPage, find_examined, html_options
+from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
@@ -126,7 +126,9 @@ def verify(
     _check_template(aad_prefix_template)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
-    files, page, properties = find_examined(paths, glob, html, force, reading)
+    files = find_files(paths, glob)
+    page = HtmlPage(html, force, files)
+    properties = properties_of_options(reading, paths)
     if record is not None:
         return _verify_with_record(
             files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
