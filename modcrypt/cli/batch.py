@@ -130,7 +130,7 @@ class Batch:
         if target is None:
             return
         check_apart(source, target)
-        sources = {place_at(file.name).resolve() for file in self._files}
+        sources = {file.place.resolve() for file in self._files}
         for name in (target.file(source.inside(file.name)) for file in self._files):
             if place_at(name).resolve() in sources:
                 raise click.UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +19,18 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.inspection import Inspection
     from modcrypt.parquet.verify.verification_results import Verification
 
+
+def _refuse_pipes(
+    context: click.Context, parameter: click.Parameter, paths: tuple[str, ...]
+) -> tuple[str, ...]:
+    if "-" in paths:
+        raise click.UsageError("pipes are not supported: Parquet needs random access")
+    return paths
+
+
+paths_argument = click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, callback=_refuse_pipes
+)
 html_options = combine_options(
     click.option(
         "--html",
@@ -31,42 +43,25 @@ html_options = combine_options(
 
 
 def properties_of_options(
-    reading: dict[str, Any], paths: Sequence[str]
+    reading: dict[str, Any], root: str | None
 ) -> FileDecryptionProperties | None:
-    """Return the properties that the options set; None if no option is typed."""
+    """Return the properties that the options set; None if no option is typed.
+
+    Args:
+        reading: Values of the options.
+        root: Folder that the files are in, if it is the only one.
+    """
     if not is_any_typed(reading):
         return None
     settings = decryption_settings(reading)
-    from modcrypt.jobs.listing import Folder
-
-    if len(paths) == 1 and Folder.at(paths[0]).is_folder:
-        settings = settings.under(paths[0])
-    return settings.decryption()
-
-
-def find_files(paths: Iterable[str], glob: str | None) -> list[File]:
-    """Return the files at the paths, including those in folders, each once.
-
-    Raises:
-        FileNotFoundError: A path does not exist.
-        ValueError: A folder has no matching files.
-    """
-    from modcrypt.jobs.listing import Folder, list_tables, place_at
-
-    by_name: dict[str, File] = {}
-    for path in paths:
-        if path == "-":
-            raise click.UsageError("pipes are not supported: Parquet needs random access")
-        for file in list_tables([Folder.at(path, absolute=False)], glob=glob):
-            by_name.setdefault(place_at(file.name).full_name, file)
-    return list(by_name.values())
+    return (settings if root is None else settings.under(root)).decryption()
 
 
 class HtmlPage:
     """The HTML page that --html requests.
 
     Args:
-        out: Path of the page; None for no page.
+        out: Path of the page.
         force: Whether to replace the path if it exists.
         files: Files that the command examines; None for a table.
 
@@ -75,28 +70,24 @@ class HtmlPage:
         FileExistsError: `out` exists, and `force` is False.
     """
 
-    def __init__(self, out: str | None, force: bool, files: Sequence[File] | None = None) -> None:
+    def __init__(self, out: str, force: bool, files: Sequence[File] | None = None) -> None:
         from modcrypt.io.places import place_of
-        from modcrypt.jobs.listing import place_at
 
-        self.out, self._force = out, force
-        if out is None:
-            return
+        self._out, self._force = out, force
         if files is not None and len(files) != 1:
             raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
         place = place_of(out)
         assert place is not None  # it is a path
-        if files is not None and place.resolve() == place_at(files[0].name).resolve():
+        drawn = None if files is None else files[0].place
+        if drawn is not None and place.resolve() == drawn.resolve():
             raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
         if not force:
             place.check_absent()
 
     def write(self, result: Inspection | Verification | TableVerification | KeyTree) -> None:
-        """Write the page about a result, if one is requested."""
-        if self.out is None:
-            return
+        """Write the page about a result."""
         from modcrypt.html_report import render_html
         from modcrypt.io.destinations import open_sink
 
-        with open_sink(self.out, overwrite=self._force) as sink:
+        with open_sink(self._out, overwrite=self._force) as sink:
             sink.append(render_html(result).encode())

@@ -11,7 +11,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options
-from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
+from modcrypt.cli.examine import HtmlPage, html_options, paths_argument, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.output.failures import explain, use_option_names
@@ -50,7 +50,7 @@ Examples: what anyone can see; all modules, with the keys; a drawing
 
 
 @cloup.command(epilog=_INSPECT_EXAMPLE)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@paths_argument
 @click.option(
     "--modules", "pages", is_flag=True, help="Show the position of every module, including pages."
 )
@@ -79,15 +79,17 @@ def inspect(
     """
     if spark_master is not None:
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
+    from modcrypt.jobs.listing import find_named_files
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
-    files = find_files(paths, glob)
-    page = HtmlPage(html, force, files)
-    properties = properties_of_options(reading, paths)
+    files, root = find_named_files(paths, glob)
+    page = None if html is None else HtmlPage(html, force, files)
+    properties = properties_of_options(reading, root)
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
         single = look(files[0].name)
-        page.write(single)
+        if page is not None:
+            page.write(single)
         _print_inspection(single, pages, as_json)
         return 4 * single.kms_unavailable
     codes = set[int]()

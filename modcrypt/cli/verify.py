@@ -11,7 +11,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options, record_option
-from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
+from modcrypt.cli.examine import HtmlPage, html_options, paths_argument, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
@@ -65,7 +65,7 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 
 
 @cloup.command(epilog=_VERIFY_EXAMPLE)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@paths_argument
 @decryption_options
 @shared_prefix_option
 @accept_option
@@ -126,9 +126,11 @@ def verify(
     _check_template(aad_prefix_template)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
-    files = find_files(paths, glob)
-    page = HtmlPage(html, force, files)
-    properties = properties_of_options(reading, paths)
+    from modcrypt.jobs.listing import find_named_files
+
+    files, root = find_named_files(paths, glob)
+    page = None if html is None else HtmlPage(html, force, files)
+    properties = properties_of_options(reading, root)
     if record is not None:
         return _verify_with_record(
             files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
@@ -150,11 +152,10 @@ def _verify_with_record(
     jobs: int | None, as_json: bool, path: str, **of_set: Any,
 ) -> int:  # fmt: skip
     """Verify the files that an interrupted run of this command has not found correct."""
-    from modcrypt.jobs.listing import place_at
     from modcrypt.jobs.run_record import RunRecord
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
-    places = {place.path: place for place in (place_at(file.name) for file in files)}
+    places = {file.place.path: file.place for file in files}
     if len(places) < len(files):
         raise click.UsageError("--record needs files of a single store; verify one store at a time")
     with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
@@ -189,21 +190,26 @@ def _check_template(template: str | None) -> None:
 
 def _verify_one(
     file: File, properties: FileDecryptionProperties | None, expected_rows: int | None,
-    threads: int | None, strict: bool, page: HtmlPage, as_json: bool,
+    threads: int | None, strict: bool, page: HtmlPage | None, as_json: bool,
 ) -> int:  # fmt: skip
-    from modcrypt.parquet.verify.file_verification import verify_parquet
+    from modcrypt.io.sources import open_source_at
+    from modcrypt.parquet.verify.file_verification import verify_source
 
     started = time.perf_counter()
-    with progress_bar("Verifying", file.size) as progress:
-        verification = verify_parquet(
-            file.name,
+    with (
+        progress_bar("Verifying", file.size) as progress,
+        open_source_at(file.place, file.name) as source,
+    ):
+        verification = verify_source(
+            source,
             properties,
             threads=threads,
             progress=progress,
             expected_rows=expected_rows,
-            regions=page.out is not None,
-        )
-    page.write(verification)
+            regions=page is not None,
+        ).verification
+    if page is not None:
+        page.write(verification)
     return _print_result(verification, [verification], strict, as_json, started)
 
 
@@ -216,7 +222,7 @@ def _verify_all(
     started = time.perf_counter()
     with progress_bar("Verifying", sum(file.size for file in files)) as progress:
         verification = verify_dataset(
-            [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
+            [file.place for file in files], properties, jobs=jobs, progress=progress, **of_set
         )
     return _print_result(verification, verification.files, strict, as_json, started)
 

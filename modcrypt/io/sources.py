@@ -198,11 +198,12 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
 
 
 @contextlib.contextmanager
-def open_source_at(place: Place) -> Iterator[Source]:
+def open_source_at(place: Place, name: str | None = None) -> Iterator[Source]:
     """Open a file for positional reads, with its stamp.
 
     Args:
         place: Where the file is.
+        name: Name of the file in messages; None for its path.
 
     Yields:
         The source.
@@ -211,7 +212,7 @@ def open_source_at(place: Place) -> Iterator[Source]:
         OSError: The file system or store refuses.
     """
     stamp = None if place.filesystem is None else place.stamp()
-    with _open_stored(place, place.path) as source:
+    with _open_stored(place, name or place.path) as source:
         source.place = place
         source.stamp = source.stamp or stamp
         yield source

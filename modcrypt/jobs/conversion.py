@@ -20,7 +20,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import AbandonedError, Progress
 from modcrypt.jobs.failures import describe, module_fields
-from modcrypt.jobs.listing import File, Folder, place_at
+from modcrypt.jobs.listing import File, Folder
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileDecryptionProperties,
@@ -170,7 +170,7 @@ class Conversion:
             FileExistsError: The destination is another file, and is not to be replaced.
             ModcryptError, ValueError, OSError: The file can't be converted.
         """
-        source, target = self._place_of(file.name), self._target_place(file.name)
+        source, target = file.place, self._target_place(file.name)
         in_place = self.destination is None
         if self.record is not None and self.record.has(source, target):
             return self._make_result(file, "current")
@@ -250,9 +250,6 @@ class Conversion:
             return name
         return self.destination.file(self.source.inside(name))
 
-    def _place_of(self, name: str) -> Place:
-        return place_at(name, self.source.filesystem)
-
     def _target_place(self, name: str) -> Place:
         """Return the destination; writing follows no symbolic link below its folder."""
         folder, inside = self.destination or self.source, self.source.inside(name)
@@ -278,7 +275,7 @@ class Conversion:
         Raises:
             ModcryptError, ValueError, OSError: The file can't be converted.
         """
-        place = self._place_of(file.name)
+        place = file.place
         if self.destination is not None or self.find_difference(place, place) is not None:
             self._work(file.name, place, None, dry_run=True)
 

@@ -10,9 +10,9 @@ import errno
 import os
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.stores import is_same_store, locate
@@ -29,10 +29,12 @@ class File:
     Attributes:
         name: Name that the library accepts.
         size: Size in bytes.
+        place: Place of the file in this process.
     """
 
     name: str
     size: int
+    place: Place
 
 
 def place_at(name: str, filesystem: Any = None) -> Place:
@@ -53,6 +55,7 @@ class Folder:
 
     name: str
     filesystem: Any = None
+    _located: Place | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def at(cls, where: Any, make: MakeFilesystem | None = None, *, absolute: bool = True) -> Folder:
@@ -71,19 +74,21 @@ class Folder:
         filesystem = None if make is None else make()
         resolved, path = locate(where, filesystem)
         if resolved is None:
-            return cls(os.path.abspath(path) if absolute else path)
+            path = os.path.abspath(path) if absolute else path
+            return cls(path, None, Place(None, path))
         return cls(os.fspath(where).rstrip("/"), filesystem)
 
     @property
     def place(self) -> Place:
         """The place of the folder."""
-        return Place(*locate(self.name, self.filesystem))
+        return self._located or Place(*locate(self.name, self.filesystem))
 
     @property
     def is_folder(self) -> bool:
         """Whether the folder exists and is a folder."""
-        if self.place.filesystem is None:
-            return os.path.isdir(self.name)
+        place = self.place
+        if place.filesystem is None:
+            return os.path.isdir(place.path)
         from modcrypt.parquet.datasets.discovery import is_dataset
 
         return is_dataset(self.name, self.filesystem)
@@ -95,6 +100,40 @@ class Folder:
     def inside(self, name: str) -> str:
         """Return the path of a file of the folder within it; empty for the folder itself."""
         return name[len(self.name) :].lstrip("/")
+
+
+class NamedFiles(NamedTuple):
+    """The files at paths that a caller names.
+
+    Attributes:
+        files: The files, each once.
+        root: Path of the only folder that is named; None for files and several folders.
+    """
+
+    files: list[File]
+    root: str | None
+
+
+def find_named_files(paths: Sequence[str], glob: str | None) -> NamedFiles:
+    """Return the files at paths, including those in folders.
+
+    Args:
+        paths: Paths or URLs of files and folders.
+        glob: Pattern that the paths of files within their folder must match; None for all.
+
+    Raises:
+        FileNotFoundError: A path does not exist.
+        ValueError: A folder has no matching files.
+    """
+    folders = [Folder.at(path, absolute=False) for path in paths]
+    if len(folders) == 1:
+        root = paths[0] if folders[0].is_folder else None
+        return NamedFiles(list_tables(folders, glob=glob), root)
+    unique: dict[str, File] = {}
+    for folder in folders:
+        for file in list_tables([folder], glob=glob):
+            unique.setdefault(file.place.full_name, file)
+    return NamedFiles(list(unique.values()), None)
 
 
 def list_tables(
@@ -119,61 +158,62 @@ def list_tables(
         ValueError: There are no files, or a URL can't be extended by the paths of files.
     """
     own = {os.path.realpath(path) for path in without if path is not None}
-    visible: dict[str, int] = {}
-    matching: dict[str, int] = {}
+    visible: dict[str, File] = {}
+    matching: dict[str, File] = {}
     for folder in folders:
-        files = _list_folder(folder, as_read)
-        if own:
-            files = {name: files[name] for name in files if os.path.realpath(name) not in own}
-        visible |= files
-        matching |= {
-            name: size for name, size in files.items() if _matches(folder.inside(name), glob)
-        }
+        for file in _list_folder(folder, as_read):
+            if own and os.path.realpath(file.name) in own:
+                continue
+            visible[file.name] = file
+            if _matches(folder.inside(file.name), glob):
+                matching[file.name] = file
     names = ", ".join(folder.name for folder in folders)
     if not visible:
         raise ValueError(f"{names}: no files found; name a file, or a folder with files")
     if not matching:
         raise ValueError(f"none of the {len(visible)} files in {names} matches {glob}")
-    return [File(name, size) for name, size in matching.items()]
+    return list(matching.values())
 
 
 def _matches(inside: str, glob: str | None) -> bool:
     return glob is None or not inside or PurePosixPath(inside).match(glob)
 
 
-def _list_folder(folder: Folder, as_read: bool) -> dict[str, int]:
+def _list_folder(folder: Folder, as_read: bool) -> list[File]:
     place = folder.place
-    files = _list_local(folder) if place.filesystem is None else _list_store(folder, place)
+    files = _list_local(folder, place) if place.filesystem is None else _list_store(folder, place)
     if as_read and folder.is_folder:
         from modcrypt.parquet.datasets.discovery import read_notes
 
-        for note in read_notes(place).values():
-            for name in note.hidden:
-                files.pop(folder.file(name), None)
+        hidden = {folder.file(name) for note in read_notes(place).values() for name in note.hidden}
+        files = [file for file in files if file.name not in hidden]
     return files
 
 
-def _list_local(folder: Folder) -> dict[str, int]:
-    if not folder.is_folder:
-        return {folder.name: os.stat(folder.place.path).st_size}
+def _list_local(folder: Folder, place: Place) -> list[File]:
+    if not os.path.isdir(place.path):
+        return [File(folder.name, os.stat(place.path).st_size, place)]
     from modcrypt.parquet.datasets.discovery import list_files  # not to be loaded for a file
 
-    places = list_files(folder.name, None)
-    return {place.path: os.stat(place.path).st_size for place in places}
+    paths = [file.path for file in list_files(place, None)]
+    return [File(path, os.stat(path).st_size, Place(None, path)) for path in paths]
 
 
-def _list_store(folder: Folder, place: Place) -> dict[str, int]:
-    """Return the sizes of files in a store by name, without a request per file."""
+def _list_store(folder: Folder, place: Place) -> list[File]:
+    """Return the files in a store, without a request per file."""
     from modcrypt.parquet.datasets.discovery import as_arrow, list_files, list_sizes
 
     filesystem, base = place.filesystem, place.path
     if not folder.is_folder:
-        only = list_files(folder.name, folder.filesystem)[0]  # raises if the file does not exist
-        return {folder.name: as_arrow(filesystem).get_file_info(only.path).size or 0}
-    sizes = {path[len(base) :].lstrip("/"): n for path, n in list_sizes(filesystem, base).items()}
-    for name in list(sizes)[:1]:
-        _check_spelling(folder, place, name)
-    return {folder.file(name): size for name, size in sizes.items()}
+        only = list_files(place, None)[0]  # raises if the file does not exist
+        return [File(folder.name, as_arrow(filesystem).get_file_info(only.path).size or 0, only)]
+    files = [
+        File(folder.file(path[len(base) :].lstrip("/")), size, Place(filesystem, path))
+        for path, size in list_sizes(filesystem, base).items()
+    ]
+    for file in files[:1]:
+        _check_spelling(folder, place, folder.inside(file.name))
+    return files
 
 
 def _check_spelling(folder: Folder, place: Place, inside: str) -> None:

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.jobs.listing import File, Folder, list_tables
+from modcrypt.jobs.listing import File, Folder, list_tables, place_at
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
@@ -457,7 +457,11 @@ def test_no_link_below_a_folder_is_written_through(
     shutil.move(lake / NAMES[0], outside / "part-0.parquet")
     for folder in (lake / "linked", out / "country=NO"):
         folder.symlink_to(outside)
-    files = [File(str(lake / "linked" / "part-0.parquet"), 1), File(str(lake / NAMES[3]), 1)]
+    linked, plain, other = (
+        File(str(lake / name), 1, place_at(str(lake / name)))
+        for name in ("linked/part-0.parquet", NAMES[3], NAMES[1])
+    )
+    files = [linked, plain]
     before = (outside / "part-0.parquet").read_bytes()
     in_place = TableConversion(
         verb="encrypt", source=str(lake), destination=None, encryption=settings
@@ -465,7 +469,7 @@ def test_no_link_below_a_folder_is_written_through(
     copied = replace(in_place, destination=str(out))
     rotation = RotationJob(settings=settings, what="mek", new_master_keys={}, folders=(str(lake),))
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
-    rows += copied.rows([File(str(lake / NAMES[1]), 1)], None)
+    rows += copied.rows([other], None)
     assert [row["result"] for row in rows] == ["file", "encrypted", "file", "current", "file"]
     assert [row["message"].count("symbolic link below") for row in rows] == [1, 0, 1, 0, 1]
     assert [path.name for path in outside.iterdir()] == ["part-0.parquet"]
@@ -787,8 +791,8 @@ def test_tables_are_named_by_url(lake: Path, settings: Settings, tmp_path: Path)
     memory.put(str(lake), "/spark-jobs/plain", recursive=True)
     try:
         files = list_tables([Folder.at("memory://spark-jobs/plain/", None)])
-        assert files == [
-            File(name, memory.size(name))
+        assert [(file.name, file.size) for file in files] == [
+            (name, memory.size(name))
             for name in sorted(f"memory://spark-jobs/plain/{name}" for name in NAMES)
         ]
         batch = pa.record_batch(

@@ -96,13 +96,14 @@ def verify(
     """
     from modcrypt.iceberg import verify_table
 
-    page = HtmlPage(html, force)
+    page = None if html is None else HtmlPage(html, force)
     wanted = [snapshot for snapshot in map(parse_snapshot, snapshots) if snapshot is not None]
     target = open_selected_table(where, options)
     started = time.perf_counter()
     with progress_bar("Verifying", None) as progress:
         verification = verify_table(target, snapshots=wanted or None, jobs=jobs, progress=progress)
-    page.write(verification)
+    if page is not None:
+        page.write(verification)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({**verification.fields(), "seconds": seconds}))
@@ -186,11 +187,12 @@ def tree(
     """
     from modcrypt.iceberg import key_tree
 
-    page = HtmlPage(html, force)
+    page = None if html is None else HtmlPage(html, force)
     target = open_selected_table(where, options)
     with progress_bar("Reading manifests", None) as progress:
         keys = key_tree(target, jobs=jobs, progress=progress)
-    page.write(keys)
+    if page is not None:
+        page.write(keys)
     if protected_by is not None:
         _print_protected(keys.protected_by(protected_by, version), as_json)
     elif as_json:

@@ -192,7 +192,7 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
         place = source if isinstance(source, Place) else Place(*locate(source, filesystem))
         for file in _list_places(place):
             # A link and its target are one file; the target is listed, as it can be written.
-            real = file.resolve().path
+            real = os.path.realpath(file.path) if file.filesystem is None else file.path
             known = by_path.setdefault(real, file)
             if known is not file and known.is_linked and not file.is_linked:
                 by_path[real] = file

@@ -86,9 +86,9 @@ def verify_dataset(
     """Verify each Parquet file of a folder, as `verify_parquet` does, and that the set is complete.
 
     Args:
-        where: Path or URL of a folder or file, or a list of them. Names that begin with a dot or
-            an underscore are skipped, and so are files of a write in progress: a note hides them
-            from readers of the folder.
+        where: Path or URL of a folder or file, or a list of them, or of places. Names that begin
+            with a dot or an underscore are skipped, and so are files of a write in progress: a note
+            hides them from readers of the folder.
         properties: Keys and requirements of the caller, or a function that returns them for a
             path; None for no keys.
         filesystem: PyArrow or fsspec file system that contains the paths.
@@ -238,15 +238,18 @@ class _FileRun:
         place = self.places[number]
         properties = self._choose_properties(place)
 
-        def verify(source: Source) -> CheckedFile:
-            expected = properties
-            if self.template is not None:
-                expected = self._require_prefix_of_part(number, source, properties, self.template)
-            return verify_source(
-                source, expected, threads=threads, progress=note_progress, regions=self.regions
-            )
-
-        return verify_place(place, verify)
+        try:
+            with open_source_at(place) as source:
+                if self.template is not None:
+                    properties = self._require_prefix_of_part(
+                        number, source, properties, self.template
+                    )
+                return verify_source(
+                    source, properties, threads=threads, progress=note_progress,
+                    regions=self.regions,
+                )  # fmt: skip
+        except OSError as error:  # the verification of the others continues
+            return make_unreadable_result(place, error)
 
     def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
@@ -296,25 +299,15 @@ class _FileRun:
             self.unidentified[number] = ""  # the file may be any part
 
 
-def verify_place(place: Place, verify: Callable[[Source], CheckedFile]) -> CheckedFile:
-    """Verify one file of a set; an unreadable file must not end the verification of the others.
-
-    Args:
-        place: Place of the file.
-        verify: Function that verifies the opened file.
-    """
-    try:
-        with open_source_at(place) as source:
-            return verify(source)
-    except OSError as error:
-        message = f"{place.path} could not be read: {error.strerror or type(error).__name__}"
-        note = Unauthenticated(what="file", path=None, why="it could not be read")
-        verification = Verification(
-            name=place.path,
-            findings=(Finding(word=FILE, message=message),),
-            not_authenticated=(note,),
-        )
-        return CheckedFile(verification, FileAad(None, None))
+def make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
+    """Return the result for a file that could not be read."""
+    reason = error.strerror or type(error).__name__
+    verification = Verification(
+        name=place.path,
+        findings=(Finding(word=FILE, message=f"{place.path} could not be read: {reason}"),),
+        not_authenticated=(Unauthenticated(what="file", path=None, why="it could not be read"),),
+    )
+    return CheckedFile(verification, FileAad(None, None))
 
 
 # --- the set -------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ class TableConversion(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Convert the files."""
         conversion = self.open(filesystem)
-        return self.process_each(files, lambda file: conversion.run(file).row(), filesystem)
+        return self.process_each(files, lambda file: conversion.run(file).row())
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""

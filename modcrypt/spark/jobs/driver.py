@@ -15,7 +15,6 @@ from modcrypt.jobs.listing import (
     Folder,
     MakeFilesystem,
     list_tables,
-    place_at,
 )
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import Job
@@ -96,7 +95,7 @@ def run_job(
     settings = settings_under(settings, folders)
     if settings is not None:
         check(settings, files)
-        check_reachable(settings, files, filesystem)
+        check_reachable(settings, files)
     job = kind(settings=settings, filesystem=filesystem, **how)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
@@ -120,19 +119,16 @@ def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
     return [Folder.at(name, filesystem) for name in several]
 
 
-def check_reachable(
-    settings: Settings, files: Sequence[File], filesystem: MakeFilesystem | None
-) -> None:
+def check_reachable(settings: Settings, files: Sequence[File]) -> None:
     """Check that the key service answers for the keys of a file.
 
     Raises:
         KmsUnavailableError: The key service is unavailable.
     """
     properties = settings.decryption()
-    instance = None if filesystem is None else filesystem()
     for file in files[:PROBED_FILES]:
         try:
-            read_decrypted_shape(place_at(file.name, instance), properties)
+            read_decrypted_shape(file.place, properties)
             return
         except KmsUnavailableError:
             raise

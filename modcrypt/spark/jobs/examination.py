@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.failures import describe_inspection, describe_verification
-from modcrypt.jobs.listing import File, MakeFilesystem, place_at
+from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.kms.settings import Settings
-from modcrypt.parquet.verify.dataset_verification import verify_place
+from modcrypt.parquet.verify.dataset_verification import make_unreadable_result
 from modcrypt.parquet.verify.file_verification import CheckedFile, verify_source
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
 from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Job, Row
@@ -52,13 +53,14 @@ class VerificationJob(Job):
         properties = None if self.settings is None else self.settings.decryption()
 
         def verify(file: File) -> Row:
-            place = place_at(file.name, filesystem)
-            return self._describe(
-                file,
-                verify_place(place, lambda source: verify_source(source, properties, threads=1)),
-            )
+            try:
+                with open_source_at(file.place) as source:
+                    checked = verify_source(source, properties, threads=1)
+            except OSError as error:
+                checked = make_unreadable_result(file.place, error)
+            return self._describe(file, checked)
 
-        return self.process_each(files, verify, filesystem)
+        return self.process_each(files, verify)
 
     def _describe(self, file: File, checked: CheckedFile) -> Row:
         result, aad = checked.verification, checked.aad
@@ -112,7 +114,7 @@ class InspectionJob(Job):
             result = inspect_parquet(file.name, properties, filesystem=filesystem)
             return self._describe(file, result)
 
-        return self.process_each(files, inspect, filesystem)
+        return self.process_each(files, inspect)
 
     def _describe(self, file: File, result: Inspection) -> Row:
         """Return the inspection as a row, with its columns summarised."""

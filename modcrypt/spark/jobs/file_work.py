@@ -13,10 +13,12 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
@@ -47,7 +49,8 @@ class Job(ABC):
         worker = f"{socket.gethostname()}/{os.getpid()}"
         for batch in batches:
             names, sizes = batch.column("name").to_pylist(), batch.column("size").to_pylist()
-            files = [File(os.fsdecode(n), size) for n, size in zip(names, sizes, strict=True)]
+            named = zip(map(os.fsdecode, names), sizes, strict=True)
+            files = [File(name, size, Place(None, name)) for name, size in named]
             rows = [{**row, "worker": worker} for row in self._make_rows(files)]
             try:
                 yield pa.RecordBatch.from_pylist(rows, self.schema)
@@ -55,15 +58,15 @@ class Job(ABC):
                 yield pa.RecordBatch.from_pylist([_as_text(row) for row in rows], self.schema)
 
     def _make_rows(self, files: Sequence[File]) -> list[Row]:
+        """Return the rows of files, whose places are known once their filesystem is made."""
         try:
             filesystem = None if self.filesystem is None else self.filesystem()
-            return list(self.rows(files, filesystem))
+            located = [replace(file, place=place_at(file.name, filesystem)) for file in files]
+            return list(self.rows(located, filesystem))
         except Exception as error:  # keys or stores are not available on this executor
             return [self.make_failed_row(file, error) for file in files]
 
-    def process_each(
-        self, files: Sequence[File], work: Callable[[File], Row], filesystem: Any
-    ) -> list[Row]:
+    def process_each(self, files: Sequence[File], work: Callable[[File], Row]) -> list[Row]:
         """Return the row of `work`, or of its error, for each file, processed concurrently."""
 
         def process(file: File) -> Row:
@@ -74,8 +77,7 @@ class Job(ABC):
                 row = self.make_failed_row(file, error)
             return {"bytes_in": file.size, "seconds": time.perf_counter() - started, **row}
 
-        where = place_at(files[0].name, filesystem)
-        threads = ON_DISK if where.filesystem is None else IN_STORE
+        threads = ON_DISK if files[0].place.filesystem is None else IN_STORE
         return list(in_threads(process, files, threads))
 
     def make_row(self, file: File, details: Row, **values: Any) -> Row:

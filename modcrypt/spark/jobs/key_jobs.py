@@ -12,7 +12,7 @@ import pyarrow as pa
 from modcrypt.io.places import Place
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
-from modcrypt.jobs.listing import File, MakeFilesystem, place_at
+from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, Job, Row
@@ -48,7 +48,7 @@ class RotationJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each rotated file; files of a task share responses of the key service."""
         results = rotate_keys(
-            [restrict_to_folders(file.name, self.folders, filesystem) for file in files],
+            [restrict_to_folders(file, self.folders) for file in files],
             self.settings.tools(),
             what=self.what,
             new_master_keys=self.new_master_keys,
@@ -56,7 +56,7 @@ class RotationJob(Job):
             decryption=explicit_decryption(self.settings),
             dry_run=self.dry_run,
         )
-        names = map_names(files, filesystem)
+        names = map_names(files)
         for result in results:
             yield {**asdict(result), "path": names[result.path], "failed": result.failed}
 
@@ -80,7 +80,7 @@ class ScanJob(Job):
         """Yield a row for each key of the files."""
         tools = None if self.settings is None else self.settings.tools()
         decryption = None if self.settings is None else explicit_decryption(self.settings)
-        names = map_names(files, filesystem)
+        names = map_names(files)
         keys = scan_keys(
             [file.name for file in files], tools, filesystem=filesystem, decryption=decryption
         )
@@ -97,15 +97,15 @@ def explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:
     return settings.decryption() if is_set else None
 
 
-def map_names(files: Sequence[File], filesystem: Any) -> dict[str, str]:
+def map_names(files: Sequence[File]) -> dict[str, str]:
     """Return the names of files by their paths within their file system."""
-    return {place_at(file.name, filesystem).path: file.name for file in files}
+    return {file.place.path: file.name for file in files}
 
 
-def restrict_to_folders(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
+def restrict_to_folders(file: File, folders: Iterable[str]) -> str | Place:
     """Return a file to write to, so that no symbolic link below the given folders is followed."""
-    place = place_at(name, filesystem)
+    place = file.place
     roots = [folder for folder in folders if place.path.startswith(posixpath.join(folder, ""))]
     if place.filesystem is not None or not roots:
-        return name
+        return file.name
     return Place(None, place.path, max(roots, key=len))

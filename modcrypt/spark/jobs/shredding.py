@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow as pa
 from modcrypt.jobs import shredding
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.listing import File, MakeFilesystem, list_tables, place_at
+from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_proof import Examination, Proof, ProvenFile, list_surroundings
 from modcrypt.jobs.shredding_trial import KeyProof, Traces
@@ -67,14 +67,14 @@ class ShreddingJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each file; files of a task share responses of the key service."""
         results = shredding.shred_keys(
-            [restrict_to_folders(file.name, self.folders, filesystem) for file in files],
+            [restrict_to_folders(file, self.folders) for file in files],
             None if self.settings is None else self.settings.tools(),
             filesystem=filesystem,
             decryption=None if self.settings is None else explicit_decryption(self.settings),
             dry_run=self.dry_run,
             **asdict(self.wanted),
         )
-        names = map_names(files, filesystem)
+        names = map_names(files)
         for result in results:
             yield {**asdict(result), "path": names[result.path], "failed": result.failed}
 
@@ -151,18 +151,16 @@ class ProofJob(Job):
         examination = _open_examination(self.settings, self.wanted)
 
         def examine(file: File) -> Row:
-            found = examination.examine_file(place_at(file.name, filesystem))
-            return {"details": json.dumps(found.fields())}
+            return _make_proof_row(file.name, examination.examine_file(file.place))
 
-        rows = self.process_each(files, examine, filesystem)
+        rows = self.process_each(files, examine)
         rows[-1]["traces"] = _encode_traces(examination.trial.traces)
         return rows
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that could not be examined."""
-        path = place_at(file.name, None if self.filesystem is None else self.filesystem()).path
-        found = ProvenFile(path=path, message=": ".join(describe_failure(error)))
-        return {"details": json.dumps(found.fields())}
+        message = ": ".join(describe_failure(error))
+        return _make_proof_row(file.name, ProvenFile(path=file.name, message=message))
 
 
 def prove_shredded(
@@ -207,14 +205,15 @@ def prove_shredded(
     )  # fmt: skip
     found: dict[str, ProvenFile] = {}
     for row in report.toLocalIterator():
-        file = _decode_file(row["details"])
-        found[file.path] = file
+        name, file = _decode_proof_row(row["details"])
+        found[name] = file
         if row["traces"] is not None:
             examination.trial.traces.add(_decode_traces(row["traces"]))
         if progress is not None:
             progress(file, len(files))
-    named = [place_at(file.name, filesystem) for file in files]
-    return examination.conclude(named, [found[place.path] for place in named], surroundings)
+    places = [file.place for file in files]
+    results = [replace(found[file.name], path=file.place.path) for file in files]
+    return examination.conclude(places, results, surroundings)
 
 
 def _open_examination(settings: Settings | None, wanted: Criteria) -> Examination:
@@ -224,11 +223,16 @@ def _open_examination(settings: Settings | None, wanted: Criteria) -> Examinatio
     return Examination(tools, wanted, resolve_decryption(tools, explicit_decryption(settings)))
 
 
-def _decode_file(details: str) -> ProvenFile:
-    """Return the findings about a file from their JSON."""
+def _make_proof_row(name: str, found: ProvenFile) -> Row:
+    return {"details": json.dumps({"name": name, **found.fields()})}
+
+
+def _decode_proof_row(details: str) -> tuple[str, ProvenFile]:
+    """Return the name of a file, and the findings about it."""
     fields = json.loads(details)
+    name = fields.pop("name")
     keys = [KeyProof(**{**key, "columns": tuple(key["columns"])}) for key in fields["keys"]]
-    return ProvenFile(**{**fields, "keys": tuple(keys)})
+    return name, ProvenFile(**{**fields, "keys": tuple(keys)})
 
 
 def _encode_traces(traces: Traces) -> str:
