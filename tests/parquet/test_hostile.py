@@ -1093,3 +1093,27 @@ def test_lengths_over_the_limit_are_refused_before_they_are_read(part: str, tmp_
         assert "limit" in {
             finding.word for finding in modcrypt.verify_parquet(path, READER).findings
         }
+
+
+# --- what is encrypted can be decrypted ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["uniform", "a key of its own"])
+def test_what_encryption_takes_from_a_damaged_footer_decryption_returns(keyed: bool) -> None:
+    """Encryption copies statistics unread, so decryption must not judge them."""
+    column = {"a.list.element": bytes(range(16))} if keyed else {}
+    writer = FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=column)
+    reader = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=column)
+    plain = plain_file(pa.table({"a": [[1, 2], [], None]}))
+    start = len(plain) - 8 - int.from_bytes(plain[-8:-4], "little")
+    accepted = 0
+    for at in range(start, len(plain) - 8):
+        damaged = bytearray(plain)
+        damaged[at] ^= 0x0F
+        try:
+            sealed = encrypt_bytes(bytes(damaged), writer)
+        except ModcryptError:
+            continue
+        decrypt_bytes(sealed, reader)
+        accepted += 1
+    assert accepted > 20
