@@ -3,7 +3,7 @@
 Also check that `decrypt_parquet` restores everything that `encrypt_parquet` accepts: a file that
 can be encrypted but not decrypted is lost data.
 
-    python tools/fuzz.py [--seconds N] [--seed N] [--folder DIR] [--keep-going]
+    python tools/fuzz.py [--seconds N] [--rounds N] [--seed N] [--folder DIR] [--keep-going]
     python tools/fuzz.py --replay FILE
 
 Each round takes one of a few small files, changes it with seeded random edits, and encrypts and
@@ -245,6 +245,7 @@ def reproducer(folder: Path, seed: int, number: int, data: bytes) -> Path:
 def main() -> int:
     arguments = argparse.ArgumentParser(description="Fuzz both directions.")
     arguments.add_argument("--seconds", type=float, help="stop then; without it, never")
+    arguments.add_argument("--rounds", type=int, help="stop after so many; without it, never")
     arguments.add_argument("--seed", type=int, default=None, help="default: a random one")
     arguments.add_argument("--folder", type=Path, default=Path("fuzz-failures"))
     arguments.add_argument("--keep-going", action="store_true", help="count failures, go on")
@@ -254,16 +255,20 @@ def main() -> int:
         print(check(options.replay.read_bytes()))
         return 0
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    return run(seed, options.seconds, options.folder, keep_going=options.keep_going)
-
-
-def run(seed: int, seconds: float | None, folder: Path, *, keep_going: bool) -> int:
-    """Fuzz until the time is over or a round fails; return the exit code."""
+    files = itertools.islice(rounds(seed, bases()), options.rounds)
     print(f"seed {seed}", flush=True)
+    return run(seed, files, options.seconds, options.folder, keep_going=options.keep_going)
+
+
+def run(
+    seed: int, files: Iterator[tuple[int, bytes]], seconds: float | None, folder: Path, *,
+    keep_going: bool,
+) -> int:  # fmt: skip
+    """Check files until the time is over or a round fails; return the exit code."""
     end = None if seconds is None else time.monotonic() + seconds
     failures: dict[str, int] = {}
     number = 0
-    for number, data in rounds(seed, bases()):
+    for number, data in files:
         if end is not None and time.monotonic() > end:
             break
         try:
