@@ -15,21 +15,14 @@ two letters, as nobody registers shorter ones."""
 
 
 def is_url(address: str) -> bool:
-    """Return whether fsspec would take an address for a URL.
-
-    Args:
-        address: Path or URL.
-    """
+    """Return whether fsspec would take an address for a URL."""
     return _URL.match(address) is not None
 
 
 def add_authority(url: str) -> str:
     """Return a URL as fsspec spells it: with an empty authority after a single slash.
 
-    RFC 3986, 3.2, defines the authority.
-
-    Args:
-        url: URL, or a path, which is returned as it is.
+    RFC 3986, 3.2, defines the authority. A path is returned as it is.
     """
     return _SINGLE_SLASH.sub(r"\1:///", url)
 
@@ -38,9 +31,6 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
     """Return the local path of an address, or None for a URL of fsspec, which only a str can be.
 
     A relative path whose first folder is named like a scheme (`name:/file`) has to begin with `./`.
-
-    Args:
-        address: Path or URL.
 
     Raises:
         ValueError: A file URL has no absolute path.

@@ -27,14 +27,10 @@ WORTH_A_THREAD = 8 << 20
 
 
 def fill_bytes(size: int, fill: Callable[[memoryview], object]) -> bytes:
-    """Return bytes that a function fills, without copying them.
+    """Return `size` bytes that a function fills, without copying them; 0 bytes without calling it.
 
     `BytesIO` shares the memory of the bytes that it is made of and of those that it returns, as
     long as nothing else refers to them.
-
-    Args:
-        size: Number of bytes.
-        fill: Function that writes to all of a buffer; not called if `size` is 0.
     """
     if not size:
         return b""
@@ -62,11 +58,6 @@ class Window:
 
     def fill(self, start: int, need: int, end: int) -> None:
         """Read the source's bytes [start, need), and possibly more up to `end` or `ahead`.
-
-        Args:
-            start: Offset of the first byte.
-            need: Offset after the last byte that must be in the window.
-            end: Offset after the last byte that may be read, unless it is before `ahead`.
 
         Raises:
             TruncationError: The source is shorter than when it was opened.
@@ -142,11 +133,7 @@ class Output:
         return self._written + self.at
 
     def reserve(self, size: int) -> None:
-        """Make room at `view[at:]`; may change `view` and `at`.
-
-        Args:
-            size: Number of bytes.
-        """
+        """Make room for `size` bytes at `view[at:]`; may change `view` and `at`."""
         if self.at + size <= len(self.view):
             return
         self.flush()
@@ -154,23 +141,14 @@ class Output:
             self.view = memoryview(bytearray(size))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append a copy of `data`.
-
-        Args:
-            data: Bytes to copy.
-        """
+        """Append a copy of `data`."""
         size = len(data)
         self.reserve(size)
         self.view[self.at : self.at + size] = data
         self.at += size
 
     def copy_from(self, source: Source, start: int, end: int) -> None:
-        """Append a range of a source.
-
-        Args:
-            source: Source to read.
-            start: Offset of the first byte.
-            end: Offset after the last byte.
+        """Append the bytes [start, end) of a source.
 
         Raises:
             TruncationError: The source is shorter than when it was opened.
@@ -201,11 +179,7 @@ class Output:
             self.progress(self._written)
 
     def close(self, *, complete: bool) -> None:
-        """End the thread, and write the rest if the file is complete.
-
-        Args:
-            complete: Whether the file is complete; if so, an error of the thread is raised.
-        """
+        """End the thread; for a complete file, write the rest and raise an error of the thread."""
         try:
             if complete:
                 self._pass_on()
@@ -227,21 +201,10 @@ def open_output(
 
     A second thread writes if `threads` allows it: by default for files that take longer to write
     than a thread takes to start. modcrypt calls a caller's file object only in the caller's thread.
-
-    Args:
-        destination: Path, fsspec URL, place or writable binary file object; with a file system, a
-            path in it.
-        source: Source that is read at the same time; None without one.
-        overwrite: Whether to replace an existing file.
-        threads: Maximum number of threads; None for the default.
-        filesystem: File system of PyArrow or fsspec.
-
-    Yields:
-        The output.
+    `source` is the file that the block reads, if any.
 
     Raises:
         FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system or store refuses.
         TypeError: `destination` or `filesystem` has an unsupported type.
         ValueError: `threads` is below 1, the destination is a file object on the source, or fsspec
             cannot open the URL; see `locate`.
@@ -264,15 +227,7 @@ def open_output(
 
 
 def check_apart(source: Source, destination: Destination) -> None:
-    """Raise if writing to the destination would overwrite the source.
-
-    Args:
-        source: Source that is read.
-        destination: Destination that is written.
-
-    Raises:
-        ValueError: The destination is a file object on the source.
-    """
+    """Raise ValueError if the destination is a file object on the source and would overwrite it."""
     if _is_same_file(source, destination):
         raise ValueError("destination is a file object on the source itself")
 

@@ -24,18 +24,8 @@ def open_sink(
 ) -> Iterator[Sink]:
     """Open a sink; a path or URL is published when the block ends without an error.
 
-    Args:
-        destination: Path, fsspec URL, place or writable binary file object; with a file system, a
-            path in it.
-        overwrite: Whether to replace an existing file.
-        filesystem: File system of PyArrow or fsspec.
-
-    Yields:
-        The sink.
-
     Raises:
         FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system or store refuses.
         TypeError: `destination` or `filesystem` has an unsupported type.
         ValueError: `destination` is a URL that fsspec cannot open; see `locate`.
     """
@@ -61,10 +51,7 @@ def open_sink_at(
 ) -> AbstractContextManager[Sink]:
     """Open a sink whose file appears when the block ends without an error.
 
-    Args:
-        place: Where the file will be.
-        overwrite: Whether to replace an existing file.
-        check: Function called last before publication; may raise.
+    `check` is called last before publication, and may raise.
 
     Raises:
         FileExistsError: The path exists and `overwrite` is False.

@@ -20,16 +20,9 @@ def open_folder(
 ) -> Iterator[tuple[int | None, str]]:
     """Open the folder of a local file, and those between it and the root, following no link.
 
-    Operations by the descriptor stay in that folder, even if a link replaces it concurrently.
-
-    Args:
-        path: Path of the file.
-        root: Folder below which no link is followed; None to follow all links.
-        make: Whether to make missing folders.
-
-    Yields:
-        The folder's descriptor and the file's name in it. None and the path, if there is no root
-        or no folder below it.
+    Yield the folder's descriptor and the file's name in it. Operations by the descriptor stay in
+    that folder, even if a link replaces it concurrently. If there is no folder below the root, or
+    no root, yield None and the path; all links are followed if `root` is None.
 
     Raises:
         OSError: The file system refuses; ELOOP for a symbolic link below the root.
@@ -71,22 +64,13 @@ def _open_subfolder(fd: int, folder: str, make: bool, path: str, root: str | Non
 def relative_to(fd: int | None) -> dict[str, int]:
     """Return the argument that makes functions of `os` resolve a name in an open folder.
 
-    Args:
-        fd: Descriptor of the folder; None if the name is a path.
+    Without a descriptor, the name is a path.
     """
     return {} if fd is None else {"dir_fd": fd}
 
 
 def split_below(path: str, root: str) -> list[str]:
-    """Split the part of a path below a root into names.
-
-    Args:
-        path: Path of a local file.
-        root: Path of a folder.
-
-    Raises:
-        OSError: The path is not below the root.
-    """
+    """Split the part of a path below a root into names; raise OSError if it is not below it."""
     prefix = posixpath.join(root, "")  # ends with a slash, unless it is empty
     names = [name for name in path.removeprefix(prefix).split("/") if name not in ("", ".")]
     if not path.startswith(prefix) or not names or ".." in names:
@@ -95,12 +79,7 @@ def split_below(path: str, root: str) -> list[str]:
 
 
 def symbolic_link_error(path: str, root: str | None) -> OSError:
-    """Return the error for writing or removing through a symbolic link.
-
-    Args:
-        path: Path of the file.
-        root: Folder below which no link is followed.
-    """
+    """Return the error for writing or removing through a symbolic link below the root."""
     return OSError(
         errno.ELOOP,
         f"modcrypt does not write or remove files through a symbolic link below {root}; "

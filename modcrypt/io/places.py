@@ -64,9 +64,7 @@ class Place:
 
         Symbolic links inside the folder are not followed: a link to a file is a file of the folder.
         The folder itself may be spelled in two ways, for example by a link that leads to it.
-
-        Args:
-            root: Folder, in the same file system unless it is a URL or a place.
+        A root that is neither a URL nor a place is in this file system.
         """
         if not isinstance(root, Place):
             root = Place(
@@ -80,19 +78,14 @@ class Place:
         return path[len(base) : -1] if path.startswith(base) and path != base else None
 
     def beside(self, name: str) -> Place:
-        """Return the place of another file in the same folder.
-
-        Args:
-            name: Name of the other file.
-        """
+        """Return the place of another file in the same folder."""
         path = posixpath.join(posixpath.dirname(self.path), name)
         return Place(self.filesystem, path, self.root)
 
     def below(self, inside: str) -> Place:
         """Return the place of a file below this folder, where no symbolic link is followed.
 
-        Args:
-            inside: Relative path, which may come from a file: `..` in it is refused on use.
+        `inside` may come from a file: `..` in it is refused on use.
         """
         root = self.path if self.root is None else self.root
         return Place(self.filesystem, posixpath.join(self.path, inside), root)
@@ -113,19 +106,17 @@ class Place:
         return os.path.realpath(self.path) != os.path.join(os.path.realpath(self.root), *names)
 
     def check_writable(self) -> None:
-        """Raise if writing would be refused; `open_sink_at` checks again, safe from races.
+        """Raise OSError (ELOOP) if the path contains a symbolic link below the root.
 
-        Raises:
-            OSError: with ELOOP, the path contains a symbolic link below the root.
+        `open_sink_at` checks again, safe from races.
         """
         if self.is_linked:
             raise symbolic_link_error(self.path, self.root)
 
     def check_absent(self) -> None:
-        """Raise if a local file exists. Best effort; publishing checks again atomically.
+        """Raise FileExistsError if a local file exists.
 
-        Raises:
-            FileExistsError: The path exists.
+        Best effort; publishing checks again atomically.
         """
         if self.filesystem is None and os.path.lexists(self.path):
             raise exists_error(self.path)
@@ -144,11 +135,7 @@ class Place:
         return None
 
     def modified(self) -> float | None:
-        """Return the time of change in seconds since 1970; None if the file system keeps none.
-
-        Raises:
-            OSError: The file does not exist, or the file system fails.
-        """
+        """Return the time of change in seconds since 1970; None if the file system keeps none."""
         if self.filesystem is None:
             return os.stat(self.path).st_mtime_ns / 1e9
         with contextlib.suppress(NotImplementedError):
@@ -160,23 +147,15 @@ class Place:
         return None
 
     def check_unchanged(self, stamp: Stamp | None) -> None:
-        """Raise if the file is not the one that was opened, by size and time of change.
+        """Raise OSError if the file is not the one that was opened, by size and time of change.
 
-        Args:
-            stamp: Stamp of the file that was opened; None to skip the check.
-
-        Raises:
-            OSError: The file changed.
+        A stamp of None skips the check.
         """
         if stamp is not None and self.stamp() != stamp:
             raise OSError(errno.ESTALE, "file changed while it was being processed", self.path)
 
     def make_folder(self) -> None:
-        """Make the folders above a local file.
-
-        Raises:
-            OSError: The file system refuses; ELOOP for a symbolic link below `root`.
-        """
+        """Make the folders above a local file; raise OSError (ELOOP) for a link below `root`."""
         if self.filesystem is None:
             with open_folder(self.path, self.root, make=True):
                 pass
@@ -185,8 +164,7 @@ class Place:
         """Remove the file if it exists; for a symbolic link, remove the link.
 
         Raises:
-            OSError: The file system refuses; ELOOP for a symbolic link below `root` above
-                the file.
+            OSError: The file system refuses; ELOOP for a symbolic link below `root` above the file.
         """
         with contextlib.suppress(FileNotFoundError), add_url_to_errors(self.filesystem, self.path):
             if self.filesystem is None:
@@ -217,10 +195,6 @@ class Place:
 def place_of(where: Any, filesystem: Any = None) -> Place | None:
     """Return the place that a source or destination names; None for bytes and file objects.
 
-    Args:
-        where: Source or destination.
-        filesystem: File system of PyArrow or fsspec that `where` is a path in.
-
     Raises:
         TypeError: `where` is not a path, or `filesystem` is not a file system.
         ValueError: fsspec cannot open the URL; see `locate`.
@@ -233,20 +207,12 @@ def place_of(where: Any, filesystem: Any = None) -> Place | None:
 
 
 def make_stamp(status: os.stat_result) -> Stamp:
-    """Return the stamp of a local file.
-
-    Args:
-        status: Status of the file.
-    """
+    """Return the stamp of a local file."""
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def exists_error(path: str) -> FileExistsError:
-    """Return the error for a destination that exists.
-
-    Args:
-        path: Path or URL of the destination.
-    """
+    """Return the error for a destination that exists."""
     message = "destination exists; pass overwrite=True (or --force) to replace it"
     return FileExistsError(errno.EEXIST, message, path)
 
@@ -254,9 +220,7 @@ def exists_error(path: str) -> FileExistsError:
 def _find_prefix(path: str, folder: str) -> str:
     """Return the shortest prefix of a local path that leads to a folder; "/" if none does.
 
-    Args:
-        path: Absolute path without its first slash, and with one at its end.
-        folder: Path of the folder.
+    The path is absolute, without its first slash, and with one at its end.
     """
     real = os.path.realpath(folder)
     ends = [found.end() for found in re.finditer("/", path)]

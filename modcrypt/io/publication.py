@@ -23,15 +23,9 @@ from modcrypt.io.store_errors import add_path_to_errors
 def open_local_sink(
     place: Place, *, overwrite: bool, check: Callable[[], object] | None = None
 ) -> Iterator[FdSink]:
-    """Open a sink whose file appears when the block ends without an error.
+    """Open a sink whose local file appears when the block ends without an error.
 
-    Args:
-        place: Where the file will be, in the local file system.
-        overwrite: Whether to replace an existing file.
-        check: Function called last before publication; may raise.
-
-    Yields:
-        The sink.
+    `check` is called last before publication, and may raise.
 
     Raises:
         FileExistsError: The path exists and `overwrite` is False.
@@ -139,17 +133,10 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
 
 
 def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:
-    """Rename a finished file to its final path.
-
-    Args:
-        temporary: Path of the file.
-        target: Its new path.
-        overwrite: Whether to replace an existing file.
-        at: Descriptor of the folder that both paths are relative to.
+    """Rename a finished file to its final path; both may be relative to an open folder, `at`.
 
     Raises:
         FileExistsError: The target exists, and `overwrite` is False.
-        OSError: The file system refuses.
     """
     both = {} if at is None else {"src_dir_fd": at, "dst_dir_fd": at}
     if overwrite:
@@ -178,11 +165,8 @@ def _exists(target: str, at: int | None) -> bool:
 def fsync_folder(folder: str, at: int | None = None) -> None:
     """Make a new name durable if the folder can be opened and synced.
 
-    The file is published already, so an error does not make publication fail.
-
-    Args:
-        folder: Path of the folder.
-        at: Descriptor of the folder that the path is relative to.
+    The file is published already, so an error does not make publication fail. `at` is the
+    descriptor of the folder that the path is relative to.
     """
     with contextlib.suppress(OSError):
         fd = os.open(folder or ".", os.O_RDONLY, **relative_to(at))

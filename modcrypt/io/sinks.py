@@ -19,11 +19,7 @@ class Sink(Protocol):
     """A file that only grows."""
 
     def append(self, data: memoryview | bytes) -> None:
-        """Write all of `data` at the end.
-
-        Args:
-            data: Bytes to write.
-        """
+        """Write all of `data` at the end."""
 
 
 class FdSink:
@@ -63,16 +59,9 @@ class ObjectSink:
 
 
 def copy_range(source: Source, sink: Sink, start: int, end: int) -> None:
-    """Append a range of a source, copied by the kernel if both are local files.
-
-    Args:
-        source: Source to read.
-        sink: Sink to append to.
-        start: Offset of the first byte.
-        end: Offset after the last byte.
+    """Append the bytes [start, end) of a source, copied by the kernel if both are local files.
 
     Raises:
-        OSError: The file system refuses.
         TruncationError: The source is shorter than when it was opened.
     """
     start = _copy_in_kernel(source, sink, start, end)

@@ -40,20 +40,12 @@ class Source(ABC):
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill a buffer with the bytes from an offset on.
 
-        Args:
-            offset: Position in the file.
-            view: Buffer to fill.
-
         Raises:
             TruncationError: The file is shorter than when it was opened.
         """
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes.
-
-        Args:
-            offset: Position in the file.
-            length: Number of bytes.
 
         Raises:
             TruncationError: The file is shorter than when it was opened.
@@ -170,16 +162,7 @@ class RangeSource(Source):
 def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Source]:
     """Open a source for positional reads; close it at the end unless the caller opened it.
 
-    Args:
-        source: Path, fsspec URL, bytes or seekable binary file object; with a file system, a path
-            in it.
-        filesystem: File system of PyArrow or fsspec.
-
-    Yields:
-        The source.
-
     Raises:
-        OSError: The file system or store refuses.
         TypeError: `source` or `filesystem` has an unsupported type.
         ValueError: `source` is a URL that fsspec cannot open; see `locate`.
     """
@@ -199,18 +182,7 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
 
 @contextlib.contextmanager
 def open_source_at(place: Place, name: str | None = None) -> Iterator[Source]:
-    """Open a file for positional reads, with its stamp.
-
-    Args:
-        place: Where the file is.
-        name: Name of the file in messages; None for its path.
-
-    Yields:
-        The source.
-
-    Raises:
-        OSError: The file system or store refuses.
-    """
+    """Open a file for positional reads, with its stamp; messages call it `name`, or by its path."""
     stamp = None if place.filesystem is None else place.stamp()
     with _open_stored(place, name or place.path) as source:
         source.place = place

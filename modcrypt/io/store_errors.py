@@ -27,14 +27,7 @@ _ERRNO: dict[type[OSError], int] = {
 
 @contextlib.contextmanager
 def add_path_to_errors(path: str) -> Iterator[None]:
-    """Make errors of the file system name one path, for example instead of a temporary file.
-
-    Args:
-        path: Path that the caller knows.
-
-    Raises:
-        OSError: The block raises an OSError.
-    """
+    """Make an OSError of the block name a path that the caller knows, not a temporary file."""
     try:
         yield
     except OSError as error:
@@ -47,13 +40,7 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
 
     The clients of stores have classes of their own for missing credentials and for stores that
     cannot be reached, and many name no object. Python's own errors and modcrypt's stay as they are.
-
-    Args:
-        filesystem: File system of PyArrow or fsspec; None if `path` is a local path or a URL.
-        path: Path in the file system.
-
-    Raises:
-        OSError: The store fails in the block.
+    Without a file system, `path` is a local path or a URL.
     """
     try:
         yield
@@ -71,12 +58,7 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
 
 
 def format_url(filesystem: Any, path: str) -> str:
-    """Return the URL of a file in a store, query included.
-
-    Args:
-        filesystem: File system of PyArrow or fsspec.
-        path: Path in the file system.
-    """
+    """Return the URL of a file in a store, query included."""
     if is_url(path):  # fsspec's HTTP file system uses the URL as the path
         return path
     protocol = getattr(filesystem, "type_name", None) or filesystem.protocol

@@ -18,10 +18,6 @@ from modcrypt.io.store_errors import add_url_to_errors
 def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
     """Return the file system of a file, None for the local one, and the file's path in it.
 
-    Args:
-        where: Path or URL; with a file system, a path in it.
-        filesystem: File system of PyArrow or fsspec.
-
     Raises:
         TypeError: `where` is not a path, or `filesystem` is not a file system.
         ValueError: `where` is a URL, and fsspec is not installed or does not know its protocol; or
@@ -89,22 +85,14 @@ def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
 
 
 def is_arrow(filesystem: Any) -> bool:
-    """Return whether a file system is one of PyArrow, not of fsspec.
-
-    Args:
-        filesystem: File system of PyArrow or fsspec.
-    """
+    """Return whether a file system is one of PyArrow, not of fsspec."""
     return hasattr(filesystem, "open_input_file")
 
 
 def is_same_store(filesystem: Any, other: Any) -> bool:
     """Return whether two file systems are equal, or both are fsspec's with the same options.
 
-    fsspec makes an instance for each thread, and these never compare equal.
-
-    Args:
-        filesystem: File system of PyArrow or fsspec; None for the local one.
-        other: The file system to compare with.
+    fsspec makes an instance for each thread, and these never compare equal. None is the local one.
     """
     if filesystem == other:
         return True

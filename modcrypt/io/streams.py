@@ -27,10 +27,7 @@ class Stream(ABC):
 
     @abstractmethod
     def readinto(self, view: memoryview) -> int:
-        """Fill a buffer with the next bytes and return their number.
-
-        Args:
-            view: Buffer to fill. If it is not filled, the stream has ended.
+        """Fill a buffer with the next bytes and return their number; fewer if the stream has ended.
 
         Raises:
             BlockingIOError: A non-blocking pipe has no more bytes at the moment.
@@ -93,16 +90,10 @@ class PipeStream(Stream):
 def open_stream(source: SourceLike, *, filesystem: Any = None) -> Iterator[Stream]:
     """Open a file, pipe or device to read it once.
 
-    Args:
-        source: Anything that `open_source` opens, the path of a pipe or character device, or a
-            binary file object that is not seekable.
-        filesystem: File system of PyArrow or fsspec that `source` is a path in.
-
-    Yields:
-        The stream.
+    `source` is anything that `open_source` opens, the path of a pipe or character device, or a
+    binary file object that is not seekable.
 
     Raises:
-        OSError: The file system or store refuses.
         TypeError: `source` or `filesystem` has an unsupported type.
         ValueError: `source` is a URL that fsspec cannot open; see `locate`.
     """

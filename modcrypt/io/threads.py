@@ -29,14 +29,7 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise if a number of threads is below 1.
-
-    Args:
-        threads: Number of threads; None for the default.
-
-    Raises:
-        ValueError: The number is below 1.
-    """
+    """Raise ValueError if a number of threads is below 1; None stands for the default."""
     if threads is not None and threads < 1:
         raise ValueError("threads must be at least 1")
 
@@ -104,15 +97,7 @@ class ThreadPool:
         self._pool = ThreadPoolExecutor(self._count, self._name)
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Call a function in a thread.
-
-        Args:
-            call: Function to call.
-            *arguments: Its arguments.
-
-        Raises:
-            RuntimeError: The pool is closed.
-        """
+        """Call a function in a thread; raise RuntimeError if the pool is closed."""
         with self._lock:
             if self._pid != os.getpid():  # the threads stayed with the parent process
                 self._create_pool()
@@ -148,11 +133,7 @@ class SharedResources:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
-        """Keep the resources until the end of the block.
-
-        Raises:
-            ValueError: The resources are closed.
-        """
+        """Keep the resources until the end of the block; raise ValueError if they are closed."""
         with self._lock:
             if self._closed:
                 raise ValueError("the file is closed")

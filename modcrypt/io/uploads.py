@@ -24,15 +24,10 @@ def open_upload(
 ) -> AbstractContextManager[ObjectSink]:
     """Open a sink whose file appears when the block ends without an error.
 
-    Args:
-        filesystem: File system of PyArrow or fsspec.
-        path: Path in it.
-        name: The path or URL that the caller passed, for errors.
-        overwrite: Whether to replace an existing file.
+    `name` is the path or URL that the caller passed, for errors.
 
     Raises:
         FileExistsError: The path exists and `overwrite` is False.
-        OSError: The store refuses.
     """
     if is_arrow(filesystem):
         return _open_arrow_sink(filesystem, path, name, overwrite)
