@@ -36,9 +36,7 @@ def seal_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> bytes:
 def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:
     """Return the modules of an index or a bloom filter, and their places in the file.
 
-    Args:
-        span: Place of the part.
-        data: Its first bytes, at least 4.
+    `data` is the part's beginning, at least 4 bytes.
 
     Raises:
         TruncationError: The length of a bloom filter's header leaves no bytes for a bitset.

@@ -141,9 +141,8 @@ class ChunkOpening:
     ) -> None:
         """Decrypt a chunk's ColumnMetaData with its key, if there is one, and check it.
 
-        Args:
-            chunk: Chunk to open; if it has a key, it gets a cipher.
-            refuse: Function that reports metadata that does not open; None for the report.
+        A chunk with a key gets a cipher. `refuse` reports metadata that does not open, instead of
+        the report.
 
         Raises:
             TagMismatchError, TruncationError: The report is strict, and the metadata does not

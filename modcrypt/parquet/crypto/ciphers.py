@@ -31,11 +31,7 @@ class ColumnKey:
 
 
 def check_length(module: ModuleId, stored: bytes | memoryview) -> None:
-    """Raise unless a GCM module's length field matches its bytes.
-
-    Raises:
-        TruncationError: It does not, or the module is too short.
-    """
+    """Raise TruncationError if a GCM module is too short or its length field does not match."""
     size = len(stored) - 4
     if size < GCM_OVERHEAD - 4 or int.from_bytes(stored[:4], "little") != size:
         raise TruncationError(
@@ -73,13 +69,9 @@ class FileCipher:
         return self.gcm(key).seal(plaintext, module_aad(self.file_aad, module))
 
     def open(self, key: Key, module: ModuleId, data: bytes | memoryview, hint: str = "") -> bytes:
-        """Decrypt one metadata module that fills `data` exactly.
+        """Decrypt one metadata module that fills `data` exactly, including its framing.
 
-        Args:
-            key: Key of the module.
-            module: Address of the module.
-            data: Bytes of the module, including its framing.
-            hint: Possible cause, added to the error for a wrong tag.
+        `hint` is a possible cause, added to the error for a wrong tag.
 
         Raises:
             TruncationError: The module's length field and `data` disagree.
@@ -127,8 +119,7 @@ class ChunkCipher:
     def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread.
 
-        Args:
-            file: The thread's cipher for the file; None creates one.
+        `file` is that thread's cipher for the file; None creates one.
         """
         file = file or FileCipher(self.file.file_aad, self.file.algorithm)
         twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
@@ -142,9 +133,7 @@ class ChunkCipher:
     def page_aads(self, is_dictionary: bool, ordinal: int) -> tuple[bytes, bytes]:
         """Return the AADs of a page's header and body.
 
-        Args:
-            is_dictionary: Whether the page is the chunk's dictionary, which has no ordinal.
-            ordinal: Number of the page among the chunk's data pages.
+        The ordinal counts the chunk's data pages; its dictionary has none.
 
         Raises:
             LimitError: The chunk has more pages than ordinals can number.
@@ -170,10 +159,7 @@ def assign_keys(
 ) -> list[ColumnKey | None]:
     """Return the key of each leaf; None for plaintext.
 
-    Args:
-        leaves: Paths of the file's leaves.
-        properties: Keys by names of columns and groups.
-        checked: Whether `check_names` has already accepted these names.
+    `checked` skips `check_names`, which has already accepted the names.
 
     Raises:
         ValueError: The properties name a column that the file does not have, or use a name that
@@ -191,11 +177,7 @@ def assign_keys(
 
 
 def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
-    """Raise if a name matches no column or group of a file, or several.
-
-    Raises:
-        ValueError: As for `assign_keys`.
-    """
+    """Raise ValueError if a name matches no column or group of a file, or several."""
     if ambiguous := ambiguous_names(leaves, names):
         raise ValueError(
             f"names match several columns because column names contain dots: "

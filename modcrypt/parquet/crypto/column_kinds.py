@@ -35,12 +35,7 @@ def find_kinds(
 ) -> dict[int, set[str]]:
     """Return how columns are encrypted, and report contradictions.
 
-    Args:
-        metadata: FileMetaData.
-        leaves: Paths of the file's leaves.
-        columns: Indexes of the leaves in question.
-        row_groups: Ordinals of the row groups in question; without any, columns have no kind.
-        report: Report about kinds that no writer produces.
+    Without row groups, columns have no kind. The report is about kinds that no writer produces.
 
     Raises:
         FormatError: The report is strict. Row groups disagree, or the crypto metadata names no

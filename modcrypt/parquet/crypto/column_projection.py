@@ -59,11 +59,6 @@ def mask_columns(metadata: ThriftStruct, strings: Collection[int], nulls: Collec
 
     For these leaves and for leaves that become null, metadata about values is removed from the
     pairs of known engines.
-
-    Args:
-        metadata: FileMetaData, which is changed.
-        strings: Indexes of the leaves that become text.
-        nulls: Indexes of the leaves that become null.
     """
     leaves = leaf_elements(metadata.schema)
     if metadata.key_value_metadata is not None:

@@ -78,13 +78,8 @@ def walk_pages(
 ) -> Iterator[tuple[int, EncryptedPage]]:  # fmt: skip
     """Yield the position of each page from one on, and the page with its opened header.
 
-    Args:
-        window: Window of the file.
-        position: Offset of the first page in the file.
-        end: Offset at which the pages' chunk ends.
-        page: Address of the first page: only a chunk's first page can be a dictionary.
-        uncompressed: Whether the column's codec is UNCOMPRESSED.
-        known_only: Whether fields that the IDL does not know are removed from the headers.
+    `page` is the address of the first page: only a chunk's first page can be a dictionary. The
+    chunk ends at `end`. `known_only` removes fields that the IDL does not know from the headers.
 
     Raises:
         ModcryptError: As for `open_header`.
@@ -107,12 +102,7 @@ def open_header(
 ) -> EncryptedPage:
     """Decrypt the header of the page at `position` and load its body into the window.
 
-    Args:
-        window: Window of the file.
-        position: Offset of the page in the file.
-        end: Offset at which the page's chunk ends.
-        page: Address of the page.
-        uncompressed: Whether the column's codec is UNCOMPRESSED.
+    The page's chunk ends at `end`; `uncompressed` tells whether its codec is UNCOMPRESSED.
 
     Raises:
         TagMismatchError: The header does not authenticate.
@@ -178,11 +168,8 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
 
     Data pages V2 are encrypted as a whole (Arrow C++, arrow-rs, Polars, arrow-go) or, by
     parquet-java, as plaintext levels followed by the module of the values. The length fields
-    determine the layout; if both are possible, the tag decides.
-
-    Args:
-        sealed: Encrypted page.
-        into: Buffer for the page's plaintext and the cipher's slack.
+    determine the layout; if both are possible, the tag decides. `into` has room for the page's
+    plaintext and the cipher's slack.
 
     Raises:
         TagMismatchError: The body does not authenticate.
@@ -262,13 +249,10 @@ def open_and_check_crc(sealed: EncryptedPage) -> memoryview:
 
 
 def check_crc(sealed: EncryptedPage) -> None:
-    """Raise if the CRC of a page under CTR does not match its stored bytes.
+    """Raise ChecksumError if the CRC of a page under CTR does not match its stored bytes.
 
     Under CTR, the CRC is the only means to detect damage. It does not authenticate: an attacker
     can alter a page without changing its CRC.
-
-    Raises:
-        ChecksumError: The CRC does not match.
     """
     page, body, crc = sealed.page, sealed.body, sealed.header.crc
     if page.cipher.page.overhead != GCM_OVERHEAD and zlib.crc32(body) != crc:

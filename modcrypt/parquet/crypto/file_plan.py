@@ -118,11 +118,9 @@ class OpenFile:
     ) -> Plan:
         """Find the keys of some columns in some row groups, and decrypt their column metadata.
 
-        Args:
-            columns: Indexes of leaves; None for all.
-            row_groups: Ordinals of row groups, in the wanted order; None for all.
-            partial_groups: Whether to leave out missing columns that cannot be filled with nulls
-                because other columns of their group are present; else they are an error.
+        None selects all leaves or row groups; row groups keep the order in which they are given.
+        `partial_groups` leaves out missing columns that cannot be filled with nulls because other
+        columns of their group are present; else they are an error.
 
         Raises:
             KeyNotFoundError: Keys are missing, and `on_missing_key` does not allow it.
@@ -198,12 +196,9 @@ class OpenFile:
             raise error
 
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
-        """Raise if a column is plaintext although a key was given for it.
+        """Raise PlaintextError if all leaves that a given key covers are plaintext.
 
         A group's key may cover plaintext leaves as long as one leaf of the group is encrypted.
-
-        Raises:
-            PlaintextError: All leaves that a key covers are plaintext.
         """
         keys = self.properties.column_keys
         names = {covering_name(self.leaves[c], keys) for c in wanted} - {None} if keys else ()
@@ -262,11 +257,7 @@ class OpenFile:
     def _find_kinds(
         self, columns: Iterable[int], row_groups: Sequence[int] | None = None
     ) -> dict[int, set[str]]:
-        """Return how columns are encrypted; they have no kind without row groups.
-
-        Raises:
-            FormatError: Row groups disagree, or the crypto metadata names no known kind of key.
-        """
+        """Return how columns are encrypted; they have no kind without row groups."""
         if row_groups is None:
             row_groups = range(len(self.metadata.row_groups))
         return find_kinds(self.metadata, self.leaves, columns, row_groups, self._report)

@@ -42,13 +42,7 @@ def protect_chunk(
 
     The metadata is encrypted with a column key always, and with the footer key if the footer is
     plaintext, where it would otherwise be readable. A plaintext footer keeps a stripped copy for
-    legacy readers.
-
-    Args:
-        chunk: ColumnChunk, which is changed.
-        column: Key of the column; None for plaintext.
-        cipher: Cipher of the chunk; None for plaintext.
-        plaintext_footer: Whether the footer is plaintext.
+    legacy readers. Plaintext columns have neither a key nor a cipher.
     """
     if column is None or cipher is None:
         return

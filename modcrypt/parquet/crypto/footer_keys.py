@@ -52,9 +52,7 @@ def list_key_metadata(
 ) -> tuple[list[FooterKey], bool]:
     """Return the keys of a file, and whether an encrypted footer may hide those of columns.
 
-    Args:
-        source: The file.
-        properties: Keys and requirements of the caller; without them nothing is authenticated.
+    Without properties nothing is authenticated.
 
     Raises:
         PlaintextError: The file is not encrypted.
@@ -150,9 +148,7 @@ class KeyUses:
 def key_uses(source: Source, properties: FileDecryptionProperties | None = None) -> KeyUses:
     """Return the keys that a file needs, and for which parts.
 
-    Args:
-        source: The file.
-        properties: Keys and requirements of the caller; without them nothing is authenticated.
+    Without properties nothing is authenticated.
 
     Raises:
         ModcryptError: As for `open_footer`, or the bytes violate the format.
@@ -202,15 +198,10 @@ def new_tail(
 ) -> tuple[int, bytes] | None:
     """Return the offset of a file's footer, and a new tail for it with changed key metadata.
 
-    Return None if no key metadata changes.
-
-    Args:
-        source: The file.
-        properties: Keys that open the footer, which is encrypted or signed again. None for files
-            whose footer key is shredded: the content of an encrypted footer does not change, and a
-            plaintext footer keeps its signature, which no longer matches: nobody has the key to
-            check it.
-        change: Function called once for each key metadata.
+    Return None if nothing changes. `change` is called once for each key metadata. The properties
+    open the footer, which is encrypted or signed again; they are None for files whose footer key is
+    shredded. Then the content of an encrypted footer does not change, and a plaintext footer keeps
+    its signature, which no longer matches: nobody has the key to check it.
 
     Raises:
         KeyNotFoundError: The footer key is missing.

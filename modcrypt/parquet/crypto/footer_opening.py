@@ -203,11 +203,8 @@ def open_footer(
 ) -> Footer:
     """Authenticate and decode the footer in a file's tail.
 
-    Args:
-        tail: End of the file.
-        properties: Keys and requirements of the caller, bound to the file.
-        name: Name of the file, for messages.
-        report: Report about the footer; None or a strict one raises the first fault.
+    The properties are bound to the file. `name` is for messages. A report of None is strict: the
+    first fault is raised.
 
     Raises:
         PlaintextError: The file is not encrypted, or its signature was stripped.

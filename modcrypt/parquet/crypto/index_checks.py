@@ -97,12 +97,7 @@ def offset_index_faults(
 ) -> Iterator[str]:
     """Yield the contradictions within an offset index, and between it and the pages.
 
-    Args:
-        index: Offset index.
-        md: The chunk's ColumnMetaData; None if it cannot be read.
-        leaf: The column.
-        rows: Number of rows in the row group.
-        pages: Facts from the page headers; None if they cannot be read.
+    `md` and `pages` are None if they cannot be read; `rows` is the number in the row group.
     """
     locations = index.page_locations
     firsts = [location.first_row_index for location in locations]
@@ -162,13 +157,8 @@ def column_index_faults(
 ) -> Iterator[str]:
     """Yield the contradictions between a column index, the offset index, statistics and pages.
 
-    Args:
-        index: Column index.
-        offset_index: Offset index of the same chunk; None if there is none.
-        md: The chunk's ColumnMetaData; None if it cannot be read.
-        leaf: The column.
-        element: The column's schema element, which determines the order of its values.
-        pages: Facts from the page headers; None if they cannot be read.
+    `md` and `pages` are None if they cannot be read. The schema element determines the order of the
+    column's values.
     """
     count = len(index.null_pages)
     lists = {"min_values": index.min_values, "max_values": index.max_values}
@@ -406,9 +396,7 @@ def missing_in_bloom(
 def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str, str, Severity]]:
     """Yield the faults of a bloom filter: error code, message and severity.
 
-    Args:
-        header: Header of the bloom filter.
-        bitset: Size of the bitset in bytes; None if it is unknown.
+    `bitset` is the bitset's size in bytes; None if it is unknown.
     """
     if bitset is not None and header.numBytes != bitset:
         message = f"its bloom filter declares {header.numBytes} bytes, but {bitset} exist"

@@ -48,12 +48,8 @@ def look_for_key(
 ) -> KeyAnswer:  # fmt: skip
     """Return a key, or why there is none; malformed key material is a fault of the file.
 
-    Args:
-        properties: Properties with the key retriever.
-        given: Key that the caller gave; None for none.
-        metadata: Key metadata from the file.
-        column: Dotted name of the column; None for the footer key.
-        report: Report about malformed key material.
+    `given` is the caller's key, `metadata` the file's key metadata, and `column` a dotted name,
+    which is None for the footer key.
 
     Raises:
         KeyRetrievalError: The report is strict, and the key retriever failed.
@@ -111,9 +107,7 @@ class ColumnKeys:
     def find(self, column: int, own: ThriftStruct) -> KeyAnswer:
         """Return the key of a column, or why there is none.
 
-        Args:
-            column: Index of the leaf.
-            own: EncryptionWithColumnKey of one of the column's chunks.
+        `own` is the EncryptionWithColumnKey of one of the column's chunks.
 
         Raises:
             FormatError: The report is strict, and `own` names another column.

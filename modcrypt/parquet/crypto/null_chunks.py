@@ -13,15 +13,10 @@ _PLAIN, _RLE = 0, 3  # Encoding
 
 
 def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
-    """Replace the chunks of whole top-level fields by chunks of nulls.
+    """Replace the chunks of whole top-level fields by chunks of nulls, and return the pages' bytes.
 
-    Args:
-        metadata: FileMetaData, whose schema and row groups are changed.
-        columns: Indexes of all leaves of these top-level fields.
-        at: Offset at which the chunks' pages will be written.
-
-    Returns:
-        The bytes of the pages.
+    Changes the schema and the row groups of the FileMetaData. `columns` are all leaves of these
+    fields; the pages will be written at the offset `at`.
     """
     if not columns:
         return b""

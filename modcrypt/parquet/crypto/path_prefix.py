@@ -49,10 +49,7 @@ class PathPrefix:
         )
 
     def of(self, place: Place | None) -> bytes:
-        """Return the prefix of the file at a place.
-
-        Args:
-            place: Place of the file; None for bytes and file objects.
+        """Return the prefix of the file at a place; None stands for bytes and file objects.
 
         Raises:
             ValueError: The prefix depends on the file's place, and the place or the root is
@@ -84,14 +81,9 @@ class PathPrefix:
 
 
 def check_distinct(prefix: PathPrefix | bytes | None, paths: Iterable[str]) -> None:
-    """Raise if two files would have the same AAD prefix: one could replace the other.
+    """Raise ValueError if two files would have the same AAD prefix: one could replace the other.
 
-    Args:
-        prefix: AAD prefix of all files; None for no prefix, which binds no file to its name.
-        paths: Paths of the files inside their dataset, each different from the others.
-
-    Raises:
-        ValueError: Two files have the same prefix.
+    The paths are distinct and inside the dataset. A prefix of None binds no file to its name.
     """
     if prefix is None or (isinstance(prefix, PathPrefix) and _PATH in prefix.template):
         return

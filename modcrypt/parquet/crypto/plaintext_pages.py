@@ -55,8 +55,6 @@ def walk_plaintext(
     """Yield the pages of a plaintext chunk.
 
     Args:
-        window: Window of the file.
-        span: Pages of the chunk.
         column: Name or ordinal of the column, for error messages.
         known_only: Whether fields that the IDL does not know are removed from the headers.
         uncompressed: Whether the column's codec is UNCOMPRESSED; None leaves sizes and CRCs

@@ -235,10 +235,7 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
 def set_prefix_root(properties: Any, root: Root) -> Any:
     """Return properties whose AAD prefix template uses paths inside `root`, unless it has a root.
 
-    Args:
-        properties: Properties for encryption or decryption; returned unchanged if their AAD prefix
-            is not a template.
-        root: The dataset's folder.
+    Properties for encryption or decryption without a template are returned unchanged.
     """
     prefix = getattr(properties, "aad_prefix", None)
     if not isinstance(prefix, PathPrefix):

@@ -127,13 +127,10 @@ class Relocation:
         return new
 
     def _move_pages(self, md: ThriftStruct, move: ChunkMove, where: str) -> None:
-        """Set sizes and page offsets.
+        """Set sizes and page offsets, which must be those of the pages, or FormatError is raised.
 
         Arrow C++ and arrow-rs conclude from a dictionary offset that a dictionary exists, so the
         offset must be present exactly if the dictionary is.
-
-        Raises:
-            FormatError: The page offsets are not those of the pages.
         """
         md.total_compressed_size = move.new_end - move.new_start
         md.total_uncompressed_size += move.header_growth
