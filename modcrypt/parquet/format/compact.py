@@ -101,9 +101,6 @@ def read_struct(
     """Read the struct at `data[at:]`; return it and the position after its STOP.
 
     Args:
-        plan: Plan of the struct.
-        data: Bytes that contain it.
-        at: Its position.
         depth: Number of structs and containers around it.
         lazy: Laziness: fields whose `lazy` is not 0 and not above it are only located.
         complete: Whether required fields must be there.
@@ -364,11 +361,7 @@ class StructList:
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> Any:
-        """Return a struct, which stays decoded.
-
-        Raises:
-            FormatError: The bytes are not that struct.
-        """
+        """Return a struct, which stays decoded; raise FormatError if its bytes are invalid."""
         value = self._decoded.get(index)
         if value is None:
             if not 0 <= index < len(self._starts) - 1:

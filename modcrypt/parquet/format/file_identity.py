@@ -48,14 +48,9 @@ class FileIdentity:
         return cls(source.size, sha256(tail.magic + tail.data).digest())
 
     def check(self, tail: Tail, source: Source) -> None:
-        """Raise if a file that was opened again is another version.
+        """Raise OSError if a file that was opened again is another version.
 
-        Args:
-            tail: Tail of the file as opened now; later reads must use this tail.
-            source: The file.
-
-        Raises:
-            OSError: The file is another version.
+        The tail is the file's as opened now; later reads must use this tail.
         """
         if self.of_tail(tail, source) != self:
             raise OSError(

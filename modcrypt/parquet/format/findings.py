@@ -118,8 +118,7 @@ class Folded(NamedTuple):
 def fold(notes: Iterable[tuple[str | None, Unauthenticated]]) -> list[Folded]:
     """Return what was not authenticated, with columns and files grouped by reason.
 
-    Args:
-        notes: File names, or None, and what was not authenticated in these files.
+    Each note has the file's name, or None.
     """
     groups: dict[tuple[str, str], tuple[dict[str, None], set[str]]] = {}
     for name, note in notes:

@@ -232,12 +232,8 @@ def known_bytes(struct: str, data: bytes) -> bytes:
 def decode(struct: str, data: bytes, at: int = 0, *, lazy: int = 0) -> tuple[ThriftStruct, int]:
     """Decode the struct at `data[at:]`; return it and the position after its STOP.
 
-    Args:
-        struct: Name of the struct in the IDL.
-        data: Bytes that contain it.
-        at: Its position.
-        lazy: 0 to decode all; `STATISTICS` or `CHUNKS` to only locate those, so that FormatError
-            is raised where they are used. What is never used is written back unchanged.
+    A `lazy` of 0 decodes all; `STATISTICS` or `CHUNKS` only locates those, so that FormatError is
+    raised where they are used. What is never used is written back unchanged.
 
     Raises:
         FormatError: The bytes are not that struct.

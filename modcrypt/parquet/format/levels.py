@@ -34,10 +34,7 @@ class Levels(NamedTuple):
 def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str | None:
     """Return a sentence on how a page's levels contradict its header, or None if they agree.
 
-    Args:
-        levels: Facts about the column's levels.
-        header: Authenticated header of a data page V2.
-        clear: Repetition and definition levels.
+    The header is that of a data page V2, and authenticated; `clear` has its levels.
     """
     v2 = decode("PageHeader", header)[0].data_page_header_v2
     border = v2.repetition_levels_byte_length

@@ -83,10 +83,8 @@ class Span:
 def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Span]:
     """Return every span of the file, sorted by position.
 
-    Args:
-        metadata: FileMetaData whose chunks all have their `meta_data`.
-        body_end: Offset at which the footer starts.
-        source: The file, read to measure bloom filters without a stored length.
+    All chunks have their `meta_data`. The footer starts at `body_end`. The source is only read to
+    measure bloom filters without a stored length.
 
     Raises:
         FormatError: A span lies outside the body, or two spans overlap.
@@ -202,11 +200,8 @@ def shape_faults(
 ) -> Iterator[FormatError]:
     """Yield an error unless every row group has a chunk for each leaf of the schema.
 
-    Args:
-        metadata: FileMetaData to check.
-        leaves: Number of leaves in the schema.
-        plain: Whether the file is plaintext. Such a footer may declare 0 rows whatever its row
-            groups declare: parquet-rs 0.3 wrote that.
+    The footer of a plaintext file (`plain`) may declare 0 rows whatever its row groups declare:
+    parquet-rs 0.3 wrote that.
     """
     row_groups = metadata.row_groups
     if len(row_groups) > MAX_ROW_GROUPS or leaves > MAX_COLUMNS:
@@ -238,11 +233,7 @@ def _row_group_faults(r: int, row_group: ThriftStruct, leaves: int) -> Iterator[
 
 
 def check_file_path(chunk: ThriftStruct, row_group: int, column: int) -> None:
-    """Check that a column chunk lies in the file whose footer lists it.
-
-    Raises:
-        UnsupportedFormatError: It lies in another file.
-    """
+    """Raise UnsupportedFormatError if a column chunk lies in another file than its footer."""
     if chunk.file_path is not None:  # modcrypt never opens a path that a file names
         raise UnsupportedFormatError(
             f"row group {row_group}, column {column} lies in another file, as in a _metadata "
@@ -267,11 +258,7 @@ def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
 def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, rows: int) -> None:
     """Check that a chunk's ColumnMetaData exists and belongs to its column.
 
-    Args:
-        md: The chunk's ColumnMetaData.
-        leaf: The column.
-        row_group: Ordinal of the row group.
-        rows: Number of rows in the row group.
+    `rows` is the number of rows in the row group.
 
     Raises:
         FormatError: The metadata is missing; or it names another column, so that its key would be

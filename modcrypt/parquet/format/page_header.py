@@ -173,12 +173,8 @@ def splice(
 ) -> bytes | bytearray:
     """Return the header's bytes with a new compressed_page_size and, if it has one, a new crc.
 
-    Args:
-        buffer: Buffer that was scanned.
-        start: Position of the header in the buffer.
-        header: Result of the scan.
-        size: New compressed_page_size, not negative.
-        crc: New CRC as an unsigned 32-bit number; ignored if the header has none.
+    The header starts at `start` in the buffer that was scanned. `size` is not negative; `crc` is an
+    unsigned 32-bit number, ignored if the header has none.
 
     Raises:
         LimitError: The new size does not fit the format.
@@ -213,11 +209,8 @@ def contradicts(
 ) -> bool:
     """Return whether an uncompressed page has a different size than its header declares.
 
-    Args:
-        header: Scan of the page's header.
-        raw: Bytes of the header, read only for the flag of data pages V2.
-        size: Size of the plaintext page as it is stored, in bytes.
-        uncompressed: Whether the column's codec is UNCOMPRESSED.
+    `size` is that of the plaintext page as it is stored, in bytes. `raw`, the bytes of the header,
+    is read only for the flag of data pages V2.
     """
     if size == header[2]:
         return False

@@ -193,10 +193,8 @@ def is_map(element: ThriftStruct) -> bool:
 def _check_map(schema: list[ThriftStruct], place: int, before: list[ThriftStruct]) -> None:
     """Turn a map that lost its keys or values into a plain group: readers refuse half a map.
 
-    Args:
-        schema: New schema elements, which are changed.
-        place: Index of the group in `schema`.
-        before: The group's first child before the change; empty if it had none.
+    `place` is the index of the group in the new schema, and `before` its first child before the
+    change, empty if it had none.
     """
     group = schema[place]
     if not is_map(group):
