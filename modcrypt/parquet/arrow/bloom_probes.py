@@ -46,9 +46,7 @@ def find_probe(
 ) -> Probe | None:
     """Return the conditions that columns must meet for a row to match; None if none is known.
 
-    Args:
-        row_filter: Filter.
-        columns: For each path of a column that may be looked up, its index and schema element.
+    `columns` has the index and schema element of each column that may be looked up, by its path.
     """
     probe = [
         [values for p in predicates if p.path in columns for values in _hash(p, *columns[p.path])]

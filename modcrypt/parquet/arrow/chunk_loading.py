@@ -89,7 +89,6 @@ def load_pages(
     """Decrypt some data pages of one chunk into a plaintext Parquet file.
 
     Args:
-        source: Encrypted file.
         plan: Plan for one row group and one column without repetition.
         locations: Page locations of the chunk's offset index.
         pages: Number of rows of each wanted page, by the page's index, in ascending order.

@@ -217,10 +217,7 @@ def count_fitting_rows(
 ) -> int:
     """Return how many rows of some column chunks fit into `BATCH_BYTES`.
 
-    Args:
-        metadata: Footer of the file.
-        chunks: For each chunk, its column, the longest values that its pages can repeat, and its
-            bytes.
+    Chunks come with their column, the longest values that their pages can repeat, and their bytes.
     """
     size, leaves = 0, [element for element in metadata.schema if not element.num_children]
     for column, longest, data in chunks:

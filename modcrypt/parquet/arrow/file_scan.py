@@ -599,10 +599,7 @@ def make_schema_file(
 ) -> pa.Buffer:
     """Return a Parquet file without rows that has the schema of some leaves.
 
-    Args:
-        metadata: Footer of the file that has the leaves.
-        columns: Indexes of the leaves.
-        nullable: Indexes of those leaves that become optional, as do groups that contain no others.
+    Leaves that are `nullable` become optional, as do groups that contain no others.
     """
     new = copy(metadata)
     new.schema = list(metadata.schema)

@@ -146,11 +146,8 @@ def _holds_nan_or_zero(values: pa.Array) -> bool:
 def bind_filter(row_filter: Filter, schema: pa.Schema) -> Filter:
     """Return a filter with its predicates; those of an expression are found by binding it.
 
-    Without predicates, the result reads fields by position, or does not fit the schema.
-
-    Args:
-        row_filter: Filter.
-        schema: All fields that it may read.
+    `schema` has all fields that the filter may read. Without predicates, the result reads fields by
+    position, or does not fit the schema.
 
     Raises:
         ValueError: An expression reads a field that the schema lacks.

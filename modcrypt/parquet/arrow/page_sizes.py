@@ -83,15 +83,9 @@ class Longest(NamedTuple):
 def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: object) -> Longest:
     """Raise if a page of a chunk declares an impossible size; return the longest byte arrays.
 
-    Args:
-        data: A plaintext file.
-        start: Offset at which the chunk's pages start.
-        end: Offset at which the chunk's pages end.
-        md: The chunk's ColumnMetaData.
-        where: The chunk, which errors name by `str`.
-
-    Returns:
-        The largest possible sizes of a byte array; zeros for values of a fixed width.
+    The result has the largest possible sizes of a byte array; zeros for values of a fixed width.
+    `data` is a plaintext file, in which `start` and `end` bound the pages. Errors name the chunk by
+    `str(where)`.
 
     Raises:
         LimitError: A page declares more bytes than its codec can produce, or than the limit.

@@ -224,11 +224,7 @@ def _read_batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatc
 
 
 def limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Return the batches up to a number of rows.
-
-    Raises:
-        ValueError: The number is negative.
-    """
+    """Return the batches up to a number of rows; raise ValueError if the number is negative."""
     if limit is None:
         return batches
     if limit < 0:

@@ -72,13 +72,9 @@ def write_frame(
 ) -> None:
     """Write a frame as an encrypted file, in row groups of `row_group_size` rows.
 
-    Args:
-        frame: Frame to write.
-        where, encryption, filesystem, overwrite: As for `write_table`.
-        options: Result of `polars_options`.
-        row_group_size: Number of rows of a row group.
-        encoded_together: Memory, in bytes, at which small row groups are encoded together.
-        threads: Number of pieces of the frame that are encoded at once, at least 2.
+    Small row groups are encoded together up to `encoded_together` bytes of memory; `threads`, at
+    least 2, is the number of pieces of the frame that are encoded at once. `options` is the result
+    of `polars_options`; the other arguments are those of `write_table`.
 
     Raises:
         ValueError, LimitError, KeyExhaustedError, OSError: As `write_table`.

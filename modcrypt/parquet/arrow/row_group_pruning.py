@@ -139,10 +139,8 @@ class _Column:
     ) -> ThriftStruct:
         """Return a chunk with a single row that has the statistics of many rows.
 
-        Args:
-            bounds: Lower and upper bound, by their names in Statistics.
-            nulls: Number of null rows, if known.
-            rows: Number of rows.
+        `bounds` has the lower and upper bound by their names in Statistics; the number of nulls is
+        None if unknown.
         """
         if nulls == rows and not any(bounds.values()):  # Bounds would contradict the count.
             return self.make_chunk(new("Statistics", null_count=1))
