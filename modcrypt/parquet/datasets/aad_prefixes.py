@@ -57,17 +57,9 @@ def identify_part(
 ) -> tuple[int, FileIdentity]:
     """Find which part a file is: its footer must authenticate with that part's AAD prefix.
 
-    Args:
-        source: File to identify.
-        properties: Keys, and the caller's requirements.
-        template: Template of the AAD prefixes.
-        number: Position of the file among the files; a file that does not store its prefix is
-            tried as the parts that its name contains, as this one, and as all others.
-        files: Number of files.
-        expected: Number of parts; None if unknown.
-
-    Returns:
-        The part, and the version of the file that was identified.
+    Return the part and the version of the file that was identified. A file that does not store its
+    prefix is tried as the parts that its name contains, as its `number` (its position among the
+    files), and as all others. `expected` is the number of parts; None if unknown.
 
     Raises:
         AadPrefixError: The file is none of the dataset's parts.
@@ -117,10 +109,7 @@ def check_parts(
 ) -> None:
     """Raise if a part occurs twice, or if the parts are not exactly 0 to `expected` - 1.
 
-    Args:
-        parts: Path and part of each file.
-        expected: Number of parts; None if unknown.
-        template: Template of the AAD prefixes.
+    The number of parts is None if it is unknown. Each part comes with the path of its file.
 
     Raises:
         AadPrefixError: Parts are missing, duplicated or too many; the message lists all faults.

@@ -67,11 +67,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
 
     Files and folders whose names begin with a dot or an underscore do not belong to the dataset,
     nor do files of an incomplete write, or files that a write replaced: see `write_notes`.
-
-    Args:
-        source: Path or URL of a folder, or a list of paths of files.
-        filesystem: Filesystem of pyarrow or fsspec that contains the paths.
-        partitioning: "hive", a pyarrow.dataset.Partitioning with a schema, or None.
+    `partitioning` is "hive", a pyarrow.dataset.Partitioning with a schema, or None.
 
     Raises:
         ValueError: There are no files, or the listed files are in several file systems.
@@ -178,10 +174,6 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
     The files of a folder have it as their `root`: links in it are followed for reading, but not for
     writing.
 
-    Args:
-        where: Path or URL of a file or folder, or a list of these.
-        filesystem: Filesystem of pyarrow or fsspec that contains the paths.
-
     Raises:
         FileNotFoundError: A file or folder does not exist.
     """
@@ -239,12 +231,9 @@ def list_sizes(
 ) -> dict[str, int]:  # fmt: skip
     """Return the sizes of the files below a folder by path, sorted.
 
-    Args:
-        filesystem: Filesystem of pyarrow or fsspec; None for the local one.
-        folder: Path of the folder.
-        hidden: Whether to include files and folders whose names begin with a dot or an underscore.
-        deep: Whether to include the files in its folders.
-        may_be_absent: Whether the folder may be absent; then it has no files.
+    `hidden` includes files and folders whose names begin with a dot or an underscore; `deep`
+    includes the files in its folders. With `may_be_absent`, an absent folder has no files. Without
+    a file system, the folder is local.
 
     Raises:
         OSError: A folder cannot be listed.
@@ -293,21 +282,16 @@ class Folder:
         self._has_folders = _STORES.isdisjoint((names,) if isinstance(names, str) else names)
 
     def check_empty(self) -> None:
-        """Raise if the folder contains files that are not hidden.
-
-        Raises:
-            FileExistsError: The folder contains files.
-        """
+        """Raise FileExistsError if the folder contains files that are not hidden."""
         if list_sizes(self.filesystem, self._base, may_be_absent=True):
             raise FileExistsError(
                 errno.EEXIST, "the folder contains files, which were kept", self._base
             )
 
     def check_visible(self, path: str) -> None:
-        """Raise if readers of the dataset would ignore a file with this path.
+        """Raise ValueError if a name in the path begins with a dot or an underscore.
 
-        Raises:
-            ValueError: A name in the path begins with a dot or an underscore.
+        Readers of the dataset would ignore such a file.
         """
         if _is_hidden(path, ""):
             raise ValueError(

@@ -84,15 +84,12 @@ def _parse_write_note(fields: Any) -> WriteNote:
 def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None:
     """Return the decoded content of a small JSON file, or None if the file does not exist.
 
-    Args:
-        place: Place of the file.
-        decode: Function that converts the JSON value into the result.
-        what: Name of this kind of file for error messages; advice may follow.
+    `decode` converts the JSON value. `what` names this kind of file for error messages; advice may
+    follow.
 
     Raises:
         FormatError: The file is damaged.
         LimitError: The file is longer than `MAX_RECORD`.
-        OSError: The file system reports an error.
     """
     try:
         with open_source_at(place) as source:
