@@ -322,11 +322,7 @@ _REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType
 
 
 def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:
-    """Make a leaf optional.
-
-    Raises:
-        ValueError: The leaf is the key of a map.
-    """
+    """Make a leaf optional; raise ValueError if it is the key of a map."""
     if leaf.in_map is not None:
         at = leaf.elements.index(leaf.in_map)
         pairs, part = leaf.elements[at + 1 : at + 3]

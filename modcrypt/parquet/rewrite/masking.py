@@ -53,11 +53,7 @@ def mask_chunk(
 ) -> MaskedChunk | None:
     """Decode a chunk, mask its values and encode it; return None if it has no pages.
 
-    Args:
-        file: Open file.
-        column, row_group: Ordinals in the file.
-        mask: Mask for the values.
-        expected: Leaf in the new schema.
+    `expected` is the leaf in the new schema.
 
     Raises:
         UnsupportedFormatError: Values of this type cannot be masked.
