@@ -93,9 +93,7 @@ def ordinal_bytes(ordinal: int) -> bytes:
 def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
     """Return the AAD of a module (PME 4.4.2).
 
-    Args:
-        file_aad: AAD prefix followed by the file-unique bytes.
-        module: Address of the module; ordinals that its type does not use must be None.
+    The file AAD is the AAD prefix followed by the file-unique bytes.
 
     Raises:
         ValueError: An ordinal is missing, or the type does not use it.
@@ -123,13 +121,8 @@ def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
 def page_aads(file_aad: bytes, row_group: int, column: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the AADs of a chunk's page modules (PME 4.4.2); data pages add their ordinal.
 
-    Args:
-        file_aad: AAD prefix followed by the file-unique bytes.
-        row_group: Ordinal of the row group.
-        column: Ordinal of the column.
-
-    Returns:
-        The AADs of the header and the body of the dictionary page, and those of data pages.
+    They are those of the header and the body of the dictionary page, and those of data pages. The
+    file AAD is the AAD prefix followed by the file-unique bytes.
 
     Raises:
         LimitError: An ordinal is not in 0..32767.

@@ -55,9 +55,8 @@ _CTR_START = b"\x00\x00\x00\x01"
 def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
     """Return a function from a value to its HMAC-SHA-256 in hex, equal for equal values.
 
-    Args:
-        key: Key from which HKDF-SHA-256 (RFC 5869) without salt derives the key of the HMAC.
-        label: Purpose of the hashes, the `info` of HKDF: hashes for different purposes differ.
+    HKDF-SHA-256 (RFC 5869) without salt derives the key of the HMAC. The label, its `info`, is the
+    purpose of the hashes: hashes for different purposes differ.
     """
     derived = Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(key_bytes(key)))
     return lambda value: hmac.digest(key_bytes(derived), value, "sha256").hex()

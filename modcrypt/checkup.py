@@ -226,12 +226,7 @@ def _check_file(
 
 
 def event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[Check]:
-    """Search a Spark event log, or all logs in a folder, for secrets.
-
-    Args:
-        path: Path of a file or folder.
-        keys: Keys to search for.
-    """
+    """Search a Spark event log, or all logs in a folder, for secrets and these keys."""
     try:
         searched = list(search_event_log(path, keys))
     except OSError as error:

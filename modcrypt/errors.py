@@ -53,11 +53,8 @@ MAX_NAMES = 20
 def printable(text: str, limit: int | None = None) -> str:
     """Return the text with unprintable characters escaped, without its middle if it is too long.
 
-    Names in files may contain newlines, terminal escape codes and marks that reverse text.
-
-    Args:
-        text: Text to show.
-        limit: Most characters to keep of it, before and after escaping; None for all.
+    Names in files may contain newlines, terminal escape codes and marks that reverse text. At most
+    `limit` characters remain, before and after escaping; None keeps all.
     """
     text = _cut(text, limit)  # first, because escaping takes long for many megabytes
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

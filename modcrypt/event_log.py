@@ -79,9 +79,7 @@ class SearchedLog:
 def search_event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[SearchedLog]:
     """Search a log, or all logs in a folder and below it.
 
-    Args:
-        path: Path of a file or a folder.
-        keys: Keys to search for in hex and base64, under any name.
+    The keys are searched for in hex and base64, under any name.
 
     Raises:
         OSError: `path` does not exist or is not readable.

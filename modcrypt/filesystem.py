@@ -66,12 +66,7 @@ class ModcryptFileSystem(StackedFileSystem):
         self._decryption = decryption
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> PlaintextView:
-        """Open a file for `open` of fsspec. Options of caches and blocks are ignored.
-
-        Raises:
-            ValueError: `mode` is not "rb".
-            ModcryptError: As `open_parquet`.
-        """
+        """Open a file for `open` of fsspec; ignore options of caches and blocks."""
         if mode != "rb":
             self._raise_read_only()
         decryption = self._decryption
@@ -79,11 +74,7 @@ class ModcryptFileSystem(StackedFileSystem):
         return open_parquet(path, properties, filesystem=self.fs)
 
     def _raise_read_only(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise an error for an operation that writes.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Raise ValueError for an operation that writes."""
         raise ValueError(
             "the modcrypt file system is read-only; write_table writes encrypted files"
         )

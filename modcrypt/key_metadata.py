@@ -106,11 +106,7 @@ class StandardKeyMetadata:
 
 
 def as_prefix(value: bytes | bytearray | memoryview) -> bytes:
-    """Return an AAD prefix as bytes.
-
-    Raises:
-        TypeError: The prefix has the wrong type, such as str.
-    """
+    """Return an AAD prefix as bytes; raise TypeError if it has the wrong type, such as str."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"an AAD prefix must be bytes, not {type(value).__name__}")
     return bytes(value)

@@ -33,11 +33,7 @@ class InvocationCounter:
         self.count = 0
 
     def add(self) -> None:
-        """Count one seal, before it happens.
-
-        Raises:
-            KeyExhaustedError: The key has reached `INVOCATION_LIMIT`.
-        """
+        """Count one seal before it happens; raise KeyExhaustedError at `INVOCATION_LIMIT`."""
         with self._lock:
             if self.count >= INVOCATION_LIMIT:
                 raise KeyExhaustedError(
@@ -169,9 +165,7 @@ class FileKeyRetriever(Protocol):
     def for_file(self, source: Source, lenient: bool) -> FileKeys:
         """Return the keys of an open file.
 
-        Args:
-            source: File.
-            lenient: Whether a column key to which access is denied counts as missing.
+        A `lenient` retriever counts a column key to which access is denied as missing.
         """
 
 
@@ -181,11 +175,7 @@ KeyRetriever: TypeAlias = "Callable[[bytes], KeyLike | None] | FileKeyRetriever"
 
 @hide_frames
 def as_key(value: KeyLike | bytearray | memoryview) -> Key:
-    """Return `value` as a `Key`.
-
-    Raises:
-        ValueError: The key does not have 16, 24 or 32 bytes.
-    """
+    """Return `value` as a `Key`; raise ValueError if it does not have 16, 24 or 32 bytes."""
     return value if isinstance(value, Key) else Key(value)
 
 

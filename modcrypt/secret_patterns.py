@@ -29,9 +29,7 @@ _HINTS = re.compile(_WORD.pattern.encode() + rb"|hv[sbr]\.|A[KS]IA|PRIVATE KEY",
 def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
     """Yield what is found in a line of a log; equal findings may be repeated.
 
-    Args:
-        line: One event, or text.
-        needles: Spellings of keys to look for, in hex and base64.
+    The needles are spellings of keys, in hex and base64.
 
     Yields:
         The name of the property or option (None in running text), what was found, in words, and

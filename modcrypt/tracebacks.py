@@ -41,9 +41,7 @@ def convert_argument(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that converts an argument, so that no frame contains the original.
 
-    Args:
-        name: Name of the argument; an argument of None is not converted.
-        convert: Function that wraps a raw secret.
+    An argument of None is not converted; else `convert` wraps the raw secret.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
