@@ -86,16 +86,11 @@ class Workers:
         self.threads = ThreadPool(self.count, name)
 
     def spread(self, lots: Sequence[range], size: int, work: Callable[[range], None]) -> None:
-        """Call `work` for each lot of blocks, in this thread and others.
+        """Call `work` for each lot of block indexes, in this thread and others.
 
         Each thread takes the next remaining lot, so a thread that a busy machine delays does not
         hold up the others. The first error ends the work; if several lots fail, this raises the
-        error of the first lot.
-
-        Args:
-            lots: Ranges of block indexes.
-            size: Size in bytes of all lots; this thread alone does a small amount of work.
-            work: Function that seals or opens the blocks of one lot.
+        error of the first lot. If `size`, the bytes of all lots, is small, this thread works alone.
         """
         remaining, errors = deque(lots), list[tuple[int, BaseException]]()
 

@@ -117,7 +117,6 @@ class Ags1FileSystem(StackedFileSystem):
         Raises:
             ValueError: `mode` is not "rb", "wb" or "xb", or a transaction is active.
             FileExistsError: The mode is "xb", and the file exists.
-            ModcryptError: As `Ags1Reader`.
         """
         if mode not in ("rb", "wb", "xb"):
             raise ValueError(

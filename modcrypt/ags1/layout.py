@@ -34,12 +34,7 @@ _PLAINTEXT_MAGICS = {b"Obj\x01": "Avro", b"PFA1": "Puffin", b"PAR1": "Parquet"}
 
 
 def check_block_length(block_length: int) -> None:
-    """Check the block length of a stream to be written.
-
-    Raises:
-        TypeError: The block length is not an int.
-        ValueError: The block length is not in 1..`MAX_BLOCK_LENGTH`.
-    """
+    """Raise unless the block length of a new stream is an int in 1..`MAX_BLOCK_LENGTH`."""
     if not isinstance(block_length, int):
         raise TypeError(f"block length must be an int, not {type(block_length).__name__}")
     if not 1 <= block_length <= MAX_BLOCK_LENGTH:

@@ -70,11 +70,7 @@ def trusted_length(key: Ags1Key, length: TrustedLength | None) -> int | None:
 
 
 def check_length(actual: int, trusted: int | None, name: str) -> None:
-    """Compare the length of a stream with the trusted length.
-
-    Raises:
-        TruncationError: The lengths differ.
-    """
+    """Raise TruncationError if a stream is not as long as `trusted`; None permits any length."""
     if trusted is None or actual == trusted:
         return
     how = "cut short" if actual < trusted else "too long"

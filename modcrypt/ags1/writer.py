@@ -346,11 +346,7 @@ def _seal_blocks(
 
 
 def fresh_metadata(key: Ags1Key, aad_prefix: bytes | None) -> StandardKeyMetadata:
-    """Return the key metadata for a new stream, which must not have a length yet.
-
-    Raises:
-        ValueError: The key metadata has a length.
-    """
+    """Return the key metadata for a new stream; raise ValueError if it already has a length."""
     if not isinstance(key, StandardKeyMetadata):
         prefix = None if aad_prefix is None else as_prefix(aad_prefix)
         return StandardKeyMetadata(key=as_key(key), aad_prefix=prefix)
