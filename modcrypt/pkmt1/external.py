@@ -62,7 +62,6 @@ def read_store(place: Place) -> dict[str, str]:
 
     Raises:
         KeyMaterialError: The material does not exist, or is damaged.
-        OSError: The material cannot be read.
     """
     store = read_if_present(place_with_store(place))
     if store is None:
@@ -123,12 +122,7 @@ def staged_name(name: str, write: str | None) -> str:
 
 
 def read_if_present(place: Place) -> dict[str, str] | None:
-    """Return the key material beside a file; None if it does not exist.
-
-    Raises:
-        KeyMaterialError: The material is damaged.
-        OSError: The material cannot be read.
-    """
+    """Return the key material beside a file, as `read_store_at`; None if it does not exist."""
     return read_store_at(store_of(place))
 
 
@@ -137,7 +131,6 @@ def read_store_at(store: Place) -> dict[str, str] | None:
 
     Raises:
         KeyMaterialError: The material is damaged.
-        OSError: The material cannot be read.
     """
     try:
         with open_source_at(store) as source:

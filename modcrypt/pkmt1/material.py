@@ -184,11 +184,7 @@ def write_of(members: Mapping[str, Any]) -> str | None:
 
 
 def decode_material(text: str) -> KeyMaterial:
-    """Decode the material of one key from an external store.
-
-    Raises:
-        KeyMaterialError: As `decode_metadata`.
-    """
+    """Decode the material of one key from an external store; raise as `decode_metadata` does."""
     if len(text) > MAX_METADATA:
         raise KeyMaterialError(f"key material of {len(text)} characters is too long")
     return _parse_material(_parse_members(text), internal=False)
@@ -222,11 +218,7 @@ def decode_store(data: bytes) -> dict[str, str]:
 
 
 def encode_store(store: Mapping[str, str]) -> bytes:
-    """Encode a file of external key material.
-
-    Raises:
-        KeyMaterialError: The file would be too large to read again.
-    """
+    """Encode external key material; raise KeyMaterialError if it would be too large to read."""
     data = json.dumps(dict(store), separators=(",", ":")).encode()
     if len(data) > MAX_STORE:
         raise KeyMaterialError(f"external key material is longer than {MAX_STORE} bytes")
