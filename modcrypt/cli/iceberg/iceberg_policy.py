@@ -34,11 +34,7 @@ _MEMBERS = {
 
 
 def policy_options(*, new: bool) -> Callable[[F], F]:
-    """Return the options that set a table's key policy.
-
-    Args:
-        new: Whether the options have defaults, for a new table.
-    """
+    """Return the options that set a table's key policy, with defaults if the table is new."""
     return combine_options(
         click.option(
             "--kek-per",
