@@ -14,23 +14,14 @@ from modcrypt.tracebacks import hide_frames
 def write_ags1(
     locations: Locations, location: str, data: bytes, key_length: int
 ) -> StandardKeyMetadata:
-    """Encrypt a new file of a table with a fresh key and write it.
+    """Encrypt a new file with a fresh key of `key_length` bytes; return its key metadata.
 
-    Args:
-        locations: Mapping from locations to places.
-        location: Location of the new file in the table.
-        data: Plaintext of the file. Keep that of a manifest out of local variables, because
-            tracebacks hold them.
-        key_length: Length of the key in bytes.
-
-    Returns:
-        The key metadata of the file, including its length. The caller must keep it, and keep it
-        secret.
+    The result includes the length of the file; the caller must keep it, and keep it secret. Keep
+    the plaintext of a manifest out of local variables, because tracebacks hold them.
 
     Raises:
         FileExistsError: The file exists already.
         FormatError: The location is outside the table.
-        OSError: The file system reports an error.
     """
     keys = StandardKeyMetadata.generate(key_length)
     sealed = seal(data, keys)

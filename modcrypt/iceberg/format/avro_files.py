@@ -75,12 +75,7 @@ class AvroRows:
 
 
 def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
-    """Read an Avro file and decode its rows.
-
-    Args:
-        data: Bytes of the file.
-        name: Name of the file for messages.
-        most: Maximum number of bytes of all its rows after decompression.
+    """Read an Avro file and decode its rows: at most `most` bytes in all after decompression.
 
     Raises:
         FormatError: The data is not a valid Avro file. The message contains none of its values.
@@ -117,10 +112,8 @@ def write_avro(
 ) -> bytes:
     """Encode records as an Avro file, compressed with deflate, the default of Iceberg's Java.
 
-    The value of a `Secret` in a record is written in plaintext.
-
-    Raises:
-        FormatError: A record does not fit the schema.
+    The value of a `Secret` in a record is written in plaintext. Raise FormatError if a record does
+    not fit the schema.
     """
     import fastavro
 

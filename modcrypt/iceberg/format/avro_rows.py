@@ -41,10 +41,6 @@ _EXACT = decimal.Context(prec=80)  # more digits than any decimal here has
 def plan_columns(row: AvroType, name: str) -> tuple[pa.Schema, ConvertRows]:
     """Return a schema with field ids, and a function that converts rows to a batch of its columns.
 
-    Args:
-        row: Type of the rows of a data file.
-        name: Name of the file for messages.
-
     Raises:
         FormatError: The file has no field ids.
         UnsupportedFormatError: The file has a type that Iceberg does not have.

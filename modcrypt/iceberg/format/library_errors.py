@@ -23,9 +23,6 @@ def as_format_errors(name: str) -> Iterator[None]:
     Errors that the data did not cause pass through: the file system's OSError, an interruption,
     lack of memory. A ModcryptError passes through as well, with the file's name added if it lacks
     it.
-
-    Args:
-        name: Name of the file.
     """
     try:
         yield
@@ -42,10 +39,9 @@ def as_format_errors(name: str) -> Iterator[None]:
 
 
 def require_extra() -> None:
-    """Raise if a library that Iceberg tables need is not installed, without importing any.
+    """Raise ModuleNotFoundError if a library for Iceberg tables is missing, without importing any.
 
-    Raises:
-        ModuleNotFoundError: A library is missing. The message says how to install it.
+    The message says how to install it.
     """
     for library in _LIBRARIES:
         if find_spec(library) is None:

@@ -36,13 +36,8 @@ class Locations:
     ) -> Locations:
         """Return the locations of a table from the caller's map and the table's own location.
 
-        The table's own location is added unless the map contains it.
-
-        Args:
-            mapped: Paths, URLs, or paths in `filesystem`, by prefix.
-            location: Location of the table that its metadata names.
-            folder: Folder in which the metadata was found.
-            filesystem: File system of PyArrow or fsspec.
+        The map has paths, URLs, or paths in `filesystem`, by prefix. `location`, as the table's
+        metadata names it, is added unless the map contains it; the metadata was found in `folder`.
 
         Raises:
             FormatError: The table's location is empty.

@@ -37,9 +37,7 @@ def find_misplacements(header: Mapping[str, str], snapshot: Snapshot) -> Iterato
 def find_redefinitions(header: Mapping[str, str], metadata: TableMetadata) -> Sequence[str]:
     """Describe how metadata.json redefines the schema or partition spec of a manifest.
 
-    Args:
-        header: Avro header of the manifest.
-        metadata: Metadata of the table, which must not have others under the same ids.
+    The metadata must have no other ones under the ids in `header`, the manifest's Avro header.
 
     Raises:
         FormatError: The schemas or partition specs of the metadata are malformed.

@@ -152,16 +152,11 @@ class FileEntry(_Keyed):
 def read_manifest_list(
     data: bytes, name: str, snapshot: Snapshot | None = None
 ) -> list[ManifestFile]:
-    """Read a manifest list.
-
-    Args:
-        data: Plaintext of the manifest list.
-        name: Name of the file for messages.
-        snapshot: Snapshot that it must have been written for, if its header names one.
+    """Read the plaintext of a manifest list.
 
     Raises:
         FormatError: The data is not a valid manifest list.
-        IntegrityError: The manifest list belongs to another snapshot.
+        IntegrityError: The header names another snapshot than `snapshot`.
     """
     avro = read_avro(data, name, most=_limit_size(data))
     for what in () if snapshot is None else find_misplacements(avro.metadata, snapshot):
@@ -189,14 +184,7 @@ def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
 def read_manifest(
     data: bytes, manifest: ManifestFile, name: str, metadata: TableMetadata | None = None
 ) -> list[FileEntry]:
-    """Read a manifest.
-
-    Args:
-        data: Plaintext of the manifest.
-        manifest: Row of its manifest list.
-        name: Name of the file for messages.
-        metadata: Metadata of the table, whose schemas and partition specs must match those in the
-            manifest's header.
+    """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
 
     Raises:
         FormatError: The data is not a valid manifest.

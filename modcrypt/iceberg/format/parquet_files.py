@@ -45,19 +45,14 @@ class EncryptedParquet:
 def write_parquet(
     locations: Locations, location: str, source: Source, key_length: int
 ) -> EncryptedParquet:
-    """Encrypt a new Parquet file of a table page by page and write it.
+    """Encrypt a new Parquet file of a table with a fresh key of `key_length` bytes, page by page.
 
-    Args:
-        locations: Mapping from locations to places.
-        location: Location of the new file in the table.
-        source: Parquet file in plaintext. Its pages are not decoded.
-        key_length: Length of the key in bytes.
+    The pages of `source`, which is in plaintext, are not decoded.
 
     Raises:
         FileExistsError: The file exists already.
         UnsupportedFormatError, FormatError, LimitError, ChecksumError: The source is invalid, as
             for `encrypt_parquet`; or the location is outside the table.
-        OSError: The file system reports an error.
     """
     keys = StandardKeyMetadata.generate(key_length)
     plan = plan_encryption(source, encryption_properties(keys))

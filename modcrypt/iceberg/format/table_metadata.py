@@ -181,22 +181,14 @@ class TableMetadata:
 
     @property
     def key_length(self) -> int:
-        """Length of data keys and KEKs in bytes.
-
-        Raises:
-            FormatError: AES has no keys of this length.
-        """
+        """Length of data keys and KEKs in bytes; raise FormatError if invalid for AES."""
         length = self.number(KEY_LENGTH, 16)
         if length not in _LENGTHS:
             raise FormatError(f"{self.name}: {KEY_LENGTH} must be 16, 24 or 32")
         return length
 
     def number(self, name: str, otherwise: int) -> int:
-        """Return a table property that is a whole number.
-
-        Raises:
-            FormatError: The property is not a whole number.
-        """
+        """Return a table property as an int; raise FormatError if it is not a whole number."""
         text = self.properties.get(name, str(otherwise))
         if not _NUMBER.fullmatch(text):
             self._fail(f"the property {name} is not a whole number")
@@ -224,11 +216,7 @@ class TableMetadata:
         return None if current in (None, -1) else self.snapshot(current)
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """Return the snapshot with the given id.
-
-        Raises:
-            FormatError: The table has no such snapshot.
-        """
+        """Return the snapshot with the given id; raise FormatError if the table has none."""
         for snapshot in self.snapshots:
             if snapshot.id == snapshot_id:
                 return snapshot
@@ -284,11 +272,7 @@ class TableMetadata:
             yield from self.texts_of(member, "statistics-path")
 
     def check_members(self) -> None:
-        """Check the members that a change of the table needs and reading does not.
-
-        Raises:
-            FormatError: A member is malformed.
-        """
+        """Raise FormatError if a member that only a change of the table needs is malformed."""
         for name in _NUMBERS:
             required = name == "current-schema-id" and self.format_version > 1
             self._whole(self.document, name, None if required else 0)

@@ -99,7 +99,6 @@ class FolderVersions:
         Raises:
             FileExistsError: Version 1 exists already.
             ValueError: The file system cannot create files exclusively.
-            OSError: The file system reports an error.
         """
         self.check_free()
         place = folder.below("v1.metadata.json")
@@ -108,11 +107,7 @@ class FolderVersions:
         return place
 
     def check_free(self) -> None:
-        """Check that the file system would detect two writers of a version.
-
-        Raises:
-            ValueError: It would not.
-        """
+        """Raise ValueError if the file system would not detect two writers of a version."""
         _check_exclusive(self.folder)
 
     def commit(self, base: Place, metadata: TableMetadata) -> Place:
@@ -185,11 +180,7 @@ class FolderVersions:
 
 
 def write_hint(hint: Place, number: int) -> None:
-    """Write `version-hint.text`; replace a symbolic link in its place rather than follow it.
-
-    Raises:
-        OSError: The file system reports an error.
-    """
+    """Write `version-hint.text`; replace a symbolic link in its place rather than follow it."""
     if hint.filesystem is None and os.path.islink(hint.path):
         hint.remove()
     with open_sink_at(hint) as sink:
@@ -202,7 +193,6 @@ def read_metadata(place: Place) -> TableMetadata:
     Raises:
         FormatError: The file is not a valid metadata.json.
         LimitError: The file exceeds a size limit.
-        OSError: The file system reports an error.
     """
     with open_source_at(place) as source:
         if source.size > MAX_METADATA:
@@ -231,8 +221,7 @@ def _decompress(data: bytes, name: str) -> bytes:
 def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
     """Read the current version of a table; if it disappears meanwhile, read its successor.
 
-    Args:
-        find: Function that returns the place of the current version, as `Versions.current`.
+    `find` returns the place of the current version, as `Versions.current`.
 
     Raises:
         FileNotFoundError: The version does not exist, and is still the current one.
@@ -365,15 +354,10 @@ def _folder_versions(folder: Place) -> dict[int, str]:
 
 
 def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
-    """Check that no catalog has continued a folder's table.
+    """Raise FormatError if a catalog has continued a folder's table beyond its last version.
 
-    Args:
-        newest: Newest version in the folder.
-        in_catalog: Names of metadata.json files beside it that a catalog numbers.
-
-    Raises:
-        FormatError: A catalog's file of this table came after this version: its log names it, it
-            has newer snapshots, or both came after the same version.
+    That is so if a metadata.json of the table that a catalog numbers (`in_catalog`) came after
+    `newest`: its log names it, it has newer snapshots, or both came after the same version.
     """
     here = read_metadata(newest)
     for name in sorted(in_catalog, key=lambda name: (version_number(name), name), reverse=True):
