@@ -54,7 +54,6 @@ def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | A
     Raises:
         UnsupportedFormatError: The file is in ORC, which Iceberg does not encrypt.
         ModcryptError: Its key is not available, or the file is not what was written.
-        OSError: The file system reports an error.
     """
     if entry.file_format == "PARQUET":
         with ExitStack() as stack:
@@ -137,12 +136,9 @@ class ParquetDataFile:
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[Batch]:
-        """Yield the rows of the file.
+        """Yield the rows of the file; they may include rows that `filters` excludes.
 
-        Args:
-            columns: Names of the columns to read.
-            filters: Condition for the rows that are needed; other rows may be included.
-            threads: Whether columns may be decoded in parallel.
+        `threads` permits decoding columns in parallel.
         """
         metadata, start = self._read_with_fallback(lambda _, parquet: parquet.metadata), 0
         wanted = None

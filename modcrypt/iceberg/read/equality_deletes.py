@@ -69,7 +69,6 @@ class DeletedKeys:
         Raises:
             ModcryptError: A file is not available, is not what was written, or lacks a column; or
                 the keys exceed the limit of a scan.
-            OSError: The file system reports an error.
         """
         with self._lock:
             if deletes not in self._known:
@@ -219,8 +218,7 @@ class KeysOfFiles:
     def newest(self, rows: Sequence[pa.Array]) -> pa.Array:
         """Return the sequence number of the newest delete of each row; null for rows without one.
 
-        Args:
-            rows: Values of the rows, an array for each column.
+        `rows` has an array for each column.
         """
         if self._read_keys is None:
             return pa.nulls(len(rows[0]), pa.int64())

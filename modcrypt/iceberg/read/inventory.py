@@ -304,8 +304,7 @@ class Keys:
     def is_lost(self, sealing: tuple[str, bool] | None) -> bool:
         """True if a key that encrypts key metadata is missing, which the table should have.
 
-        Args:
-            sealing: Id of the key, and whether it is a master key; None if the table names none.
+        `sealing` has the id of the key, and whether it is a master key; None if none is named.
         """
         if sealing is None or sealing[1]:
             return sealing is None
@@ -339,11 +338,7 @@ def take_inventory(
 ) -> Inventory:
     """Read all manifest lists and manifests of snapshots, and list the files that they name.
 
-    Args:
-        keys: Source of the key metadata that opens them.
-        snapshots: Snapshots whose files are listed.
-        jobs: Number of files that are read in parallel.
-        progress: Function that is called, in this thread, with the size of each file read.
+    `jobs` files are read in parallel; this thread calls `progress` with the size of each file read.
     """
     inventory = Inventory(keys.walk, snapshots)
     for manifest_list, rows in in_threads(partial(_read_list, keys), inventory.lists, jobs):

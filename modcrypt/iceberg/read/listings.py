@@ -115,11 +115,7 @@ def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
 
 
 def list_files(walk: Walk, snapshot: Snapshot | None) -> pa.Table:
-    """List the files of a snapshot: its manifest list, manifests, and live data and delete files.
-
-    Raises:
-        ModcryptError, OSError: A file cannot be read, as for `Walk.manifests`.
-    """
+    """List a snapshot's files: its manifest list, manifests, and live data and delete files."""
     rows: list[dict[str, Any]] = []
     if snapshot is not None:
         rows.append(_list_row(walk, snapshot))

@@ -27,12 +27,8 @@ Source = Callable[[], Generator[R]]
 def run_in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
     """Yield the results of each source, one source after the other.
 
-    Args:
-        sources: Functions that are called and iterated in threads, some of them in parallel.
-        threads: Number of threads.
-
-    Raises:
-        Exception: A source raised it; it is raised at the place of that source.
+    Threads call and iterate the sources, some in parallel. An error of a source is raised in its
+    place in this order.
     """
     if threads < 2 or len(sources) < 2:
         for source in sources:

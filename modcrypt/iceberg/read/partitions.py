@@ -32,12 +32,7 @@ _ROW = "row"
 def split_by_partition(
     rows: pa.Table, spec: PartitionSpec, schema: Schema
 ) -> Iterator[tuple[pa.Table, PartitionKey]]:
-    """Yield the rows of each partition, and the partition.
-
-    Args:
-        rows: Rows with the columns of the schema, in its order.
-        spec: Partition spec.
-        schema: Schema of the table.
+    """Yield the rows of each partition, and the partition; the columns are in the schema's order.
 
     Raises:
         FormatError: The spec does not fit the schema, or has an unknown transform.

@@ -191,7 +191,6 @@ class Positions:
 
         Raises:
             ModcryptError: A delete file is not available, or is not what was written.
-            OSError: The file system reports an error.
         """
         bitmaps = [self._of(entry, data) for entry in deletes]
         return bitmaps[0] if len(bitmaps) == 1 else BitMap64.union(*bitmaps)
@@ -237,11 +236,7 @@ def _read_data_file_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> Bit
 
 
 def place_of_vector(entry: FileEntry) -> tuple[int, int]:
-    """Return the offset and size of a deletion vector in its file.
-
-    Raises:
-        FormatError: They are not numbers, or negative.
-    """
+    """Return a deletion vector's offset and size; raise FormatError unless both are ints >= 0."""
     start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
     if type(start) is not int or type(size) is not int or start < 0 or size < 0:
         raise FormatError(f"{entry.location}: a deletion vector lies outside its file")
@@ -249,11 +244,7 @@ def place_of_vector(entry: FileEntry) -> tuple[int, int]:
 
 
 def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
-    """Decode a deletion vector (Puffin spec, `deletion-vector-v1`).
-
-    Args:
-        blob: Bytes of the Puffin file that the entry names.
-        entry: Entry of the deletion vector in its manifest.
+    """Decode the part of a Puffin file that an entry names (spec, `deletion-vector-v1`).
 
     Raises:
         FormatError: The data is not a deletion vector, is damaged, or does not have `record_count`

@@ -84,7 +84,6 @@ def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
     """Return a file for PyArrow's decryption; None if PyArrow must not or cannot read it.
 
     Raises:
-        OSError: The file system reports an error.
         FormatError, LimitError, TruncationError: The file is not a Parquet file, or is truncated.
     """
     properties = _decryption_properties(keys)

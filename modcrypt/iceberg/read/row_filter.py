@@ -42,11 +42,7 @@ from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 
 
 def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
-    """Return a filter as an expression; text is parsed.
-
-    Raises:
-        ValueError: The text is not a valid expression.
-    """
+    """Return a filter as an expression; raise ValueError if a text is not a valid one."""
     from pyiceberg.expressions.parser import parse
 
     if filters is None:
@@ -122,9 +118,7 @@ class RowFilter:
     def apply(self, rows: pa.RecordBatch, needed: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the filter is true.
 
-        Args:
-            rows: Rows to filter.
-            needed: The same rows, with the columns of `schema`.
+        `needed` has the same rows with the columns of `schema`.
         """
         if self._flat is None:
             return rows

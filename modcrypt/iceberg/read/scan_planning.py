@@ -79,7 +79,6 @@ class Planner:
 
         Raises:
             ModcryptError: A manifest is not available, or is not what was written.
-            OSError: The file system reports an error.
         """
         every = self._walk.manifests(snapshot)
         manifests = [manifest for manifest in every if self._may_match(manifest)]

@@ -59,11 +59,7 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 def arrow_type(kind: IcebergType) -> pa.DataType:
-    """Return the Arrow type of a table's values.
-
-    Raises:
-        LimitError: The values are wider than `MAX_FILLED`.
-    """
+    """Return the Arrow type of a table's values; raise LimitError if wider than `MAX_FILLED`."""
     if isinstance(kind, FixedType) and len(kind) > MAX_FILLED:
         raise LimitError(
             f"columns of {kind} are not supported: a value exceeds {MAX_FILLED:,} bytes"

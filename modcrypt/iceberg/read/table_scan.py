@@ -158,11 +158,7 @@ class _Reader:
 
 
 def _select_columns(schema: Schema, columns: Sequence[str]) -> Schema:
-    """Return the columns of a schema with the given names.
-
-    Raises:
-        ValueError: The schema lacks some; the message names each of them.
-    """
+    """Return the named columns of a schema; raise ValueError that lists missing ones."""
     if missing := sorted(set(columns) - schema._name_to_id.keys()):
         raise ValueError(f"the table has no columns {', '.join(map(repr, missing))}")
     return schema.select(*columns)

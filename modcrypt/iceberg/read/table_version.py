@@ -68,13 +68,10 @@ def _state(metadata: TableMetadata) -> int:
 
 
 def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation) -> None:
-    """Check a version that others committed against the one that this process has seen.
+    """Raise IntegrityError if a version that others committed has another master key, or is older.
 
-    Nothing signs metadata.json: anyone who can write it could choose the master key for new files,
-    or restore an older state.
-
-    Raises:
-        IntegrityError: The version is under another master key, or older.
+    `old` is the version that this process has seen. Nothing signs metadata.json: anyone who can
+    write it could choose the master key for new files, or restore an older state.
     """
     if new.master_key_id != old.master_key_id and expected.master_key_ids is None:
         raise IntegrityError(

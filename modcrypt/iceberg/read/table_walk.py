@@ -120,7 +120,6 @@ class Walk:
 
         Raises:
             ModcryptError: The file is not available, or is not what was written.
-            OSError: The file system reports an error.
         """
         return self.manifests_by(self.list_keys(snapshot), snapshot)
 
@@ -140,7 +139,7 @@ class Walk:
         Raises:
             IntegrityError: The table's metadata has another schema or partition spec than the one
                 that the manifest was written with.
-            ModcryptError, OSError: The manifest cannot be read, as for `manifests`.
+            ModcryptError: The manifest is not available, or is not what was written.
         """
         keys = self.manifest_keys(manifest)
         data = self.read(manifest.location, keys, manifest.length)
@@ -150,11 +149,7 @@ class Walk:
         )
 
     def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
-        """Check the partition specs of manifests by reading the newest manifest of each spec.
-
-        Raises:
-            ModcryptError, OSError: A manifest cannot be read, as for `entries`.
-        """
+        """Check partition specs by reading the newest manifest of each; raise as `entries` does."""
         by_age = sorted(manifests, key=lambda manifest: manifest.sequence_number)
         for newest in {manifest.spec_id: manifest for manifest in by_age}.values():
             self.entries(newest)
@@ -170,17 +165,13 @@ class Walk:
     ) -> bytes:
         """Return the plaintext of an AGS1 file or of a file in plaintext, completely or in part.
 
-        Args:
-            location: Location of the file.
-            keys: Key metadata of the file; None for a file in plaintext.
-            length: Trusted length, if the key metadata has none.
-            start, size: Start and size of the part, in bytes of plaintext; None for the rest.
+        `keys` is None for a file in plaintext; `length` is its trusted length, if `keys` has none.
+        `start` and `size` are in bytes of plaintext; None for the rest.
 
         Raises:
             LimitError: The part exceeds the size limit.
             FormatError: The file has no such part.
             ModcryptError: The file is not available, or is not what was written.
-            OSError: The file system reports an error.
         """
         with as_format_errors(location):
             if keys is None:
@@ -205,11 +196,7 @@ class Walk:
 
     @contextmanager
     def open_stored(self, location: str, length: int | None) -> Iterator[Source]:
-        """Open a file as stored.
-
-        Raises:
-            TruncationError: The file has another length.
-        """
+        """Open a file as stored; raise TruncationError if it has another length."""
         with open_source_at(self.place(location)) as source:
             if length is not None and source.size != length:
                 raise TruncationError(

@@ -28,11 +28,7 @@ class UncheckedPages:
         self._footer: ThriftStruct | None = None
 
     def check(self) -> None:
-        """Check the pages of all columns.
-
-        Raises:
-            FormatError, LimitError: A page is malformed or too large, as for `check_pages`.
-        """
+        """Check the pages of all columns; raise as `check_pages` does."""
         for number, group in enumerate(self._metadata().row_groups):
             for column in range(len(group.columns)):
                 self._check_chunk(number, column)
@@ -42,10 +38,7 @@ class UncheckedPages:
     ) -> int:
         """Check the pages of a row group; return how many of its rows may be decoded at once.
 
-        Args:
-            parquet: The opened file.
-            number: Number of the row group.
-            names: Names of the columns to read; None for all.
+        Only the columns with these names are read and checked; None for all.
 
         Raises:
             FormatError, LimitError: A page is malformed or too large, as for `check_pages`.
