@@ -143,13 +143,8 @@ def encrypt_key_metadata(
 ) -> list[Secret[bytes]]:
     """Return the key metadata of new files as their manifest stores it.
 
-    Args:
-        metadata: Key metadata of each file.
-        of_files: The key that encrypts the key metadata of each file; None leaves it as plaintext
-            within the encrypted manifest.
-
-    Raises:
-        KeyRetrievalError, KeyExhaustedError: See `seal_for_manifest`.
+    `of_files` has the key that encrypts the key metadata of each file; None leaves it as plaintext
+    within the encrypted manifest.
     """
     encrypted: list[Any] = [None] * len(metadata)
     for key in {id(key): key for key in of_files}.values():

@@ -29,7 +29,7 @@ FIRST_PAUSE = 0.1
 def commit(
     table: Table, make: Make[Table], *, files: NewFiles | None = None, attempts: int = ATTEMPTS
 ) -> Table:
-    """Commit a change completely or not at all.
+    """Commit a change completely or not at all; return the table at its new version.
 
     Args:
         table: The version that the caller has seen; the change is applied to the current version.
@@ -38,9 +38,6 @@ def commit(
             example a `CommitConflictError` where the two changes are incompatible.
         files: Files that `make` writes. Those of an attempt are removed before the next.
         attempts: Maximum number of attempts.
-
-    Returns:
-        The table at its new version.
 
     Raises:
         CommitConflictError: Another writer committed first at every attempt.
@@ -101,14 +98,9 @@ def _has_certainly_failed(error: BaseException, table: TableVersion, offered: Pl
     A current version without the committed snapshot proves nothing: other writers may have
     continued from the commit, dropped its snapshot and kept its files.
 
-    Args:
-        error: The error that ended the commit.
-        table: Any version of the table.
-        offered: Place of the version that the commit follows, once all its files are written;
-            None before that.
-
-    Raises:
-        ModcryptError, OSError: The current version cannot be determined.
+    `table` is any version of the table. `offered` is the place of the version that the commit
+    follows, once all its files are written, and None before that. Raise if the current version
+    cannot be determined.
     """
     if offered is None or isinstance(error, CommitConflictError):
         return True
@@ -120,9 +112,7 @@ def _has_certainly_failed(error: BaseException, table: TableVersion, offered: Pl
 def is_answered(error: BaseException, place: Place) -> bool:
     """Return whether no request to create a version can be under way after an error.
 
-    Args:
-        error: The error that ended the commit.
-        place: Any place in the table's file system.
+    `place` is any place in the table's file system.
     """
     # modcrypt raises these before it calls a store, or after the store has answered.
     refused = isinstance(error, ModcryptError | ValueError)

@@ -122,12 +122,7 @@ class DataWriter:
         check_fits(data.schema, self._table.schema())
 
     def write(self, data: Data) -> list[NewFile]:
-        """Write checked data; of a reader, the rows of one file are in memory at a time.
-
-        Raises:
-            ModcryptError, OSError, pyarrow.ArrowException: A file cannot be written, or the
-                reader fails.
-        """
+        """Write checked data; of a reader, the rows of one file are in memory at a time."""
         files: list[NewFile] = []
         pool = ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS))
         try:
@@ -220,10 +215,8 @@ class DataWriter:
 def _writer_options(properties: dict[str, str], name: str) -> tuple[int, dict[str, Any]]:
     """Return the rows of a row group, and PyArrow's options, by a table's properties.
 
-    Nothing signs the properties. Without rows in a batch, PyArrow would write forever.
-
-    Raises:
-        FormatError: PyArrow cannot write with these properties.
+    Nothing signs the properties. Without rows in a batch, PyArrow would write forever. Raise
+    FormatError if PyArrow cannot write with them.
     """
     with as_format_errors(f"{name}: write.parquet properties"):
         options = _get_parquet_writer_kwargs(properties)

@@ -109,7 +109,9 @@ def write_manifest(
     snapshot_id: int,
     sequence_number: int | None = None,
 ) -> dict[str, Any]:
-    """Write a manifest of a table.
+    """Write a manifest of a table; return its row for a manifest list, under the spec's names.
+
+    The row's key metadata is a `Secret`.
 
     Args:
         table: Table whose location, schemas, specs and key length are used.
@@ -124,14 +126,9 @@ def write_manifest(
         sequence_number: Sequence number of the manifest; None for that of the first manifest list
             that contains it.
 
-    Returns:
-        The manifest's row for a manifest list, under the spec's names; its key metadata is a
-        `Secret`.
-
     Raises:
         FormatError: The table has no such partition spec, or its location is mapped to no folder.
         ValueError: A row does not fit the schema.
-        OSError: The file system failed.
     """
     spec = partition_spec(table.metadata, spec_id)
     document = schema_of_spec(table.metadata, spec)
@@ -180,24 +177,14 @@ def rewrite_manifest(
     target: str,
     key_length: int,
 ) -> StandardKeyMetadata:
-    """Write a manifest again with changed entries, under a fresh data key.
+    """Write a manifest again with changed entries, under a fresh data key; return its key metadata.
 
-    Its Avro schema and header are unchanged.
-
-    Args:
-        locations: Mapping of locations to places.
-        location: Location of the manifest.
-        keys: Key metadata of the manifest, with its trusted length.
-        change: Function that returns the changed entries; statuses and partitions stay the same.
-        target: Location of the new manifest.
-        key_length: Length of the new data key in bytes.
-
-    Returns:
-        The key metadata of the new manifest.
+    Its Avro schema and header are unchanged. `keys` must have the trusted length of the manifest,
+    `key_length` is in bytes. `change` returns the changed entries; their statuses and partitions
+    stay the same.
 
     Raises:
         ModcryptError: The manifest is not authentic or malformed, or `change` failed.
-        OSError: The file system failed.
     """
     place = locations.place(location)
     with Ags1Reader(place.path, keys, filesystem=place.filesystem) as reader:
@@ -214,10 +201,10 @@ def entry_row(
     first_row_id: int | None = None,
     **file: Any,
 ) -> dict[str, Any]:
-    """Return an entry as a row for another manifest.
+    """Return an entry, as read with its inherited values, as a row for another manifest.
 
     Args:
-        entry: The entry as it was read, with its inherited values.
+        entry: Entry of the old manifest.
         status: Status in the new manifest.
         snapshot_id: Id of the snapshot that adds or deletes the file; None keeps the entry's.
         first_row_id: First row id of a data file, as `first_row_ids` returns it: it must be kept.
@@ -240,9 +227,7 @@ def entry_row(
 def first_row_ids(manifest: ManifestFile, entries: Sequence[FileEntry]) -> list[int | None]:
     """Return the first row id of each file of a manifest (spec, "First Row ID Inheritance").
 
-    Args:
-        manifest: The manifest that contains the entries.
-        entries: All entries of the manifest, in order.
+    `entries` must be all entries of the manifest, in order.
     """
     following = manifest.row.get("first_row_id")
     first_ids: list[int | None] = []
@@ -338,13 +323,7 @@ def write_manifest_list(
 
     Manifests that this commit adds get its sequence number. Data manifests without a first row id
     get one that follows the rows of the manifests before them (spec, "First Row ID Assignment").
-
-    Args:
-        table: Table of the snapshot.
-        snapshot: Fields of the snapshot.
-        rows: Rows of the manifests, under the spec's names.
-        opened: Key that encrypts the key metadata of the list.
-        files: New files of the job, to which the list is added.
+    The rows have the spec's names; `opened` encrypts the key metadata of the list.
 
     Returns:
         The list's location, the entry of `encryption-keys` that decrypts it, and the table's next
@@ -354,7 +333,6 @@ def write_manifest_list(
         ValueError: A row does not fit the schema.
         KeyRetrievalError: The key service does not wrap the list's key (single wrapping).
         FormatError: The table's location is mapped to no folder.
-        OSError: The file system failed.
     """
     next_row_id = snapshot.first_row_id
     full: list[Row] = []
@@ -407,10 +385,8 @@ def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
 def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, Any]:
     """Return the newest schema, as JSON, that has all columns by which a spec partitions.
 
-    That is the current schema, unless such a column was dropped.
-
-    Raises:
-        FormatError: No schema has all these columns.
+    That is the current schema, unless such a column was dropped. Raise FormatError if no schema has
+    them all.
     """
     current = metadata.document.get("current-schema-id")
     schemas = list(reversed(metadata.document.get("schemas") or ()))
@@ -445,11 +421,8 @@ class PartitionPaths:
     def path(self, partition: Row) -> str:
         """Return a partition's path such as `day=2026-11-21/b=3`; empty without partitioning.
 
-        Args:
-            partition: Values, as `write_manifest` takes them, in the order of the spec.
-
-        Raises:
-            FormatError: The partition has other fields than the spec.
+        The values are as `write_manifest` takes them, in the order of the spec. Raise FormatError
+        if the partition has other fields than the spec.
         """
         if len(self._types) != len(partition):
             raise FormatError(f"a partition has other fields than spec {self._spec.spec_id}")

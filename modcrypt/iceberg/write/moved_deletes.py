@@ -63,19 +63,9 @@ def write_moved(
 ) -> tuple[StandardKeyMetadata, dict[str, Any]]:
     """Write a position delete file with new locations of data files.
 
-    Args:
-        files: New files of the job.
-        location: Location of the new file.
-        entry: Entry of the old file.
-        data: The old file in plaintext.
-        rename: Function that returns the new location for an old one.
-        key_length: Length of the new file's key in bytes.
-
-    Returns:
-        The new file's key metadata, and the changed members of its entry.
-
-    Raises:
-        ModcryptError, OSError: See `move_deletes` and `NewFiles.write`.
+    `data` is the old file in plaintext, `key_length` is in bytes; `rename` returns the new location
+    for an old one. Return the new file's key metadata, and the changed members of its entry. Raise
+    as `move_deletes` and `NewFiles.write` do.
     """
     moved, bounds = move_deletes(data, entry.file_format, rename, entry.location)
     source = MemorySource(moved, entry.location)
@@ -86,21 +76,15 @@ def write_moved(
 def move_deletes(
     data: bytes, file_format: str, rename: Rename, name: str
 ) -> tuple[bytes, Bounds | None]:
-    """Return a position delete file with new locations of data files.
+    """Return a position delete file, in plaintext, with new locations of data files.
 
-    Args:
-        data: The file in plaintext.
-        file_format: `PARQUET`, `AVRO` or `PUFFIN`; the blobs of a Puffin file keep their offsets.
-        rename: Function that returns the new location for an old one.
-        name: Name of the file, for messages.
-
-    Returns:
-        The file in plaintext; and the least and greatest location in a Parquet or Avro file that
-        has rows, otherwise None.
+    The second result is the least and greatest location in a Parquet or Avro file that has rows,
+    otherwise None. The blobs of a Puffin file keep their offsets.
 
     Raises:
         FormatError: The data is not a position delete file.
-        UnsupportedFormatError: The format is another one, or a Puffin footer is compressed.
+        UnsupportedFormatError: The format is not `PARQUET`, `AVRO` or `PUFFIN`, or a Puffin footer
+            is compressed.
     """
     with as_format_errors(name):
         if file_format == "PARQUET":

@@ -50,9 +50,7 @@ class NewFiles(AbstractContextManager["NewFiles"]):
     def note(self, location: str, *, once: bool = False) -> None:
         """Note a file that is about to be written.
 
-        Args:
-            location: Location of the file.
-            once: Whether all attempts to commit use the file, and not only the current one.
+        With `once`, all attempts to commit use the file, and not only the current one.
         """
         (self._once if once else self._attempt).append(location)
 
@@ -65,14 +63,8 @@ class NewFiles(AbstractContextManager["NewFiles"]):
     ) -> tuple[StandardKeyMetadata, dict[str, Any]]:
         """Write a data or delete file for all attempts; return its keys and members of its entry.
 
-        Args:
-            location: Location of the file.
-            file_format: `PARQUET`; or any other, for AGS1.
-            source: The file in plaintext.
-            key_length: Length of its key in bytes.
-
-        Raises:
-            ModcryptError, OSError: See `write_parquet` and `write_ags1`.
+        `source` is the file in plaintext. Every format but `PARQUET` becomes an AGS1 file. Raise as
+        `write_parquet` and `write_ags1` do.
         """
         self.note(location, once=True)
         if file_format == "PARQUET":

@@ -115,11 +115,9 @@ def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
 def file_schema(schema: Schema) -> Schema:
     """Return the schema of a table's data files: names valid in Avro, no unknown columns.
 
-    Spec, "Primitive Types": columns of the type unknown are not stored in data files.
-
-    Raises:
-        UnsupportedFormatError: A struct, list or map has only unknown fields; Parquet cannot store
-            it.
+    Spec, "Primitive Types": columns of the type unknown are not stored in data files. Raise
+    UnsupportedFormatError if a struct, list or map has only unknown fields, which Parquet cannot
+    store.
     """
     return sanitize_column_names(Schema(*_known_fields(schema.fields), schema_id=schema.schema_id))
 
@@ -181,15 +179,9 @@ def _match_field(array: pa.Array, field: pa.Field, there: pa.Array | None) -> pa
     """Return values with the type of a field with ids, and without nulls in required fields.
 
     A required field of a null struct may be null. Arrow's Parquet writer refuses such nulls too,
-    so they are replaced by arbitrary values, which Parquet does not store.
-
-    Args:
-        array: The values.
-        field: The field that the values are to match.
-        there: Boolean array, true for values that are not in a null struct; None for all true.
-
-    Raises:
-        ValueError: A required value is null.
+    so they are replaced by arbitrary values, which Parquet does not store. `there` is true for
+    values that are not in a null struct; None for all true. Raise ValueError if a required value is
+    null.
     """
     valid = array.is_valid() if there is None else pc.and_(array.is_valid(), there)
     expected = len(array) if there is None else there.true_count

@@ -42,7 +42,7 @@ def add_snapshot(
     summary: Mapping[str, str],
     new_keys: Sequence[EncryptedKey] = (),
 ) -> TableMetadata:
-    """Write the manifest list of a new current snapshot; return the table's next metadata.
+    """Write the manifest list of a new current snapshot; return the table's metadata to commit.
 
     Args:
         table: The version of the table that the next version follows.
@@ -53,12 +53,6 @@ def add_snapshot(
         operation: `append`, `replace`, `overwrite` or `delete`.
         summary: Other members of the snapshot's summary.
         new_keys: KEKs to add to the table's `encryption-keys`.
-
-    Returns:
-        Metadata to commit.
-
-    Raises:
-        ValueError, FormatError, KeyRetrievalError, OSError: See `write_manifest_list`.
     """
     base = table.metadata
     parent = base.current
