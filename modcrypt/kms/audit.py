@@ -75,12 +75,9 @@ def record_use(
     kek_ids: Sequence[str | None] = (None,),
     count: int = 1,
 ) -> Iterator[None]:
-    """Record calls of the key service in the body of the `with` statement, failed ones too.
+    """Record calls of the key service in the `with` body, failed ones too: one event per KEK id.
 
-    Args:
-        audit: Function to call; None for no audit.
-        operation, master_key_id, count: Values of the `AuditEvent`.
-        kek_ids: Ids of the KEKs, one event for each.
+    Without `audit`, record nothing.
     """
     result = "error"
     try:

@@ -45,12 +45,8 @@ def expect_keys(
     """Return which master keys may protect what a reader opens.
 
     The policy decides. Without a policy, only the master key in the URI of the key service may;
-    with neither, and no ids declared, any master key may.
-
-    Args:
-        client: Client of the key service.
-        policy: Policy of the reader, if it has one.
-        declared: Ids of further master keys. An empty collection is a declaration, too.
+    with neither, and no ids declared, any master key may. `declared` adds ids; an empty collection
+    is a declaration, too.
     """
     ids = id_set(declared)
     if policy is not None:
@@ -89,10 +85,7 @@ class ExpectedKeys:
     def check(self, material: KeyMaterial, column: str | None, where: str) -> None:
         """Check the master key of key material before the key service is asked.
 
-        Args:
-            material: Key material of a file, or of an AGS1 stream.
-            column: Dotted name of the column, None for the footer key.
-            where: Name of the file.
+        `column` is a dotted name, or None for the footer key; `where` is the name of the file.
 
         Raises:
             KeyMaterialError: The key is wrapped under another master key than expected.
@@ -104,11 +97,7 @@ class ExpectedKeys:
         self._check(material, where, self._ids)
 
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
-        """Check how a column is encrypted.
-
-        Args:
-            leaf: Path of the column.
-            kind: `"plaintext"`, `"footer key"` or `"column key"`.
+        """Check how a column is encrypted: `"plaintext"`, `"footer key"` or `"column key"`.
 
         Raises:
             PlaintextError: The policy encrypts the column and the file does not, or the policy

@@ -57,11 +57,7 @@ class ExternalKeys:
 
     @contextmanager
     def keep_beside(self) -> Iterator[None]:
-        """Keep the key material beside the file during the write and, on success, afterwards.
-
-        Raises:
-            OSError, KeyMaterialError: The key material cannot be written.
-        """
+        """Keep the key material beside the file during the write and, on success, afterwards."""
         replaced = None
         with suppress(OSError):  # an unreadable file may still be replaced
             replaced = _find_write(self._place)
@@ -134,11 +130,7 @@ def _parse_write(text: str) -> str | None:
 
 
 def _find_write(place: Place) -> str | None:
-    """Return the run that wrote the existing file; None without a file or for other writers.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the run that wrote the existing file; None without a file or for other writers."""
     try:
         with open_source_at(place) as source:
             metadata = list_key_metadata(source)[0][0].metadata

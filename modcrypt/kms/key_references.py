@@ -34,11 +34,7 @@ DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
 def check_reference(reference: str) -> None:
-    """Check that a reference names a key, and is not the key itself.
-
-    Raises:
-        ValueError: The reference has another form; the message does not repeat it.
-    """
+    """Raise ValueError if a reference has another form; it may be a key, so messages omit it."""
     kind, _, where = reference.partition(":")
     is_number = where.isascii() and where.isdigit()
     if kind not in ("file", "env", "fd") or not where or (kind == "fd" and not is_number):
@@ -62,13 +58,10 @@ def absolute_reference(reference: str) -> str:
 
 @hide_frames
 def read_key(reference: str, what: str) -> Key:
-    """Read the key at `file:PATH`, `env:NAME` or `fd:N`.
+    """Read the key at `file:PATH`, `env:NAME` or `fd:N`, a reference checked by `check_reference`.
 
     Files and descriptors contain raw bytes, or hex or base64 text; variables contain text.
-
-    Args:
-        reference: Reference that `check_reference` accepts.
-        what: Name of the key in messages.
+    Messages call the key `what`.
 
     Raises:
         KeyNotFoundError: The file or variable does not exist or is empty, or the descriptor is
@@ -97,14 +90,10 @@ def _read_variable(name: str, what: str) -> Key:
 def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> StandardKeyMetadata:
     """Return Iceberg's standard key metadata from a file: raw, hex or base64.
 
-    Args:
-        path: Path of the file.
-        decrypt: Function that decrypts metadata encrypted by a key service; with it, unencrypted
-            metadata is rejected.
+    With `decrypt`, for metadata encrypted by a key service, unencrypted metadata is rejected.
 
     Raises:
         ValueError: The metadata is encrypted, but `decrypt` is missing.
-        KeyNotFoundError, KeyAccessDeniedError, KeyMaterialError: As `read_key`.
     """
     # Other users may read encrypted metadata.
     data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_sealed)

@@ -309,16 +309,12 @@ class KeyedEncryption:
         return self._make_properties(prefix, Key.generate(), keys)
 
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
-        """Create and wrap the keys of one file.
-
-        Args:
-            place: Place of the file; None for a file object.
-            overwrite: Whether an existing file may be replaced.
+        """Create and wrap the keys of one file; `place` is None for a file object.
 
         Raises:
             ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
                 object has none.
-            FileExistsError: The file exists.
+            FileExistsError: The file exists, and `overwrite` is false.
             KeyRetrievalError: The key service refuses to wrap a key.
         """
         internal = self.policy.internal_key_material
@@ -488,9 +484,7 @@ def expect_also(
 ) -> tuple[FileDecryptionProperties, ExpectedKeys | None]:
     """Return properties that accept further master keys, and the keys that they expect.
 
-    Args:
-        properties: Properties of `KeyTools.decryption`; others expect nothing and stay unchanged.
-        master_key_ids: Ids of the further master keys.
+    Properties other than those of `KeyTools.decryption` expect nothing and stay unchanged.
     """
     retriever = properties.key_retriever
     if not isinstance(retriever, _Retriever):

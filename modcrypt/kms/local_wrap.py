@@ -34,11 +34,7 @@ def format_wrapped_key(version: int | None, block: bytes) -> str:
 
 
 def parse_wrapped(text: str) -> tuple[int | None, bytes]:
-    """Return the version (None if it has none) and the block of a wrapped key.
-
-    Raises:
-        KeyMaterialError: The text is not a wrapped key in one of the forms above.
-    """
+    """Return version (or None) and block of a wrapped key; raise KeyMaterialError if malformed."""
     if len(text) > MAX_LOCAL_WRAPPED:
         raise KeyMaterialError(f"a wrapped key is longer than {MAX_LOCAL_WRAPPED} characters")
     version, encoded = NO_VERSION, text

@@ -41,11 +41,7 @@ def check_private(status: os.stat_result, what: str) -> None:
 
 
 def read_secret(path: str | os.PathLike[str], limit: int, what: str) -> bytes:
-    """Return up to `limit` bytes of a file that contains a secret; raise as `check_trusted`.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return up to `limit` bytes of a file that contains a secret; raise as `check_trusted`."""
     with open(path, "rb") as file:
         check_trusted(os.fstat(file.fileno()), f"the {what} {os.fspath(path)}")
         return file.read(limit)

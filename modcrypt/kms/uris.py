@@ -20,12 +20,9 @@ class KmsUri:
 def parse_kms_uri(uri: str, allowed: frozenset[str] = frozenset()) -> KmsUri:
     """Split a URI and decode percent-escapes in its query and fragment, but not in its location.
 
-    Args:
-        uri: URI of the form that `KmsUri` describes.
-        allowed: Names that the query may contain.
-
     Raises:
-        ValueError: The text is not a URI, or its query contains other names or repeats one.
+        ValueError: The text is not a URI as `KmsUri` describes it, or its query contains names that
+            are not `allowed`, or repeats one.
     """
     scheme, colon, rest = uri.partition(":")
     if not colon or not scheme:

@@ -40,11 +40,7 @@ _NAMES = {
 def seal_key_metadata(
     wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str
 ) -> bytes:
-    """Encrypt key metadata under a KEK of the length of its key, which the key service wraps.
-
-    Raises:
-        KeyRetrievalError: The key service wraps no KEK.
-    """
+    """Encrypt key metadata under a KEK of the length of its key, which the key service wraps."""
     kek = wrapper.get_writing_kek(master_key_id, len(metadata.key))
     sealed = _encode_base64(kek.cipher.seal_block(metadata.encode(), kek.id))
     return encode_wrapped_metadata(kek.material(sealed, is_footer_key=False, internal=True))
@@ -89,7 +85,6 @@ def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
 
     Raises:
         KeyMaterialError: The data is malformed, altered, or of another KEK or master key.
-        KeyRetrievalError: The key service refuses the KEK.
     """
     material = parse_wrapped_metadata(data)
     kek = wrapper.get_reading_kek(material)

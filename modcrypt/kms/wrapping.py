@@ -100,11 +100,7 @@ class Kek:
         return f'{head}"{self.wrap(dek)}"}}'  # base64 needs no escapes
 
     def unwrap(self, wrapped: str) -> Key:
-        """Unwrap a data key.
-
-        Raises:
-            KeyMaterialError: The data key does not unwrap.
-        """
+        """Unwrap a data key; raise KeyMaterialError if it does not unwrap."""
         try:
             block = base64.b64decode(wrapped, validate=True)
         except (binascii.Error, ValueError):
@@ -216,15 +212,7 @@ class KeyWrapper:
         return wrapped
 
     def get_writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
-        """Return the KEK that currently wraps data keys, and create it if necessary.
-
-        Args:
-            master_key_id: Id of the master key that wraps the KEK.
-            length: Length of the KEK in bytes.
-
-        Raises:
-            KeyRetrievalError: As `KmsClient.wrap`.
-        """
+        """Return the KEK of `length` bytes that currently wraps data keys; create it if needed."""
         place = master_key_id, length
         kek = self._writing.get(place)
         if kek is None or kek.expires <= self._clock():
@@ -250,12 +238,7 @@ class KeyWrapper:
     # --- reading ---------------------------------------------------------------------------------
 
     def unwrap(self, material: KeyMaterial) -> Key:
-        """Unwrap the data key of key material.
-
-        Raises:
-            KeyMaterialError: The data key does not unwrap.
-            KeyRetrievalError: As `KmsClient.unwrap`.
-        """
+        """Unwrap the data key of key material; raise KeyMaterialError if it does not unwrap."""
         if material.double_wrapping:
             return self.get_reading_kek(material).unwrap(material.wrapped_dek)
         return self._unwrap_key(material.wrapped_dek, material.master_key_id)

@@ -56,11 +56,7 @@ BATCH = 1000
 
 
 def check_key_id(master_key_id: str) -> None:
-    """Check that an id is valid for a master key of a keyring.
-
-    Raises:
-        ValueError: The id is not valid.
-    """
+    """Raise ValueError unless an id is valid for a master key of a keyring."""
     if not is_id(master_key_id):
         raise ValueError(f"the id of a master key must have 1 to {MAX_ID} printable characters")
 
@@ -453,9 +449,7 @@ class Keyring(UnpicklableClient):
     ) -> _State:
         """Read, change and replace the file under a lock.
 
-        Args:
-            change: Function that alters the dict of the file's master keys.
-            reseal: Function that returns the new passphrase, and the key derived from it.
+        `reseal` is the function that returns the new passphrase, with the key derived from it.
         """
         self._load_current()  # may ask for a passphrase, before others have to wait for the lock
         path = os.path.realpath(self.path)  # so that a symbolic link remains one
@@ -528,20 +522,12 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
 
 
 def passphrase_of_uri(uri: str) -> str | None:
-    """Return the reference to the passphrase in a keyring's URI; None if it names none.
-
-    Raises:
-        ValueError: The URI has another form.
-    """
+    """Return the reference to the passphrase in a keyring's URI; None if it names none."""
     return _parse_keyring_uri(uri).query.get("passphrase")
 
 
 def keyring_path(uri: str) -> str:
-    """Return the path of the file that a keyring's URI names, whether it exists or not.
-
-    Raises:
-        ValueError: The URI has another form.
-    """
+    """Return the path of the file that a keyring's URI names, whether it exists or not."""
     return _extract_path(_parse_keyring_uri(uri).location)
 
 

@@ -231,11 +231,7 @@ class Master:
 
 @hide_frames
 def decode_keys(keys: Any) -> dict[str, Master]:
-    """Parse all keys of a file.
-
-    Raises:
-        KeyMaterialError: The keys are malformed, or too many.
-    """
+    """Parse all keys of a file; raise KeyMaterialError if they are malformed or too many."""
     if not isinstance(keys, dict) or not all(map(is_id, keys)):
         raise KeyMaterialError("the keys must be an object with master key ids as names")
     masters = {name: Master.parse(name, value) for name, value in keys.items()}
@@ -285,11 +281,7 @@ class Scrypt:
 
     @hide_frames
     def cipher(self, passphrase: bytes) -> GcmCipher:
-        """Derive the key and return its cipher.
-
-        Raises:
-            KeyRetrievalError: The memory for the derivation is not available.
-        """
+        """Derive the key and return its cipher; raise KeyRetrievalError if memory is lacking."""
         n, r, p = self.n, self.r, self.p
         size = 128 * n * r
         maxmem = size + 128 * r * (p + 2) + (1 << 20)

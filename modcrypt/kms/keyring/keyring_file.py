@@ -74,11 +74,8 @@ def lock_file(path: str) -> Iterator[os.stat_result]:
 def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os.stat_result:
     """Replace a file whose lock the caller holds, and return the new file's status.
 
-    Args:
-        path: Path of the file itself, not of a symbolic link to it.
-        data: New content.
-        old: Status of the old file, whose owner and mode the new file gets.
-        private: Whether to remove all permissions of the group and others.
+    `path` must not be a symbolic link. The new file gets the owner and mode of the old one;
+    `private` removes all permissions of the group and others.
 
     Raises:
         ValueError: The content would be too long to read again.
@@ -111,12 +108,7 @@ def check_absent(path: str) -> None:
 
 @hide_frames
 def create(path: str, data: bytes) -> None:
-    """Write a new file of mode 0600.
-
-    Raises:
-        FileExistsError: The file exists.
-        OSError: The file system reports an error for `path`.
-    """
+    """Write a new file of mode 0600; raise FileExistsError if it exists."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
     with add_path_to_errors(path):

@@ -30,12 +30,7 @@ MAX_PASSPHRASE = 4096
 
 @hide_frames
 def make_asker(passphrase: Passphrase | None) -> Ask | None:
-    """Return a function that returns the passphrase; raise at once for an invalid argument.
-
-    Raises:
-        ValueError: The passphrase is empty or too long.
-        TypeError: The passphrase is neither text nor bytes.
-    """
+    """Return a function that returns the passphrase; raise at once for an invalid argument."""
     if passphrase is None or callable(passphrase):
         return passphrase
     return Secret(_encode_passphrase(passphrase))
@@ -115,11 +110,7 @@ PROMPT = "prompt"
 
 
 def check_passphrase_reference(reference: str) -> None:
-    """Check that a reference names the place of a passphrase, and is not the passphrase itself.
-
-    Raises:
-        ValueError: The reference has another form; the message does not repeat it.
-    """
+    """Raise ValueError for another form of reference; it may be a secret, so messages omit it."""
     kind, _, where = reference.partition(":")
     is_number = where.isascii() and where.isdigit()
     if reference != PROMPT and (
@@ -134,10 +125,8 @@ def check_passphrase_reference(reference: str) -> None:
 def make_reference_asker(reference: str, keyring: str | None = None) -> Ask:
     """Return a function that reads the passphrase at `env:NAME`, `file:PATH`, `fd:N` or `prompt`.
 
-    Args:
-        reference: Reference to the passphrase.
-        keyring: URI of the keyring, for a prompt; None for a reference in this URI. Messages do
-            not repeat other references, where a user may have typed the passphrase itself.
+    `keyring` is the keyring's URI, for a prompt; None for a reference in this URI. Messages do not
+    repeat other references, where a user may have typed the passphrase itself.
 
     Raises:
         ValueError: The reference has another form.
@@ -181,11 +170,7 @@ def _first_line(data: bytes) -> bytes:
 
 @hide_frames
 def ask_passphrase(keyring: str, *, twice: bool = False) -> str:
-    """Ask for the passphrase of a keyring on the terminal, without echo.
-
-    Args:
-        keyring: Name of the keyring in the prompt.
-        twice: Whether to ask a second time and compare.
+    """Ask for the passphrase of a keyring on the terminal, without echo; if `twice`, compare.
 
     Raises:
         ValueError: No terminal exists, nothing is typed, or the two answers differ.

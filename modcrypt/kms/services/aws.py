@@ -128,9 +128,7 @@ T = TypeVar("T")
 def open_aws(uri: str, *, client: Any = None) -> AwsKms:
     """Return a client of AWS KMS in one region; it sends nothing yet.
 
-    Args:
-        uri: URI as in the module's documentation.
-        client: Client of boto3 for KMS, for other credentials or another endpoint.
+    `client` is one of boto3 for KMS, for other credentials or another endpoint.
 
     Raises:
         ValueError: The URI has another form, no region is named, the region is not the client's, or
@@ -225,14 +223,10 @@ class AwsKms(UnpicklableClient):
     # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
-        """Create a master key (SYMMETRIC_DEFAULT, AES-256) and an alias for it.
-
-        Args:
-            master_key_id: Alias, as `alias/NAME` or NAME.
+        """Create a master key (SYMMETRIC_DEFAULT, AES-256) and its alias, `alias/NAME` or NAME.
 
         Raises:
             ValueError: The alias exists, or is not valid; KMS itself chooses ids and ARNs.
-            KeyRetrievalError: As `KmsClient.wrap`.
         """
         alias = _format_alias(master_key_id)
         if not _ALIAS.fullmatch(alias) or alias.startswith("alias/aws/"):
@@ -252,8 +246,7 @@ class AwsKms(UnpicklableClient):
     def list_keys(self) -> list[MasterKey]:
         """Return the customer's symmetric keys, by alias or, without an alias, by id.
 
-        Raises:
-            KeyRetrievalError: As `KmsClient.wrap`; or there are more than 1,000 keys.
+        Raise KeyRetrievalError if there are more than 1,000.
         """
         aliases: dict[str, list[str]] = {}
         for alias in self._list_all("list_aliases", "Aliases"):

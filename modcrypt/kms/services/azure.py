@@ -74,10 +74,8 @@ _EACH_CALL: dict[str, Any] = {
 def open_azure(uri: str, *, client: KeyClient | None = None) -> AzureKms:
     """Return the client of a vault of Azure Key Vault.
 
-    Args:
-        uri: URI as in the module's documentation. `algorithm` is RSA-OAEP-256, the default, or
-            A256KW.
-        client: Azure's client of the same vault; by default, one with Azure's default credentials.
+    `algorithm` in the URI is RSA-OAEP-256 (the default) or A256KW.
+    `client` is Azure's client of the same vault; by default, one with Azure's default credentials.
 
     Raises:
         ValueError: The URI names no vault of Azure, or another vault than the client's.
@@ -116,11 +114,7 @@ class AzureKms(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key under the newest version; see `KmsClient.wrap`.
-
-        Raises:
-            ValueError: The AAD is not empty; the service does not support AAD.
-        """
+        """Wrap a key under the newest version; raise ValueError for any AAD."""
         _refuse_aad(aad)
         name = _check_name(master_key_id)
         kid, wrapped = self._call(name, "", "wrapkey", key)  # no version: the newest
@@ -134,11 +128,7 @@ class AzureKms(UnpicklableClient):
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`.
-
-        Raises:
-            ValueError: The AAD is not empty; the service does not support AAD.
-        """
+        """Unwrap a key under the version that wrapped it; raise ValueError for any AAD."""
         _refuse_aad(aad)
         name = _check_name(master_key_id)
         version, encrypted = _parse_wrapped(wrapped)
@@ -206,11 +196,7 @@ def _check_name(master_key_id: str) -> str:
 
 
 def _parse_wrapped(wrapped: str) -> tuple[str, bytes]:
-    """Return version and ciphertext from the result of `wrap`.
-
-    Raises:
-        KeyMaterialError: The text has another form.
-    """
+    """Return version and ciphertext from the result of `wrap`, or raise KeyMaterialError."""
     with contextlib.suppress(KeyError, TypeError, RecursionError, ValueError):
         members = json.loads(wrapped) if len(wrapped) <= MAX_WRAPPED else {}
         version, encrypted = members["masterKeyVersion"], members["encryptedKey"]

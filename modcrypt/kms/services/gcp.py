@@ -72,9 +72,7 @@ _DENIED = (
 def open_gcp(uri: str, *, client: kms_v1.KeyManagementServiceClient | None = None) -> GcpKms:
     """Return the client of a key ring of Google Cloud KMS.
 
-    Args:
-        uri: URI as in the module's documentation.
-        client: Google's client; by default, one with Google's default credentials.
+    `client` is Google's; by default, one with Google's default credentials.
 
     Raises:
         ValueError: The URI names no key ring.
@@ -124,11 +122,7 @@ class GcpKms(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key under the primary version; see `KmsClient.wrap`.
-
-        Raises:
-            ValueError: The AAD is longer than `MAX_AAD`.
-        """
+        """Wrap a key under the primary version; raise ValueError for AAD longer than `MAX_AAD`."""
         request = kms_v1.EncryptRequest(
             name=self._format_resource(master_key_id),
             plaintext=key,
@@ -153,11 +147,7 @@ class GcpKms(UnpicklableClient):
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key; see `KmsClient.unwrap`.
-
-        Raises:
-            ValueError: The AAD is longer than `MAX_AAD`.
-        """
+        """Unwrap a key; raise ValueError for AAD longer than `MAX_AAD`."""
         ciphertext = _decode_wrapped(wrapped, master_key_id)
         request = kms_v1.DecryptRequest(
             name=self._format_resource(master_key_id),

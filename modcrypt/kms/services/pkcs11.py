@@ -96,10 +96,7 @@ _AMBIGUOUS = (token_errors.GeneralError, token_errors.FunctionFailed)
 def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs11Kms:
     """Return the client of a PKCS#11 token, logged in.
 
-    Args:
-        uri: URI as in the module's documentation.
-        pin: PIN, or a function that returns it, called at each login: now, and after the token was
-            removed.
+    `pin` may be a function, which is called at each login: now, and after the token was removed.
 
     Raises:
         ValueError: The URI is not valid, or the module or the PIN is missing.
@@ -264,8 +261,7 @@ class Pkcs11Kms(UnpicklableClient):
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create an AES key of 256 bits that never leaves the token.
 
-        Raises:
-            ValueError: A key with this label exists, or the label is empty.
+        Raise ValueError if a key with this label exists, or the label is empty.
         """
         with self._open_session(f"master key {master_key_id}", writing=True) as session:
             if not master_key_id or _list_keys(session, master_key_id):
@@ -293,11 +289,7 @@ class Pkcs11Kms(UnpicklableClient):
         return sorted(keys, key=lambda key: key.id)
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Raise an error, because keys on a token have no versions.
-
-        Raises:
-            KeyRetrievalError: Always; the message describes the alternative.
-        """
+        """Raise KeyRetrievalError, because keys on a token have no versions."""
         raise KeyRetrievalError(
             f"master key {master_key_id}: keys on a PKCS#11 token have no versions; create a key "
             "with another label, and rewrap the files under that"

@@ -117,11 +117,8 @@ def open_vault(
 ) -> VaultKms:
     """Return a client of a transit engine of Vault or OpenBao; it sends nothing yet.
 
-    Args:
-        uri: URI as in the module's documentation.
-        token: Vault's token, or a function that returns it before each request.
-        client: An `hvac.Client`, for other login methods; it then determines host, TLS, namespace
-            and token.
+    `token` may be a function, which is called before each request. `client`, an `hvac.Client` for
+    other login methods, determines host, TLS, namespace and token.
 
     Raises:
         ValueError: The URI has another form, or would send the token without TLS.
@@ -236,9 +233,7 @@ class VaultKms(UnpicklableClient):
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create a master key (aes256-gcm96), a derived one if the URI specifies it.
 
-        Raises:
-            ValueError: The key exists, or Vault does not accept its name.
-            KeyRetrievalError: As `KmsClient.wrap`.
+        Raise ValueError if the key exists, or Vault does not accept its name.
         """
         if not _NAME.fullmatch(master_key_id):
             raise ValueError(
@@ -383,13 +378,9 @@ class VaultKms(UnpicklableClient):
     ) -> dict[str, Any]:
         """Send one request, and return the answer's data.
 
-        Args:
-            method: HTTP method, or "list".
-            path: Path below the engine's mount.
-            body: JSON object to send.
-            master_key_id: Id of the master key, for messages.
-            missing_is_empty: Whether to return no data if Vault reports that nothing exists; an
-                answer of status 200 must then contain data.
+        `method` is an HTTP method or "list", `path` the path below the engine's mount. With
+        `missing_is_empty`, return no data if Vault reports that nothing exists; an answer of status
+        200 must then contain data.
 
         Raises:
             KeyRetrievalError: Vault refuses, fails or is unreachable, or the answer is not Vault's.
