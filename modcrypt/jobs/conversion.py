@@ -140,11 +140,7 @@ class Conversion:
     _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
 
     def run(self, file: File, progress: Progress | None = None) -> ConvertedFile:
-        """Convert a file; return errors as results.
-
-        Raises:
-            AbandonedError: `progress` raised it.
-        """
+        """Convert a file; return errors as results, except an AbandonedError from `progress`."""
         started = time.perf_counter()
         try:
             done = self.convert(file, progress)
@@ -168,7 +164,6 @@ class Conversion:
         Raises:
             DifferentError: The destination is encrypted in another way, and is not to be replaced.
             FileExistsError: The destination is another file, and is not to be replaced.
-            ModcryptError, ValueError, OSError: The file can't be converted.
         """
         source, target = file.place, self._target_place(file.name)
         in_place = self.destination is None
@@ -396,11 +391,7 @@ class Conversion:
             return False
 
     def find_difference(self, source: Place, target: Place) -> Difference | None:
-        """Return how an existing destination differs from the job's result; None if it does not.
-
-        Raises:
-            ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
-        """
+        """Return how an existing destination differs from the job's result; None if it does not."""
         from modcrypt.jobs.idempotence import find_difference
 
         return find_difference(

@@ -63,12 +63,9 @@ def process_files(
 ) -> list[R]:
     """Return the result of `work` for each file, in order; an exception in `progress` ends it.
 
-    Args:
-        places: Places of the files.
-        work: Function that processes one file; it returns errors of a file as results.
-        name: Name prefix of the threads.
-        threads: Number of files processed concurrently; None for `THREADS`.
-        progress: Function called in the calling thread with each result and the number of files.
+    `work` returns errors of a file as results. `threads` is the number of files processed
+    concurrently; None for `THREADS`. The calling thread calls `progress` with each result and the
+    number of files.
     """
     results: list[R] = []
     with closing(in_threads(work, places, threads or THREADS, name)) as mapped:
@@ -95,11 +92,7 @@ class Meter:
         """Event that is set to abandon the files in progress."""
 
     def progress(self, done: int) -> None:
-        """Note the number of bytes done of the current file of this thread.
-
-        Raises:
-            AbandonedError: The run ends.
-        """
+        """Note the bytes done of this thread's file; raise AbandonedError if the run ends."""
         if self.stop.is_set():
             raise AbandonedError
         self._show(done, None)

@@ -112,11 +112,7 @@ def _internal_message(error: BaseException) -> str:
 
 
 def describe_failure(error: Exception) -> tuple[str, str]:
-    """Return the error code and the message of an error that concerns one file.
-
-    Raises:
-        Exception: The error does not concern a file; it is raised again.
-    """
+    """Return error code and message of an error that concerns one file; raise others again."""
     failure = describe(error)
     if failure.word == "internal":
         raise error
@@ -150,11 +146,7 @@ def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
 
 
 def exit_code(error_codes: Iterable[str]) -> int:
-    """Return the exit code that all failed files share, else 1.
-
-    Args:
-        error_codes: Error codes of the failed files.
-    """
+    """Return the exit code that all failed files share, else 1."""
     return common_code(map(_exit_code_of, error_codes))
 
 

@@ -17,12 +17,6 @@ _ATTEMPTS = 3  # to replace key material that another process changes at the sam
 def replace_file(place: Place, source: Source, data: bytes, *, keep: int = 0) -> None:
     """Replace a file by its first `keep` bytes and `data`, unless it has changed since it was read.
 
-    Args:
-        place: Place of the file.
-        source: The opened file.
-        data: New end of the file.
-        keep: Number of bytes that stay as they are.
-
     Raises:
         OSError: The file has changed, or can't be written.
     """
@@ -38,16 +32,10 @@ def update_store(
     change: Callable[[dict[str, str]], Mapping[str, str] | None],
     check: Callable[[], object] = lambda: None,
 ) -> dict[str, str]:
-    """Replace external key material as a whole, or delete it with its last key.
+    """Replace external key material as a whole, or delete it with its last key; return the old.
 
-    Args:
-        store: Place of the key material.
-        read: Function that reads the key material; it returns None if there is none to change.
-        change: Function that returns the new key material, or None to leave the old.
-        check: Function called before the change, while other processes are kept out.
-
-    Returns:
-        The old key material; empty if there is none.
+    `read` returns None if there is none to change; `change` returns None to leave the old. `check`
+    is called before the change, while other processes are kept out.
 
     Raises:
         OSError: Another process keeps changing the key material, or it can't be written.

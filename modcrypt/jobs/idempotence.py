@@ -110,11 +110,7 @@ def _read_plain_shape(place: Place) -> Shape:
 
 
 def read_decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> Shape:
-    """Return the shape of a file after decryption, without columns that are left out.
-
-    Raises:
-        ModcryptError: As in `decrypt_parquet`, before its first page.
-    """
+    """Return the shape of a file after decryption, without columns that are left out."""
     with open_source_at(place) as source:
         file = OpenFile(source, decryption)
         plan = file.select()
@@ -161,13 +157,8 @@ def find_difference(
 ) -> Difference | None:  # fmt: skip
     """Return how an existing destination differs from a job's result; None if it does not.
 
-    Args:
-        source: Place of the source.
-        target: Place of the destination.
-        encryption: Properties of new files; None for plaintext, or with a change the file's own.
-        decryption: Properties that open the source; None for a plaintext source.
-        change: Change of columns; None for none.
-        in_place: Whether the destination is the source.
+    `encryption` is None for plaintext or, with a change, for the file's own; `decryption` is None
+    for a plaintext source.
 
     Raises:
         ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
@@ -219,8 +210,7 @@ class ExpectedMasks:
     def find_open_difference(self, file: OpenFile) -> str | None:
         """Return what is still to be masked in an open file; None if nothing is.
 
-        Raises:
-            ValueError: The change names columns that the file does not have.
+        Raise ValueError if the change names columns that the file does not have.
         """
         change, leaves = self.change, file.leaves
         remaining = [".".join(leaf) for leaf in leaves if covering_name(leaf, change.drop)]
@@ -321,14 +311,8 @@ class NewKeys:
     ) -> Difference | None:
         """Return how a file differs from the expected encryption or content; None if it does not.
 
-        Args:
-            place: Place of an existing file.
-            expected: Expected shape or masks.
-
         Raises:
             KmsUnavailableError: The key service is unavailable, so the result is unknown.
-            OSError: The file can't be read.
-            ValueError: As in `ExpectedMasks`.
         """
         try:
             return self._compare(place, expected)
@@ -426,10 +410,8 @@ class NewKeys:
     ) -> str | None:
         """Return how the wrapping of a key differs from the policy; None if it does not.
 
-        Args:
-            name: Name of the column or group; None for the footer.
-            metadata: Key metadata of the key.
-            read: Function that reads the external key material of the file.
+        `name` is that of the column or group, None for the footer. `read` reads the external key
+        material of the file.
         """
         if not isinstance(self.encryption, KeyedEncryption):
             return None

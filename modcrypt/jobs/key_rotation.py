@@ -463,11 +463,7 @@ class _Rotation:
 
 
 def _encode_and_check(material: KeyMaterial) -> str:
-    """Encode key material and check that it decodes to the same, as it replaces the old.
-
-    Raises:
-        KeyMaterialError: The encoded material does not decode to the same material.
-    """
+    """Encode key material and check that it decodes to the same, as it replaces the old."""
     text = material.encode()
     if material.others.keys() <= {WRITE}:  # the rest was checked when it was read
         return text

@@ -108,11 +108,7 @@ def scan_keys(
 def resolve_decryption(
     tools: KeyTools | None, decryption: AnyDecryption | None
 ) -> FileDecryptionProperties | None:
-    """Return the properties that decrypt footers; None without tools and properties.
-
-    Raises:
-        TypeError: An argument has a wrong type.
-    """
+    """Return the properties that decrypt footers; None without tools and properties."""
     if not isinstance(tools, KeyTools | None):
         raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is not None:

@@ -61,13 +61,7 @@ class Folder:
     def at(cls, where: Any, make: MakeFilesystem | None = None, *, absolute: bool = True) -> Folder:
         """Return the folder at a path or URL.
 
-        Args:
-            where: Path or URL.
-            make: Function that makes the filesystem.
-            absolute: Whether to make a local name absolute, so that other processes find it.
-
-        Raises:
-            TypeError: `where` is not a path or URL.
+        If `absolute`, make a local name absolute, so that other processes find it.
         """
         if not isinstance(where, str | os.PathLike):
             raise TypeError(f"name a table by path or URL, not {type(where).__name__}")
@@ -145,12 +139,9 @@ def list_tables(
 ) -> list[File]:
     """List the files of folders without hidden files, and single files.
 
-    Args:
-        folders: Folders or files.
-        as_read: Whether to skip files that readers of a folder skip, too: those of an incomplete
-            write.
-        glob: Pattern that the paths of files within their folder must match; None for all.
-        without: Local paths of files to skip, which the run itself writes to.
+    With `as_read`, skip files of an incomplete write, too, as readers of a folder do. The paths of
+    files within their folder must match `glob`, unless it is None. `without` has the local paths of
+    files to skip, which the run itself writes to.
 
     Raises:
         FormatError: A write note is damaged.

@@ -28,11 +28,7 @@ Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
 def has_unfinished_rotation(
     record: str | os.PathLike[str], what: str, new_master_keys: Mapping[str, str]
 ) -> bool:
-    """Return whether a record contains an interrupted rotation.
-
-    Raises:
-        OSError: The record can't be read.
-    """
+    """Return whether a record contains an interrupted rotation."""
     done = read_record(record, rotation_fields(what, new_master_keys))
     return any("ended" not in entry for entry in done.values())
 
@@ -124,16 +120,10 @@ class RunRecord:
     def note(
         self, name: str, stamps: Stamps | None, *, durable: bool = False, **fields: Any
     ) -> None:
-        """Write the line of a file.
+        """Write the line of a file; raise OSError if it could not be written completely.
 
-        Args:
-            name: Full name of the file.
-            stamps: Stamps of the file; None if it is not finished yet.
-            durable: Whether the line must be on disk before this method returns.
-            fields: Further fields of the line.
-
-        Raises:
-            OSError: The line could not be written completely.
+        `stamps` is None if the file is not finished yet. If `durable`, the line is on disk before
+        this method returns.
         """
         self._write({"path": name, **fields, "stamps": stamps})
         if durable and self._file is not None:
@@ -247,16 +237,9 @@ def run_recorded(
 ) -> list[F]:
     """Return the result of each file; skip files that the record lists as finished.
 
-    Args:
-        places: Places of the files.
-        work: Function that processes one file, and returns its result and the fields to record;
-            None instead of fields if the file is not finished.
-        kind: Class of the results.
-        record: Record of the run; None for no record.
-        restore: Function that returns the attributes of a finished file by its recorded fields.
-        name: Name prefix of the threads.
-        threads: Number of files processed concurrently.
-        progress: Function called with each result and the number of files.
+    `work` returns the result of a file and the fields to record, None if the file is not finished.
+    `restore` returns the attributes of a finished file by its recorded fields. `progress` is called
+    with each result and the number of files.
     """
 
     def run(place: Place) -> F:
@@ -284,9 +267,7 @@ def list_files_except(
 ) -> list[Place]:
     """Return the files of `list_files` without the record of the run.
 
-    Raises:
-        ValueError: The record is not a regular file.
-        FileNotFoundError: `where` does not exist.
+    Raise ValueError if the record is not a regular file.
     """
     from modcrypt.parquet.datasets.discovery import list_files
 

@@ -39,11 +39,7 @@ class Criteria:
         return self.everything or material.master_key_id in self.master_keys
 
     def columns_of(self, seen: KeyUses) -> list[ColumnUse]:
-        """Return the selected columns of a file.
-
-        Raises:
-            ValueError: A name is ambiguous.
-        """
+        """Return the selected columns of a file; raise ValueError if a name is ambiguous."""
         columns = seen.columns or ()
         leaves = [column.path for column in columns]
         names = set(self.columns) - set(self.absent_from(seen))
@@ -62,12 +58,7 @@ class Criteria:
 
 
 def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: bool) -> Criteria:
-    """Return the selection of a caller.
-
-    Raises:
-        ValueError: Not exactly one of the three is given, or a name is empty.
-        TypeError: An argument has a wrong type.
-    """
+    """Return the selection of a caller; raise ValueError unless it is exactly one of the three."""
     for what, names in (("columns", columns), ("master_keys", master_keys)):
         if isinstance(names, str | bytes):
             raise ValueError(f"{what} must be a list of names, not a string")
@@ -190,11 +181,7 @@ def _choose_columns(wanted: Criteria, seen: KeyUses, chosen: Chosen) -> None:
 
 
 def _check_keys_not_shared(meant: list[ColumnUse], seen: KeyUses) -> None:
-    """Check that columns can be shredded without others.
-
-    Raises:
-        KeyMaterialError: They can't; the message names them.
-    """
+    """Raise KeyMaterialError, naming the columns, if they can't be shredded without others."""
     if plain := [column.name for column in meant if "plaintext" in column.under]:
         raise KeyMaterialError(
             f"columns not encrypted, so without a key to shred: {', '.join(plain)}; mask or drop "

@@ -139,11 +139,7 @@ class Trial:
         return place.name.startswith(TEMPORARY) or any(name in place.name for name in names)
 
     def try_file(self, place: Place, source: Source) -> list[KeyProof]:
-        """Try the selected keys of a file.
-
-        Raises:
-            ModcryptError, OSError: The file can't be inspected.
-        """
+        """Try the selected keys of a file."""
         with self._lock:
             self.traces.names.add(place.name)
         if source.size == 0:
@@ -164,14 +160,7 @@ class Trial:
     def try_leftover(self, place: Place, source: Source, near: bool) -> list[KeyProof] | None:
         """Try the keys of a leftover; return None if it is neither Parquet nor key material.
 
-        Args:
-            place: Place of the file.
-            source: Contents of the file.
-            near: Whether the file only lies beside a named file; then only copies and key material
-                of the named file matter.
-
-        Raises:
-            ModcryptError, OSError: The file can't be inspected.
+        If it is only `near`, beside a named file, only copies and key material of that file matter.
         """
         if holds_encrypted_metadata(source):
             return [] if near else self._try_key_metadata(source)
@@ -459,11 +448,7 @@ class _Keys:
         return _make_result("gone", f"the key material has no key {reference.name} of this file")
 
     def try_rest(self, *, of_columns: bool = False) -> Iterator[KeyProof]:
-        """Try the other keys in the external key material: of hidden columns or other versions.
-
-        Raises:
-            KeyMaterialError: The key material is damaged.
-        """
+        """Try the other keys in the external key material: of hidden columns or other versions."""
         return self._try_unused(
             lambda name: not (of_columns and name.startswith(FOOTER_KEY)),
             lambda _, material: self._trial.covers(material),
