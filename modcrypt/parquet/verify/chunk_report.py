@@ -98,13 +98,9 @@ class ChunkReport(Report):
     def add_unopened(
         self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview
     ) -> int | None:
-        """Add a fault about a module that does not open.
+        """Add a fault about a module that does not open; `stored` is that encrypted module.
 
-        Args:
-            stored: Encrypted module as it is stored.
-
-        Returns:
-            The ordinal of the page that the module really is, if the diagnosis finds it.
+        Return the ordinal of the page that the module really is, if the diagnosis finds it.
         """
         self.add_module_region(start, end, module, "fault")
         cause = None

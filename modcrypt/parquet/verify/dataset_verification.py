@@ -445,11 +445,9 @@ class _FileSet:
 
 
 def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding]:
-    """Report files with the same AAD prefix: each should have its own.
+    """Report files with the same AAD prefix, by default as a warning: each should have its own.
 
-    Args:
-        groups: Paths of the files by their AAD prefix.
-        fault: Whether this is a fault; otherwise it is a warning.
+    `groups` has the paths of the files by their prefix.
     """
     return [
         Finding(
@@ -463,11 +461,7 @@ def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding
 
 
 def find_copies(groups: Groups) -> list[Finding]:
-    """Report files that are copies of each other.
-
-    Args:
-        groups: Paths of the files by their `aad_file_unique`.
-    """
+    """Report files that are copies of each other; `groups` has their paths by `aad_file_unique`."""
     return [
         Finding(
             word="integrity",

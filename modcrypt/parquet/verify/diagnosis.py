@@ -47,10 +47,8 @@ class Detective:
     def explain(self, chunk: ChunkCipher, module: ModuleId, stored: memoryview) -> Cause | None:
         """Return what a GCM module really is that does not open in its place; None if unknown.
 
-        Args:
-            chunk: Cipher of the chunk in which the module lies.
-            module: Address of the module's place.
-            stored: Encrypted module from its length field to the end of its tag.
+        `stored` runs from the module's length field to the end of its tag, `module` is the address
+        of its place, and `chunk` the cipher of the chunk that contains it.
         """
         for aad, key, cause in self._list_suspects(chunk, module):
             if self.budget < len(stored) + ATTEMPT:

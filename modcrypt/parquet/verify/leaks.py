@@ -95,10 +95,8 @@ def describe_leaks(
 ) -> Iterator[str]:
     """Yield sentences about what a reader without keys sees.
 
-    Args:
-        walk: Walk over the file.
-        visible: Terms for what is visible of each column, by its path.
-        keys: Keys whose key metadata is not encrypted.
+    `visible` has terms for what is visible of each column, by its path. `keys` are those whose key
+    metadata is not encrypted.
     """
     view = walk.view
     if not view.footer.encrypted:

@@ -49,13 +49,8 @@ def check_pages(
 ) -> PageFacts:  # fmt: skip
     """Check all pages of a chunk, and return the facts in their headers.
 
-    Args:
-        span: Pages of the chunk.
-        report: Report about the chunk.
-        frames: Reader of length fields, and of the file.
-        scratch: Buffer for decrypted bodies; None to check only headers.
-        starts: Positions of data pages in the offset index; empty if there is none.
-        keep_headers: Whether the facts include the headers of pages.
+    `scratch` holds decrypted bodies; None checks only headers. `starts` has the positions of data
+    pages in the offset index, empty if there is none. `keep_headers` adds the headers to the facts.
     """
     report.facts.keep_headers, bodies = keep_headers, scratch is not None
     if not report.chunk.encrypted:
@@ -142,11 +137,7 @@ class _EncryptedPages:
             self._note_levels()
 
     def _check_ctr_body(self, sealed: EncryptedPage, start: int) -> int:
-        """Check a body without a tag, and return the size of the plaintext levels before it.
-
-        Raises:
-            FormatError: The page's header lacks the levels' lengths.
-        """
+        """Check a body without a tag, and return the size of the plaintext levels before it."""
         page, _, _, body, aad, _ = sealed
         report, end, module = self._report, start + len(body), page.id()
         report.add_note("pages", None, NO_TAGS)

@@ -99,10 +99,8 @@ def describe_page_quirks(
 ) -> Iterator[str]:
     """Yield sentences about the layout of a file's pages.
 
-    Args:
-        probe: Result of probing a chunk; None if there was none to probe.
-        clear_levels: Columns with unencrypted levels.
-        algorithm: Algorithm that the footer names; None if it names none.
+    The probe is None if there was no chunk to probe, and the algorithm if the footer names none.
+    `clear_levels` are the columns with unencrypted levels.
     """
     if clear_levels:
         yield (

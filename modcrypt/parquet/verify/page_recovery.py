@@ -117,12 +117,9 @@ class ResumingWalk:
     ) -> tuple[int, Page] | None:
         """Return the place of the next page, or the chunk's end; None if unknown.
 
-        Args:
-            position: Position of a page that does not open.
-            end: End of the chunk.
-            framed: Places of the page's modules by their length fields, if plausible.
-            page: Page expected at `position`.
-            actual: Ordinal of the page that is really there, if it is another page.
+        The page at `position` does not open. `framed` has the places of its modules by their length
+        fields, if plausible. `page` is expected there; if another page really is, `actual` is its
+        ordinal.
         """
         following = _next_page(page)
         number = bisect_right(self._starts, position)

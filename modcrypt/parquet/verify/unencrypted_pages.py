@@ -43,14 +43,9 @@ def check_plaintext_pages(
     span: Span, report: ChunkReport, frames: Frames, starts: Sequence[int],
     *, bodies: bool,
 ) -> None:  # fmt: skip
-    """Check the page headers of a plaintext chunk, and the bodies that have a CRC.
+    """Check the page headers of a plaintext chunk, and with `bodies` the bodies that have a CRC.
 
-    Args:
-        span: Pages of the chunk.
-        report: Report about the chunk.
-        frames: Reader of the file.
-        starts: Positions of data pages in the offset index; empty if there is none.
-        bodies: Whether CRCs are checked.
+    `starts` has the positions of data pages in the offset index, empty if there is none.
     """
     position, end, path = span.start, span.end, report.chunk.path
     pages = walk_plaintext(frames.window, span, path, bodies=False)
