@@ -74,10 +74,9 @@ def write_frame(
 
     Small row groups are encoded together up to `encoded_together` bytes of memory; `threads`, at
     least 2, is the number of pieces of the frame that are encoded at once. `options` is the result
-    of `polars_options`; the other arguments are those of `write_table`.
+    of `polars_options`; the other arguments and errors are those of `write_table`.
 
     Raises:
-        ValueError, LimitError, KeyExhaustedError, OSError: As `write_table`.
         polars.exceptions.PolarsError: Polars cannot encode the frame.
     """
     check_threads(threads)

@@ -167,11 +167,7 @@ def plan_encryption(
     """Read and check a plaintext footer whose first row group gets the ordinal `first`.
 
     If `encryption` makes keys for the file at `place`, it makes them after the names of columns are
-    checked.
-
-    Raises:
-        ValueError, UnsupportedFormatError, FormatError, LimitError, KeyRetrievalError: As
-            `encrypt_parquet`.
+    checked. The errors are those of `encrypt_parquet`.
     """
     footer = read_plain(source)
     metadata = footer.metadata
@@ -201,8 +197,7 @@ def assign_file_keys(
 ) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
     """Return the properties of a new file, and the key of each of its leaves (None for plaintext).
 
-    Raises:
-        ValueError, LimitError, KeyRetrievalError: As `encrypt_parquet`.
+    The errors are those of `encrypt_parquet`.
     """
     leaves = leaf_paths(metadata.schema)
     properties = encryption

@@ -76,13 +76,10 @@ def walk_pages(
     window: Window, position: int, end: int, page: Page, *, uncompressed: bool,
     known_only: bool = False,
 ) -> Iterator[tuple[int, EncryptedPage]]:  # fmt: skip
-    """Yield the position of each page from one on, and the page with its opened header.
+    """Yield the position of each page from one on, and the page as `open_header` returns it.
 
     `page` is the address of the first page: only a chunk's first page can be a dictionary. The
     chunk ends at `end`. `known_only` removes fields that the IDL does not know from the headers.
-
-    Raises:
-        ModcryptError: As for `open_header`.
     """
     cipher, is_dictionary, ordinal = page
     while position < end:
@@ -234,12 +231,7 @@ def has_clear_levels(sealed: EncryptedPage) -> bool:
 
 
 def open_and_check_crc(sealed: EncryptedPage) -> memoryview:
-    """Return the decrypted body of a page with a CRC, after checking the CRC.
-
-    Raises:
-        ChecksumError: As for `check_crc`.
-        IntegrityError: As for `open_body`.
-    """
+    """Return the body of a page with a CRC, checked by `check_crc` and decrypted by `open_body`."""
     check_crc(sealed)
     cipher = sealed.page.cipher.page
     plain_size = len(sealed.body) - cipher.overhead

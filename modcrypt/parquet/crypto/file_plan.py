@@ -180,11 +180,9 @@ class OpenFile:
     # --- requirements of the caller --------------------------------------------------------------
 
     def _check_required(self) -> None:
-        """Raise if a column is not encrypted as the caller or the caller's policy requires.
+        """Raise PlaintextError if a column is not encrypted as the caller or a policy requires.
 
-        Raises:
-            PlaintextError: A column is not encrypted as required.
-            ValueError: The file does not have a required column.
+        A required column that the file does not have raises ValueError.
         """
         names = self.properties.require_encrypted
         if not isinstance(names, bool):

@@ -192,11 +192,7 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
 
 
 def split_hidden(places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
-    """Split listed files into those that readers of their folder read, and those that notes hide.
-
-    Raises:
-        FormatError: As `read_notes`.
-    """
+    """Split listed files into those that readers of their folder read and those that notes hide."""
     names: dict[str, set[str]] = {}  # by folder
     shown: list[Place] = []
     hidden: list[Place] = []

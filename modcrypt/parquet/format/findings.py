@@ -160,11 +160,7 @@ class Report:
         self._more: dict[Severity, int] = {"fault": 0, "warning": 0}
 
     def add(self, finding: Finding) -> None:
-        """Add a finding, or only count it beyond the limit.
-
-        Raises:
-            ModcryptError: The report is strict, and the finding is a fault.
-        """
+        """Add a finding, or only count it beyond the limit; a strict report raises faults."""
         if self.strict:
             raise_first([finding])
         self.faults += finding.severity == "fault"
@@ -188,11 +184,7 @@ class Report:
         self, error: ModcryptError, start: int | None = None, end: int | None = None,
         module: ModuleId | None = None, hint: str = "",
     ) -> None:  # fmt: skip
-        """Add a fault for an error that was raised.
-
-        Raises:
-            ModcryptError: The report is strict.
-        """
+        """Add a fault for an error that was raised; a strict report raises the error again."""
         if self.strict:
             raise error
         message = f"{error}. {hint}" if hint else str(error)

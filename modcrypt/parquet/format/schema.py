@@ -91,11 +91,7 @@ class Leaf(NamedTuple):
 
 
 def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
-    """Return every leaf with its levels, in column order.
-
-    Raises:
-        FormatError, LimitError: As for `leaf_paths`.
-    """
+    """Return every leaf with its levels, in column order; the errors are those of `leaf_paths`."""
     out = []
     for path, elements in _walk_leaves(schema):
         kinds = [schema[index].repetition_type for index in elements]

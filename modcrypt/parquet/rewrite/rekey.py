@@ -199,9 +199,10 @@ def rekey_in_place(
 ) -> None:
     """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
+    Further errors are those of `rekey_parquet`.
+
     Raises:
         OSError: The file system reports an error, or the file at `place` is no longer the source.
-        ModcryptError, ValueError: As `rekey_parquet`.
     """
     # Ignore a lenient on_missing_key for reading: here the loss would be permanent.
     file = OpenFile(source, replace(_require_checked_footer(decryption), on_missing_key="error"))
