@@ -73,12 +73,7 @@ class _Files(Contents):
 
     @classmethod
     def encrypted(cls, table: IcebergTable) -> _Files:
-        """Read the files of a table's current snapshot.
-
-        Raises:
-            PlaintextError: A file is in plaintext.
-            UnsupportedFormatError, ModcryptError, OSError: See `Contents.of`.
-        """
+        """Read the files of a current snapshot; raise PlaintextError for one in plaintext."""
         files = cls.of(table)
         for entry in files.live_entries:
             if entry.key_metadata is None:
@@ -121,9 +116,7 @@ class _Files(Contents):
     def report(self, table: IcebergTable, *, replaced: bool) -> TableRotation:
         """Return what is rotated, and what stays under the old keys.
 
-        Args:
-            table: The table.
-            replaced: Whether the current snapshot will be replaced, and counts as an older one.
+        If the current snapshot will be `replaced`, it counts as an older one.
         """
         data, current = sum(entry.content == DATA for entry in self.live.values()), table.snapshot()
         older = [old.id for old in table.metadata.snapshots if replaced or old is not current]

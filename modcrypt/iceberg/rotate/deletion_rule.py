@@ -89,11 +89,7 @@ class DeletionRule:
 
     @classmethod
     def of(cls, table: TableVersion, new: TableMetadata) -> DeletionRule:
-        """Make the rule: find the files that the kept snapshots need.
-
-        Args:
-            table: The current version.
-            new: Metadata of the next version, which has the kept snapshots.
+        """Make the rule: find the files that the snapshots kept in `new`, the next version, need.
 
         Raises:
             ModcryptError, OSError: The needed files cannot be determined.
@@ -114,9 +110,8 @@ class DeletionRule:
     def frees(self, location: str, *, current: bool) -> bool:
         """Return whether a data or delete file, a manifest or manifest list may be deleted.
 
-        Args:
-            location: Location in a decrypted manifest, manifest list or snapshot.
-            current: Whether the current version leads to the file, not only an older one.
+        The location must come from a decrypted manifest, manifest list or snapshot. `current` is
+        true if the current version leads to the file, not only an older one.
         """
         path = self.path(location)
         if path is None or not (current or self._is_own(path)):
@@ -166,9 +161,6 @@ class DeletionRule:
         """Return whether a folder above a file has a metadata.json in `metadata/`.
 
         The search ends at the table's own folder, which may have one, or at the mapped folder.
-
-        Raises:
-            OSError: The file system failed.
         """
         folder = replace(place, path=posixpath.dirname(place.path))
         is_above = len(folder.path) < len(place.root or "") or folder.path == place.path
@@ -225,13 +217,9 @@ def check_newest_stay(
 ) -> None:  # fmt: skip
     """Check that no snapshot is dropped that is newer than all kept ones of this table.
 
-    Args:
-        rule: The rule, which knows the table's own folder.
-        lists: Manifest lists of the snapshots to drop; each has an authenticated sequence number.
-        kept: The kept snapshots.
-        named: Ids of snapshots that the caller wants to keep. If the newest kept one is among
-            them, the caller knows that it is the newest, and the check passes.
-        where: Name of the metadata.json.
+    `lists` are the manifest lists of the snapshots to drop, each with an authenticated sequence
+    number. `named` has the ids of snapshots that the caller wants to keep: if the newest kept one
+    is among them, the caller knows that it is the newest, and the check passes.
 
     Raises:
         IntegrityError: A dropped snapshot is newer, or the newest kept one is in the folder of

@@ -95,7 +95,6 @@ def rewrite_files(
 
     Raises:
         IntegrityError: The results are not exactly one for each file.
-        ModcryptError, OSError: A file could not be rewritten.
     """
     sealed = seal_for_manifest([keys for *_, keys in files], job)
     items = [RekeyItem(*file[:3], data) for file, data in zip(files, sealed, strict=True)]
@@ -131,7 +130,7 @@ class FreshDataKeys:
         Raises:
             UnsupportedFormatError: Iceberg does not encrypt the file's format.
             TruncationError: The file has another length.
-            ModcryptError, OSError: The file is not authentic, or cannot be read or written.
+            ModcryptError: The file is not authentic.
         """
         del resolver  # the job's KEK decrypts all that is needed
         old = open_from_manifest(item.sealed, job)

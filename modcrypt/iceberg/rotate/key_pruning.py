@@ -78,11 +78,7 @@ def prune_keys(table: IcebergTable, *, dry_run: bool = False) -> Pruned:
 
 
 def used_keys(table: IcebergTable) -> list[EncryptedKey]:
-    """Return the keys of a table's metadata that its snapshots use.
-
-    Raises:
-        ModcryptError, OSError: See `sealed_manifests`.
-    """
+    """Return the keys of a table's metadata that its snapshots use."""
     keys = table.metadata.keys
     named = {snapshot.key_id for snapshot in table.metadata.snapshots}
     sealing = {entry.encrypted_by for id_, entry in keys.items() if id_ in named}
@@ -96,9 +92,6 @@ def retired_keks(table: IcebergTable) -> tuple[str, ...]:
     No snapshot needs them, and no commit after this version would encrypt keys under them. The
     metadata.json is not signed and could be an old copy; so no KEK is returned that is newer than
     all KEKs that the snapshots need.
-
-    Raises:
-        ModcryptError, OSError: See `sealed_manifests`; or the key store failed.
     """
     metadata, store = table.metadata, table.resolver.store
     held = {} if store is None else store.keys()

@@ -73,20 +73,13 @@ def reseal_manifest(
     exchange: Exchange,
     resolver: KeyResolver,
 ) -> tuple[str, StandardKeyMetadata]:
-    """Rewrite a manifest with key metadata encrypted under other keys.
+    """Rewrite a manifest with key metadata encrypted under other keys, which `resolver` unwraps.
 
-    Args:
-        locations: Mapping of locations to places.
-        location: Location of the manifest.
-        keys: Key metadata of the manifest, with its trusted length.
-        exchange: Mapping of old keys to new keys.
-        resolver: Resolver that unwraps these keys.
-
-    Returns:
-        Location and key metadata of the new manifest.
+    `keys` must have the trusted length of the manifest. Return the location and key metadata of
+    the new one.
 
     Raises:
-        ModcryptError, OSError: The manifest is not authentic, or a key is not available.
+        ModcryptError: The manifest is not authentic, or a key is not available.
     """
 
     def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

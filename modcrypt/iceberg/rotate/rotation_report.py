@@ -204,7 +204,6 @@ def target_of(table: IcebergTable, new_id: str | None) -> str:
     Raises:
         PlaintextError: The table has no master key.
         ValueError: The caller who opened the table expects other master keys.
-        ModcryptError, OSError: Without `new_id`, see `master_key_of`.
     """
     if table.metadata.master_key_id is None:
         raise PlaintextError(f"{table.metadata.name}: the table has no keys to rotate")

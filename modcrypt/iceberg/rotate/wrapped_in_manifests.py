@@ -65,12 +65,8 @@ Opened: TypeAlias = "MutableMapping[tuple[str, bytes], StandardKeyMetadata]"
 def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> SealedManifests:
     """Find the manifests of all snapshots with encrypted key metadata; unwrap no file keys.
 
-    Args:
-        table: The table.
-        opened: Known key metadata of manifest lists; new ones are added.
-
-    Raises:
-        ModcryptError, OSError: See `Walk.manifests`.
+    `opened` has known key metadata of manifest lists; new ones are added. Raise as `Walk.manifests`
+    does.
     """
     results: dict[str, SealedManifest | None] = {}
     lists, known = set[str](), {} if opened is None else opened
@@ -140,7 +136,6 @@ def check_store(table: IcebergTable) -> None:
 
     Raises:
         KeyNotFoundError: The table needs KEKs of a key store.
-        ModcryptError, OSError: See `sealed_manifests`.
     """
     metadata, resolver = table.metadata, table.resolver
     if resolver.store is not None:
@@ -160,9 +155,6 @@ def lost_keys(table: IcebergTable) -> tuple[str, ...]:
     """Return the ids of keys that snapshots need, but neither the table nor its key store has.
 
     Iceberg's Java 1.11 commits such snapshots (apache/iceberg#17989).
-
-    Raises:
-        ModcryptError, OSError: The key store failed.
     """
     keys = table.metadata.keys
     named = {old.key_id for old in table.metadata.snapshots if old.key_id is not None}
@@ -175,8 +167,7 @@ def lost_keys(table: IcebergTable) -> tuple[str, ...]:
 def sealing_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
     """Return the keys that encrypt the key metadata of files, as `sealed_by`; skip plaintext.
 
-    Raises:
-        KeyMaterialError: Encrypted key metadata names no key.
+    Raise KeyMaterialError if encrypted key metadata names no key.
     """
     keys = (sealing_key(entry.key_metadata) for entry in entries)
     return [key for key in keys if key is not None]
