@@ -171,8 +171,7 @@ class CatalogVersions:
     def default_location(self) -> str:
         """Return the folder for a new table in the catalog's warehouse.
 
-        Raises:
-            ValueError: The catalog has no warehouse; or see `first`.
+        Raise ValueError if the catalog has no warehouse, or as `first` does.
         """
         self._check_namespace()
         return str(self.catalog._resolve_table_location(None, *self._row))

@@ -180,9 +180,7 @@ def find_versions(
 ) -> tuple[Callable[[], Place], FolderVersions]:
     """Return a function that locates a metadata.json, and the versions of its table.
 
-    Args:
-        metadata_json: Path or URL of the file, or of a table's folder, as for `open_table`.
-        filesystem: File system of pyarrow or fsspec.
+    `metadata_json` is a path or URL of the file, or of a table's folder, as for `open_table`.
     """
     place = find_place(metadata_json, filesystem)
     if place.path.endswith((".json", ".json.gz")):
@@ -198,11 +196,9 @@ def reader_of(
     master_key_ids: Collection[str] | None,
     **known: Any,
 ) -> tuple[KeyResolver, Expectation]:
-    """Return a resolver of a table's keys, and what its reader expects.
+    """Return a resolver of a table's keys, and what its reader expects; see `open_table`.
 
-    Args:
-        kms, key_store, master_key_ids: See `open_table`.
-        known: Other attributes of the expectation.
+    `known` has the other attributes of the expectation.
     """
     kms = open_kms(kms) if isinstance(kms, str) else kms
     ids = _expected_master_keys(kms, master_key_ids)
@@ -251,9 +247,7 @@ def resolver_of(
 ) -> KeyResolver:
     """Return a resolver of a table's keys; for the arguments see `open_table`.
 
-    Raises:
-        ValueError: The key tools bind keys to an AAD, which Iceberg tables do not support.
-        KeyRetrievalError, ValueError: See `open_kms`.
+    Raise ValueError if the key tools bind keys to an AAD, which Iceberg tables do not support.
     """
     if not isinstance(kms, KeyTools):
         client = open_kms(kms) if isinstance(kms, str) else kms

@@ -75,9 +75,7 @@ class Contents:
     def of(cls, table: IcebergTable, *, history: bool = False) -> Self:
         """Read all manifests of a table's current snapshot, or with `history` of all snapshots.
 
-        Raises:
-            UnsupportedFormatError: A file has a format that Iceberg does not encrypt.
-            ModcryptError, OSError: See `Walk.manifests`.
+        Raise UnsupportedFormatError if Iceberg does not encrypt the format of a file.
         """
         walk, current = table.walk, table.metadata.current
         if history:

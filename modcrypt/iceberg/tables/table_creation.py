@@ -102,11 +102,9 @@ class NewPlace:
     versions: FolderVersions | CatalogVersions
 
     def check_free(self) -> None:
-        """Check that the folder has no table, and the catalog none of this name.
+        """Raise FileExistsError if the folder has a table, or the catalog one of this name.
 
-        Raises:
-            FileExistsError: Such a table exists.
-            ValueError, OSError: See `create_table`.
+        Raise ValueError as `create_table` does.
         """
         self.versions.check_free()
         if has_versions(self.folder):
@@ -129,8 +127,7 @@ class NewPlace:
     def publish(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
         """Publish the first version of the table: the last step of its creation.
 
-        Raises:
-            FileExistsError, ValueError, OSError: See `create_table`.
+        Raise FileExistsError and ValueError as `create_table` does.
         """
         make_folder(self._metadata_folder.below("v1.metadata.json"))
         place = self.versions.first(metadata, self._metadata_folder)
@@ -148,8 +145,7 @@ def new_metadata(
 ) -> TableMetadata:
     """Return the metadata of an empty table, with the members that Java writes.
 
-    Raises:
-        ValueError: The spec does not fit the schema.
+    Raise ValueError if the spec does not fit the schema.
     """
     empty = new_table_metadata(
         schema, spec, UNSORTED_SORT_ORDER, location, {**properties, "format-version": "3"}
@@ -177,8 +173,7 @@ def encryption_properties(
 ) -> dict[str, str]:
     """Return the properties of a new table: the caller's and those of its encryption.
 
-    Raises:
-        ValueError: A property or argument is invalid.
+    Raise ValueError if a property or argument is invalid.
     """
     if not master_key_id:
         raise ValueError("master_key_id is empty; pass the id of a master key")

@@ -43,9 +43,6 @@ def vouched_versions(table: TableVersion) -> Iterator[tuple[Place, TableMetadata
 
     A log contains names and times, which do not authenticate the content of these files. So files
     that only an older version names are deleted only in the table's own folder.
-
-    Raises:
-        OSError: The file system failed.
     """
     yield table.place, table.metadata
     own, there = table.place.name, set(metadata_files(table))
