@@ -158,9 +158,7 @@ class Batch:
     def encryption(self, options: dict[str, Any], new: str = "") -> Any:
         """Return the properties of the new files, or references to their keys for Spark.
 
-        Args:
-            options: Values of `encryption_options`.
-            new: Beginning of the options' parameter names.
+        `new` is the beginning of the options' parameter names.
 
         Raises:
             click.UsageError: The options contradict each other, or two files would have the same
@@ -182,8 +180,7 @@ class Batch:
     def decryption(self, options: dict[str, Any]) -> Any:
         """Return the properties that open the files, or references to their keys for Spark.
 
-        Raises:
-            click.UsageError: The options contradict each other, or columns would be lost.
+        Raise click.UsageError if the options contradict each other, or columns would be lost.
         """
         settings = decryption_settings(options)
         if self._master is not None:
@@ -200,11 +197,8 @@ class Batch:
     ) -> int:  # fmt: skip
         """Convert the file, or all files; return the exit code.
 
-        Args:
-            encryption: Result of `encryption`, if the verb needs it.
-            decryption: Result of `decryption`, if the verb needs it.
-            hash_key: Key of hashes, or the reference to it for Spark.
-            changes: Further attributes of `Change`.
+        `encryption` and `decryption` are results of the methods, if the verb needs them. `hash_key`
+        is the key of hashes, or the reference to it for Spark; `changes` are those of `Change`.
         """
         options = self._options
         from modcrypt.parquet.rewrite.changes import Change

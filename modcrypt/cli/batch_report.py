@@ -65,11 +65,7 @@ class BatchReport:
             print_line(printable(f"would {self._verb} {file.path}{where}"))
 
     def finish(self, files: int) -> int:
-        """Print the totals; return the exit code.
-
-        Args:
-            files: Number of files, with those that were not begun.
-        """
+        """Print the totals of `files`, with those not begun; return the exit code."""
         counts = self._counts
         counts["not begun"] = files - self.files
         names = (self._done, "current", "planned", "failed", "not begun")

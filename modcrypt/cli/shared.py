@@ -149,12 +149,7 @@ def threads_option(text: str) -> Callable[[F], F]:
 
 
 def make_reference(options: Mapping[str, Any], option: str) -> str | None:
-    """Return the reference that three options give; None if none of them is given.
-
-    Args:
-        options: Values of options, those of the three and others.
-        option: Common beginning of the options' names.
-    """
+    """Return the reference that three options give, whose names begin with `option`; or None."""
     start = option[2:].replace("-", "_")
     given = {kind: options[f"{start}_{kind}"] for kind in ("file", "env", "fd")}
     references = [f"{kind}:{where}" for kind, where in given.items() if where is not None]
@@ -179,12 +174,7 @@ def warn_if_shared(*references: str, kind: str = "key file") -> None:
 
 
 def read_key(reference: str | None, what: str) -> Key | None:
-    """Read the key that a reference of options names; return None without a reference.
-
-    Args:
-        reference: Result of `make_reference`.
-        what: Name of the key in messages.
-    """
+    """Read the key that a reference of options names; return None without a reference."""
     if reference is None:
         return None
     from modcrypt.kms.key_references import read_key as read  # not to be loaded for the help
@@ -218,12 +208,9 @@ def _parse_hex(digits: str) -> bytes:
 def format_table(
     titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Collection[int] = ()
 ) -> str:
-    """Return an aligned table; None becomes a dash.
+    """Return an aligned table; None becomes a dash, and cells may come from hostile files.
 
-    Args:
-        titles: Titles of the columns.
-        rows: Cells, which may come from hostile files.
-        left: Numbers of the columns aligned to the left, such as columns of text.
+    `left` numbers the columns aligned to the left, such as columns of text.
     """
     from modcrypt.cli.output.text_table import align_cells  # not to be loaded for the help
 

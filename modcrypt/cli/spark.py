@@ -49,15 +49,7 @@ Options = dict[str, Any]
 def rotate_table_on_spark(
     master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None
 ) -> TableRotation:
-    """Run `iceberg rotate dek` or `kek`.
-
-    Args:
-        master: Value of `--spark`.
-        table: Table to rotate.
-        settings: References to the key service.
-        what: `dek` or `kek`.
-        new_master_key: Value of `--new-master-key`, for `kek`.
-    """
+    """Run `iceberg rotate dek` or `kek` on the Spark at `master`; `new_master_key` is for `kek`."""
     from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
     with start_spark(master, f"iceberg rotate {what}") as spark:
@@ -88,11 +80,7 @@ def print_report(
 ) -> int:  # fmt: skip
     """Print all rows as JSON, or failures as a table; return the exit code of the failures.
 
-    Args:
-        frame: Report of a job.
-        fields: Function that returns the fields of a row for JSON.
-        as_json: Whether to print JSON.
-        result: Name of the column with the error code.
+    `fields` returns the fields of a row for JSON; the column `result` has the error code.
     """
     if as_json:
         for row in iterate_rows(frame):

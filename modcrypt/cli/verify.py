@@ -291,11 +291,9 @@ def _verification_code(
 ) -> int:
     """Return the exit code of a verification: a fault takes precedence over a missing key.
 
-    Args:
-        ok: Whether there is no fault.
-        missing: Error codes of keys that could not be retrieved.
-        unchecked: Whether files are encrypted, and nothing could be checked.
-        incomplete: Whether something that must be authenticated is not.
+    `missing` has the error codes of keys that could not be retrieved; `unchecked` means that files
+    are encrypted and nothing could be checked, `incomplete` that something that must be
+    authenticated is not.
     """
     if not ok:
         return 1
@@ -340,8 +338,7 @@ def _finding_text(finding: Finding) -> str:
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
     """Print what was not authenticated; parts open by design share a line, without reasons.
 
-    Args:
-        named_notes: Notes with the names of their files; None for a note about a set of files.
+    The name of the file is None for a note about a set of files.
     """
     from modcrypt.parquet.format.findings import fold
 

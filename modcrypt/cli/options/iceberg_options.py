@@ -117,11 +117,7 @@ listing_options = combine_options(_service_options(required=False), _where_optio
 
 
 def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
-    """Open the table that the options select.
-
-    Args:
-        where: TABLE argument of the command.
-        options: Values of `table_options`, and nothing else.
+    """Open the table that the TABLE argument and exactly the values of `table_options` select.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -167,12 +163,7 @@ class _NoService:
 
 
 def open_key_store(path: str | None, *, create: bool = False) -> KeyStore | None:
-    """Open the store of KEKs that --key-store names.
-
-    Args:
-        path: Value of the option; None for no store.
-        create: Whether to create the store if it does not exist.
-    """
+    """Open the store of KEKs that --key-store names, if any; if `create`, create a missing one."""
     if path is None:
         return None
     from modcrypt.iceberg import FileKeyStore, SqliteKeyStore
@@ -193,11 +184,8 @@ def open_catalog(
 ) -> Catalog | None:
     """Open the catalog of `catalog_options`; return None if none is given.
 
-    Args:
-        catalog: URI or name of the catalog.
-        name: Name of an SQL catalog in its database.
-        create: Whether to create the tables of an SQL catalog, and its SQLite file.
-        option: Option that gives the catalog.
+    `name` is that of an SQL catalog in its database. If `create`, create the tables of an SQL
+    catalog, and its SQLite file. `option` is the option that gives the catalog.
 
     Raises:
         click.UsageError: The URI has a password, which other users could see among the arguments,

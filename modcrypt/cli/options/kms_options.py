@@ -76,12 +76,8 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     """Return references to the key service that options name; None if they name none.
 
     Nothing is opened. A keyring's passphrase is that of the options, the URI or the environment,
-    or is asked for on the terminal, except on Spark.
-
-    Args:
-        options: Values of the command's options, of which those of `service_options` and
-            `reading_service_options`, `--root` and `--audit` count.
-        more: Further attributes of the Settings.
+    or is asked for on the terminal, except on Spark. Of the options, those of `service_options` and
+    `reading_service_options`, `--root` and `--audit` count; `more` are attributes of the Settings.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -109,11 +105,7 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
 
 
 def required_service(options: dict[str, Any]) -> Settings:
-    """Return references to the key service that options name; raise as `service_settings`.
-
-    Raises:
-        click.UsageError: They name none.
-    """
+    """Return `service_settings`, but raise click.UsageError if the options name no key service."""
     settings = service_settings(options)
     if settings is None:
         raise click.UsageError(

@@ -256,10 +256,8 @@ _OF_A_POLICY = {
 def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Settings:
     """Return references to the keys, and how to encrypt, for the values of `encryption_options`.
 
-    Args:
-        options: Values of the options, and `audit`.
-        new: Beginning of the options' parameter names, in commands that also have options for the
-            keys of existing files.
+    `options` also has `audit`. `new` is the beginning of the options' parameter names, in commands
+    that also have options for the keys of existing files.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -344,9 +342,7 @@ def _make_policy(options: dict[str, Any]) -> Policy:
 def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     """Return references for the options of keys, prefix, reading and service.
 
-    Raises:
-        click.UsageError: The options contradict each other.
-        ValueError: The policy is invalid.
+    Raise click.UsageError if the options contradict each other, ValueError for an invalid policy.
     """
     more = {
         "on_missing_key": options.get("on_missing_key", "error"),

@@ -92,12 +92,9 @@ def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
 
 
 def show(word: str, message: str, arguments: Sequence[str]) -> str:
-    """Return the message of a failure for the user of the command line.
+    """Return the library's message of a failure for the command line, which names options.
 
-    Args:
-        word: Error code of the failure.
-        message: Message of the library, with the names of its arguments.
-        arguments: Arguments of the program, which the message may repeat.
+    `word` is the error code. The message may repeat `arguments`, those of the program.
     """
     message = use_option_names(message)
     if word == "usage":

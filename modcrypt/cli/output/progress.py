@@ -45,12 +45,8 @@ def files_bar(verb: str) -> Iterator[Callable[[int], object]]:
 def batch_bar(verb: str, files: int, total: int | None) -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with the numbers of bytes and files done.
 
-    The bar appears under the conditions of `progress_bar`.
-
-    Args:
-        verb: Name of the work, such as "Encrypting".
-        files: Number of files.
-        total: Number of bytes in all files; None if it is unknown.
+    The bar appears under the conditions of `progress_bar`. `verb` is the name of the work, such as
+    "Encrypting"; `total` is the number of bytes in all files, None if it is unknown.
     """
     with _open_bar(verb, total, of_files=files) as bar:
         yield lambda done, files_done: None if bar is None else bar.update(done, None, files_done)

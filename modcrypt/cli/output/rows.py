@@ -142,11 +142,7 @@ def format_rows(
 ) -> Iterator[tuple[bytes, int]]:
     """Yield batches as `"jsonl"`, `"csv"` or `"arrow"`, piece by piece, with the rows in each.
 
-    Args:
-        form: The format.
-        schema: The schema of the batches.
-        batches: The rows.
-        safe: Whether to write text in CSV so that a spreadsheet runs none of it as a formula.
+    If `safe`, write text in CSV so that a spreadsheet runs none of it as a formula.
     """
     if form == "csv":
         return _csv_pieces(schema, batches, safe)

@@ -124,12 +124,7 @@ _REPETITIONS = {0: "required", 1: "optional", 2: "repeated"}
 
 
 def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> str:
-    """Return a Parquet schema as text, with the key of each column in a comment.
-
-    Args:
-        schema: Schema elements, checked by `leaf_elements`.
-        columns: Leaf columns of the schema.
-    """
+    """Return a schema, checked by `leaf_elements`, as text with each column's key in a comment."""
     leaves = dict(zip((leaf.element for leaf in leaf_elements(schema)), columns, strict=True))
     lines = [f"message {_element_name(schema[0])} {{"]
     left = [schema[0].num_children or 0]  # children still to come of each open group

@@ -31,16 +31,10 @@ def align_cells(
     right: Collection[int] = (),
     width: int | None = None,
 ) -> tuple[str, int]:
-    """Align cells under the titles of their columns.
+    """Align cells under the titles of their columns, all without control characters.
 
-    Args:
-        titles: Titles of the columns, without control characters.
-        rows: Cells, without control characters.
-        right: Numbers of the columns aligned to the right.
-        width: Maximal width of a line; None for no limit.
-
-    Returns:
-        The lines, and the number of columns at the end that do not fit.
+    `right` numbers the columns aligned to the right. Return lines of at most `width`, None for no
+    limit, and the number of columns at the end that do not fit.
     """
     columns = list(zip(titles, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
