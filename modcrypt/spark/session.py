@@ -21,10 +21,8 @@ _LOOPBACK = "127.0.0.1"
 def spark_session(master: str, name: str, settings: dict[str, str]) -> Iterator[SparkSession]:
     """Start Spark, or connect to a Spark Connect server, and stop the session at the end.
 
-    Args:
-        master: Master URL as for `spark-submit --master`, or `sc://HOST:PORT` of Spark Connect.
-        name: Name of the application.
-        settings: Spark configuration, used if Spark is started here.
+    `master` is as for `spark-submit --master`, or `sc://HOST:PORT` of Spark Connect. `settings` is
+    the Spark configuration, used if Spark is started here.
 
     Raises:
         ModuleNotFoundError: pyspark is not installed.

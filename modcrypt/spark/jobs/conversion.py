@@ -99,11 +99,7 @@ class TableConversion(Job):
             )
 
     def open(self, filesystem: Any) -> Conversion:
-        """Return the conversion with its keys, read in this process.
-
-        Raises:
-            KeyRetrievalError: Keys can't be retrieved in this process.
-        """
+        """Return the conversion with its keys, read in this process."""
         change = vars(self.change)
         if self.hash_key is not None:
             change = {**change, "hash_key": read_key(self.hash_key, "hash key")}
@@ -137,16 +133,8 @@ def convert_files(
 ) -> DataFrame:  # fmt: skip
     """Convert the files of a folder, after the checks that need no executor; return the report.
 
-    Args:
-        spark: Spark session.
-        source: Folder of the source files.
-        destination: Folder of the converted files; None to replace the source files.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
-        how: Further attributes of the `TableConversion`.
-
-    Raises:
-        ValueError, TypeError, KeyRetrievalError, IntegrityError, OSError: As in `encrypt_table`.
+    `destination` is None to replace the source files; `how` has further attributes of the
+    `TableConversion`. Raise as `encrypt_table`.
     """
     for name in ("decryption", "encryption"):
         if how.get(name) is not None:

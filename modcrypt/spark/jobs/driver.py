@@ -31,11 +31,7 @@ PROBED_FILES = 3
 
 
 def check_settings(settings: object) -> None:
-    """Check that keys are given by reference.
-
-    Raises:
-        TypeError: The argument is not `Settings`.
-    """
+    """Raise TypeError unless keys are given by reference, as `Settings`."""
     if not isinstance(settings, Settings):
         raise TypeError(f"keys must be given as Settings, not {type(settings).__name__}")
 
@@ -75,20 +71,9 @@ def run_job(
 ) -> DataFrame:  # fmt: skip
     """Run a job on files, after the checks that need no executor; return the report.
 
-    Args:
-        spark: Spark session.
-        kind: Class of the job.
-        where: Path or URL of a folder or file, or a list of them; one folder is the root of paths
-            in AAD prefixes.
-        settings: Settings that open the files; None without keys.
-        check: Further check of the settings and the files.
-        filesystem: Function that makes the filesystem.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
-        how: Further attributes of the job.
-
-    Raises:
-        ValueError, TypeError, KeyRetrievalError, OSError: As in `encrypt_table`.
+    `where` is the path or URL of a folder or file, or a list of them; one folder is the root of
+    paths in AAD prefixes. `check` is a further check of the settings and the files; `how` has
+    further attributes of the job. Raise as `encrypt_table`.
     """
     folders = folders_of(where, filesystem)
     files = list_tables(folders)

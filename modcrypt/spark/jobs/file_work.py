@@ -83,10 +83,7 @@ class Job(ABC):
     def make_row(self, file: File, details: Row, **values: Any) -> Row:
         """Return the row of an examined file.
 
-        Args:
-            file: The file.
-            details: What `--json` prints of the file; values of the same names are in the row.
-            values: Further values of the row.
+        `details` is what `--json` prints of the file; values of the same names are in the row.
         """
         same = {name: details[name] for name in self.schema.names if name in details}
         rows, text = details["num_rows"], json.dumps(details)

@@ -134,8 +134,7 @@ def _run_on_spark(
 ) -> list[RekeyedFile]:  # fmt: skip
     """Have Spark do the work; Spark sends the items as rows, not within a closure.
 
-    Raises:
-        ModcryptError, OSError, ValueError: The error of the first file that failed.
+    Raise the error of the first file that failed.
     """
     filesystem = options.get("filesystem")
     folders = {
@@ -247,11 +246,7 @@ _resolvers_lock = fork_safe(threading.Lock())
 
 
 def _get_resolver(settings: Settings, job: IcebergKey) -> KeyResolver:
-    """Return the key resolver of a job; a process keeps the resolver of one job only.
-
-    Raises:
-        KeyRetrievalError: The key service can't be opened.
-    """
+    """Return the key resolver of a job; a process keeps the resolver of one job only."""
     cache_key = os.getpid(), job.id
     with _resolvers_lock:
         if cache_key not in _resolvers:

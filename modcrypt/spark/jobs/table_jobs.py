@@ -360,11 +360,7 @@ def scan_keys(
 
 
 def _to_tuple(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple, which is picklable.
-
-    Raises:
-        ValueError: The names are one string, which would be a sequence of letters.
-    """
+    """Return names as a picklable tuple; raise ValueError for one string, a sequence of letters."""
     if isinstance(names, str):
         raise ValueError("columns must be a list of names, not a string")
     return tuple(names)

@@ -74,13 +74,7 @@ def run_tasks(
 ) -> DataFrame:
     """Have Spark run a function on rows of files, of which `size` is one column.
 
-    Args:
-        spark: Spark session.
-        columns: Columns of the rows.
-        run: Function that yields result rows of the batches of a task.
-        schema: Schema of the result rows.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
+    `run` yields result rows, of `schema`, for the batches of a task.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 

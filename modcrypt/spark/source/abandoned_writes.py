@@ -44,12 +44,7 @@ def describe_driver() -> str:
 def is_gone(mark: Place, folder: Place) -> bool:
     """Return whether the driver of a job is gone.
 
-    Args:
-        mark: File with the result of `describe_driver` at the start of the job.
-        folder: Folder of the job.
-
-    Raises:
-        OSError: The filesystem fails.
+    `mark` is the file with the result of `describe_driver` at the start of the job.
     """
     driver = _read_mark(mark)
     number, here = driver.get("process"), (identify_host(), _read_namespace())

@@ -65,10 +65,8 @@ _WIDER = {
 def to_common_schema(own: pa.Schema, parquet: pq.ParquetSchema | None = None) -> pa.Schema:
     """Return the Arrow schema that Spark uses for a file: all fields nullable, as in Spark.
 
-    Args:
-        own: Schema as PyArrow reads it from a file.
-        parquet: The Parquet schema of the file: INT96 is Spark's timestamp with a time zone, while
-            PyArrow reads it as a timestamp without.
+    `own` is the schema as PyArrow reads it. By the Parquet schema, INT96 is Spark's timestamp with
+    a time zone, while PyArrow reads it as a timestamp without.
 
     Raises:
         ValueError: Spark does not support a type.
@@ -177,9 +175,7 @@ _UNSUPPORTED = (
 def check_types(here: pa.Schema, there: pa.Schema) -> None:
     """Check that the type of each field of a table can represent all values of the file's field.
 
-    Args:
-        here: Schema of a file, as `to_common_schema` returns it.
-        there: Schema of the table.
+    `here` is the schema of a file, as `to_common_schema` returns it; `there` is that of the table.
 
     Raises:
         ValueError: A type does not fit; the message names the column and both types.

@@ -120,11 +120,9 @@ class WriteOptions:
 def read_options(
     options: Mapping[str, str], also: Collection[str] = ()
 ) -> tuple[Settings, ReadOptions]:
-    """Parse the options of a read.
+    """Parse the options of a read, whose names are not case-sensitive.
 
-    Args:
-        options: Options from Spark; names are not case-sensitive.
-        also: Names of further options, which the caller handles.
+    `also` names further options, which the caller handles.
 
     Raises:
         ValueError: An option is unknown, a value is invalid, or a key is given instead of a

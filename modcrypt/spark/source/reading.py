@@ -185,16 +185,13 @@ def _survey(options: ReadOptions) -> tuple[str, pa.Schema]:
 
 
 def assign_pieces(files: Iterable[TableFile], split_bytes: int) -> list[Pieces]:
-    """Divide files among tasks: split large files and group small ones.
+    """Divide files, in the order of reading, among tasks: split large files and group small ones.
 
-    Args:
-        files: Files in the order of reading.
-        split_bytes: Maximum number of bytes of a task. Tasks are smaller if there is little to
-            read, so that there are enough of them.
+    A task has at most `split_bytes`. Tasks are smaller if there is little to read, so that there
+    are enough of them.
 
     Raises:
         FormatError, LimitError: A large file is not a Parquet file.
-        OSError: The filesystem fails.
     """
     files = list(files)
     share = sum(file.size + OPENING_BYTES for file in files) // FEWEST_TASKS
@@ -239,7 +236,6 @@ def table_schema(settings: Settings, options: ReadOptions) -> StructType:
 
     Raises:
         ValueError: There are no files, a column does not exist, or Spark does not support a type.
-        ModcryptError: As in `ParquetFile`, for the footer.
     """
     path, folder_fields = _survey(options)
     names = options.columns

@@ -57,11 +57,7 @@ class _Batch:
 
 
 def check_query(query: object) -> str:
-    """Return the id of a query after a check, as it becomes part of paths.
-
-    Raises:
-        ValueError: The id is invalid.
-    """
+    """Return the id of a query, a part of paths; raise ValueError if it is invalid."""
     if not isinstance(query, str) or not _QUERY.fullmatch(query):
         raise ValueError("Spark gave no query id; use this sink only in a streaming query")
     return query
@@ -101,11 +97,7 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
 
 
 def drop_batch(base: str, query: str) -> None:
-    """Remove the files of a batch's tasks; files that were decided before are published.
-
-    Raises:
-        FormatError, LimitError, OSError: As `publish_batch`.
-    """
+    """Remove the files of a batch's tasks; files that were decided before are published."""
     table = Place(*locate(base, None))
     record = _record_place(table, query)
     if _exists(record):
@@ -137,11 +129,7 @@ def _complete(table: Place, record: Place, batch: _Batch) -> None:
 
 
 def _settle(table: Place, task: str, name: str) -> Place:
-    """Move a file's key material and then the file to the table, unless they are there already.
-
-    Raises:
-        FileNotFoundError: The file exists in neither place.
-    """
+    """Move a file's key material and then the file to the table, unless they are there already."""
     source = Place(table.filesystem, posixpath.join(table.path, task, name))
     target = Folder(table.path, table.filesystem).place(name)
     for origin, destination in ((store_of(source), store_of(target)), (source, target)):

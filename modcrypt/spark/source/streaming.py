@@ -79,9 +79,7 @@ WRITE_OPTIONS = ("checkpointLocation", "queryName")  # options of Spark, which i
 def stream_reader(options: Mapping[str, str], schema: StructType) -> FolderStream:
     """Return a stream of the new files of a folder.
 
-    Args:
-        options: Options from Spark: those of a read, `maxFilesPerTrigger`, `ignoreMissingFiles`.
-        schema: Schema of the rows.
+    The options are those of a read, `maxFilesPerTrigger` and `ignoreMissingFiles`.
 
     Raises:
         ValueError: As in `read_options`; or several paths are given.
@@ -96,10 +94,8 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> FolderStrea
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TableStream:
     """Return a writer for a stream's batches into a table.
 
-    Args:
-        options: Options from Spark: those of a write, and Spark's own.
-        schema: Schema of the rows.
-        overwrite: Whether each batch replaces the table, as in the output mode `complete`.
+    The options are those of a write, and Spark's own. With `overwrite`, each batch would replace
+    the table, as in the output mode `complete`.
 
     Raises:
         ValueError: As in `write_options` and `check_columns`; or `overwrite` is true.
@@ -165,11 +161,7 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": new, "seen": start["seen"] + "".join(map(_hash_name, new))}
 
     def partitions(self, start: Offset, end: Offset) -> list[Pieces]:
-        """Divide the files of a batch among tasks.
-
-        Raises:
-            FileNotFoundError: A file no longer exists.
-        """
+        """Divide a batch's files among tasks; raise FileNotFoundError if one no longer exists."""
         if start["seen"] == end["seen"]:
             return []
         if start["seen"] + "".join(map(_hash_name, end["files"])) != end["seen"]:

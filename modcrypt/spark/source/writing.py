@@ -142,13 +142,7 @@ def write_task(
 ) -> Written:
     """Write the rows of the current task; generates and wraps keys in this process.
 
-    Args:
-        settings: Settings of the table.
-        options: Options of the write.
-        schema: Schema of the rows.
-        batches: Rows of the task.
-        job: Name of the job.
-        is_running: Function that returns whether the job is still running; called before each file.
+    `is_running` returns whether the job is still running; it is called before each file.
 
     Raises:
         InterruptedError: The job is no longer running.
@@ -208,10 +202,7 @@ def _running_mark(base: str, job: str) -> Place:
 def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) -> list[str]:
     """Move the files of a job's tasks into the table, and return their paths in it.
 
-    Args:
-        base: Folder of the table.
-        messages: Files of each task.
-        overwrite: Whether to remove the current files of the table, after publishing.
+    With `overwrite`, remove the files that the table had, after publishing.
 
     Raises:
         OSError: A file can't be published, then none is; or an old file can't be removed, then
@@ -269,11 +260,7 @@ def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> 
 
 
 def _check_absent(targets: Sequence[Place]) -> None:
-    """Check that no target exists, as a note must only hide files of the job.
-
-    Raises:
-        FileExistsError: A target exists.
-    """
+    """Raise FileExistsError if a target exists, as a note must only hide files of the job."""
     if targets and targets[0].filesystem is not None:
         paths = [place.path for place in targets]
         infos = as_arrow(targets[0].filesystem).get_file_info(paths)
@@ -304,11 +291,7 @@ def _remove_hidden(table: Place, names: Sequence[str]) -> None:
 
 
 def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
-    """Write the note of a job or of a stream's query, which lists the files that readers skip.
-
-    Raises:
-        OSError: The filesystem fails.
-    """
+    """Write the note of a job or of a stream's query, which lists the files that readers skip."""
     note = WriteNote(tuple(hidden), identify_host(), time.time())
     place = note_place(table, job)
     for number in range(_TRIES):
@@ -354,8 +337,7 @@ def remove_job(base: str, job: str) -> None:
 def remove_abandoned(base: str) -> None:
     """Remove the leftovers of ended drivers from the folder of a table; skip errors of removal.
 
-    Raises:
-        ValueError: A note is damaged.
+    Raise ValueError if a note is damaged.
     """
     table = Place(*locate(base, None))
     for job in read_notes(table):
@@ -405,9 +387,8 @@ def _jobs_left(table: Place) -> list[str]:
 def _lock_job(table: Place, job: str) -> Iterator[bool | None]:
     """Lock the folder of a job while it is published, or while its leftovers are removed.
 
-    Yields:
-        True if this process has the lock or the folder does not exist; False if another process
-        has it. None in a store and on a filesystem without locks, where this is unknown.
+    Yield True if this process has the lock or the folder does not exist, False if another process
+    has it, None in a store and on a filesystem without locks, where this is unknown.
     """
     with contextlib.ExitStack() as stack:
         yield None if table.filesystem is not None else _try_lock(table, job, stack)
