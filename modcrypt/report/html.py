@@ -29,10 +29,6 @@ MAX_NAME = 240
 def render(template: str, **values: Any) -> str:
     """Return a complete page, of which every character can be encoded as UTF-8.
 
-    Args:
-        template: Name of the page's template.
-        values: Plain values, as the template calls them.
-
     Raises:
         ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
     """

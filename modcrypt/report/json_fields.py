@@ -11,10 +11,7 @@ from typing import Any
 def json_fields(result: Any, *properties: str, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the attributes of a dataclass as values that JSON can represent.
 
-    Args:
-        result: Instance of the dataclass.
-        *properties: Names of properties that are included, before the attributes.
-        without: Names of attributes that are left out.
+    The result begins with the named properties; attributes named in `without` are left out.
     """
     names = (*properties, *(field.name for field in fields(result)))
     return {name: _to_json(getattr(result, name)) for name in names if name not in without}
