@@ -198,7 +198,7 @@ class Batch:
         """Convert the file, or all files; return the exit code.
 
         `encryption` and `decryption` are results of the methods, if the verb needs them. `hash_key`
-        is the key of hashes, or the reference to it for Spark; `changes` are those of `Change`.
+        is the key of hashes, or the reference to it for Spark; `changes` are arguments of `Change`.
         """
         options = self._options
         from modcrypt.parquet.rewrite.changes import Change

@@ -32,10 +32,11 @@ def update_store(
     change: Callable[[dict[str, str]], Mapping[str, str] | None],
     check: Callable[[], object] = lambda: None,
 ) -> dict[str, str]:
-    """Replace external key material as a whole, or delete it with its last key; return the old.
+    """Replace external key material as a whole, or delete it with its last key.
 
-    `read` returns None if there is none to change; `change` returns None to leave the old. `check`
-    is called before the change, while other processes are kept out.
+    Return the old key material, empty if there is none. `read` returns None if there is none to
+    change; `change` returns None to leave the old. `check` is called before the change, while other
+    processes are kept out.
 
     Raises:
         OSError: Another process keeps changing the key material, or it can't be written.

@@ -237,9 +237,9 @@ def run_recorded(
 ) -> list[F]:
     """Return the result of each file; skip files that the record lists as finished.
 
-    `work` returns the result of a file and the fields to record, None if the file is not finished.
-    `restore` returns the attributes of a finished file by its recorded fields. `progress` is called
-    with each result and the number of files.
+    `work` returns the result of a file and the fields to record; None instead of fields if the file
+    is not finished. `restore` returns the attributes of a finished file by its recorded fields.
+    `progress` is called with each result and the number of files.
     """
 
     def run(place: Place) -> F:

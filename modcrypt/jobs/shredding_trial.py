@@ -448,7 +448,10 @@ class _Keys:
         return _make_result("gone", f"the key material has no key {reference.name} of this file")
 
     def try_rest(self, *, of_columns: bool = False) -> Iterator[KeyProof]:
-        """Try the other keys in the external key material: of hidden columns or other versions."""
+        """Try the other keys in the external key material: of hidden columns or other versions.
+
+        Raise KeyMaterialError if the key material is damaged.
+        """
         return self._try_unused(
             lambda name: not (of_columns and name.startswith(FOOTER_KEY)),
             lambda _, material: self._trial.covers(material),
