@@ -178,9 +178,7 @@ class WritingKeys:
 def writing_policy(metadata: TableMetadata, seen: TableMetadata) -> KeyPolicy:
     """Return the policy for the new files of a commit.
 
-    Args:
-        metadata: Version that the commit follows. Nothing signs it.
-        seen: Version that the caller has seen.
+    Nothing signs `metadata`, the version that the commit follows; the caller has seen `seen`.
 
     Raises:
         IntegrityError: The policy, or the key length, differs between the versions.
@@ -213,18 +211,13 @@ def writing_keys(
 ) -> WritingKeys:
     """Return the keys of one commit, with as few calls of the key service as it allows.
 
-    Args:
-        table: Version that the change is based on.
-        policy: Policy of the table.
-        partitions: Partition of each new data or delete file, as in the paths of the files; empty
-            for tables without partitions.
-        now_ms: Time in ms since 1970; by default the current time.
+    `partitions` has the partition of each new data or delete file, as in the paths of the files;
+    empty for tables without partitions.
 
     Raises:
         PlaintextError: The table has no master key.
         KeyRetrievalError: The key service refuses.
         ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
-        ModcryptError, OSError: The key store reports an error.
     """
     now = _now(now_ms)
     of_list = policy.list_scope(now)
@@ -308,11 +301,8 @@ def retired_kek_ids(stored: Iterable[IcebergKey], metadata: TableMetadata) -> se
 
     These are KEKs that a rotation has replaced, KEKs for which a newer one with the same scope
     exists, and KEKs for some files of one commit, because each attempt creates its own. All KEKs
-    are retired if the table's policy now keeps KEKs elsewhere.
-
-    Args:
-        stored: All KEKs of the table in the store.
-        metadata: Metadata of the version.
+    are retired if the table's policy now keeps KEKs elsewhere. `stored` must be all KEKs of the
+    table in the store.
     """
     keys, since, newest = list(stored), _keks_since(metadata), dict[str, int]()
     if keys and KeyPolicy.of(metadata).store != "key-store":
@@ -349,12 +339,7 @@ def make_keks(
     resolver: KeyResolver, metadata: TableMetadata, master_key_id: str, scopes: Sequence[str], *,
     in_store: bool, now_ms: int,
 ) -> list[OpenKey]:  # fmt: skip
-    """Create KEKs for a table; those for the key store are stored before they encrypt anything.
-
-    Raises:
-        KeyRetrievalError: The key service refuses.
-        ModcryptError, OSError: The key store reports an error.
-    """
+    """Create KEKs for a table; those for the key store are stored before they encrypt anything."""
     keks = resolver.masters.new_keks(
         master_key_id, metadata.key_length, scopes,
         table=metadata.uuid if in_store else None, now_ms=now_ms,
@@ -382,7 +367,6 @@ def master_key_of(table: KeyedTable) -> str:
     Raises:
         PlaintextError: The table is not encrypted.
         KeyMaterialError: Its KEKs are under other master keys.
-        ModcryptError, OSError: The key store reports an error.
     """
     metadata, resolver = table.metadata, table.resolver
     master = metadata.master_key_id

@@ -104,9 +104,7 @@ class KeyResolver:
     def keks(self, metadata: TableMetadata) -> dict[str, IcebergKey]:
         """Return the KEKs of a table by id: those in its metadata, then its own in the store.
 
-        Raises:
-            KeyMaterialError: A KEK of the table is malformed.
-            ModcryptError, OSError: The store reports an error.
+        Raise KeyMaterialError if one is malformed.
         """
         keks = {id_: IcebergKey.of(metadata.keys[id_]) for id_ in metadata.kek_ids()}
         stored = {id_: kek for id_, kek in self._read_store().items() if _is_of(kek, metadata)}
@@ -161,11 +159,7 @@ class KeyResolver:
     # --- opening --------------------------------------------------------------------------------
 
     def open_key(self, key: IcebergKey) -> OpenKey:
-        """Return an IEK, unwrapped; ask the key service once per hour for each IEK.
-
-        Raises:
-            KeyRetrievalError: The key service refuses.
-        """
+        """Return an IEK, unwrapped; ask the key service once per hour for each IEK."""
         cache_key = (key.id, key.wrapped)
         cached = self._find_cached(cache_key)
         if cached is not None:
@@ -216,11 +210,7 @@ class KeyResolver:
     # --- manifest lists -------------------------------------------------------------------------
 
     def open_entry(self, entry: EncryptedKey, metadata: TableMetadata) -> StandardKeyMetadata:
-        """Decrypt the key metadata of a manifest list.
-
-        Raises:
-            KeyRetrievalError: Its key is not available, or does not decrypt it.
-        """
+        """Decrypt a manifest list's key metadata; raise KeyRetrievalError if impossible."""
         if entry.is_single:
             self._check_master(entry, metadata)
             key = IcebergKey.single(entry.encrypted_by)
@@ -229,11 +219,7 @@ class KeyResolver:
         return self.open_key(key).open(entry.encrypted)
 
     def seal_entry(self, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
-        """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`.
-
-        Raises:
-            KeyRetrievalError, KeyExhaustedError: See `OpenKey.seal_many`.
-        """
+        """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`."""
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
         return EncryptedKey(new_key_id(), opened.seal(metadata), opened.key.id, properties)
 
@@ -257,9 +243,7 @@ class KeyResolver:
 def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) -> list[bytes]:
     """Encrypt the key metadata of data or delete files with an IEK, for their manifest.
 
-    Raises:
-        KeyRetrievalError, KeyExhaustedError: See `OpenKey.seal_many`.
-        ValueError: The IEK's id is longer than 65535 bytes.
+    Raise ValueError if the IEK's id is longer than 65535 bytes; otherwise as `OpenKey.seal_many`.
     """
     name = opened.key.id.encode()
     if len(name) > 0xFFFF:
@@ -274,7 +258,6 @@ def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
 
     Raises:
         KeyMaterialError: The data was encrypted with another IEK, or altered.
-        KeyRetrievalError: See `OpenKey.open`.
     """
     key_id, single, sealed = _split_sealed(data) if is_sealed_metadata(data) else ("", False, b"")
     if (key_id, single) != (opened.key.id, not opened.key.is_double):
@@ -292,10 +275,8 @@ def is_sealed_metadata(data: bytes) -> bool:
 def sealing_key(data: bytes | None) -> tuple[str, bool] | None:
     """Return the id of the IEK that encrypts key metadata, and whether it is a master key itself.
 
-    None if a file has no key metadata, or in plaintext.
-
-    Raises:
-        KeyMaterialError: The data names no key.
+    None if a file has no key metadata, or in plaintext. Raise KeyMaterialError if the data names no
+    key.
     """
     if data is None or not is_sealed_metadata(data):
         return None

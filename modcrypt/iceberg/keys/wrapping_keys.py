@@ -94,11 +94,7 @@ class IcebergKey:
 
     @classmethod
     def of(cls, entry: EncryptedKey) -> Self:
-        """Return the KEK of an entry of `encryption-keys`.
-
-        Raises:
-            KeyMaterialError: The entry is not a KEK.
-        """
+        """Return the KEK in an `encryption-keys` entry; raise KeyMaterialError if it is none."""
         return cls(entry.id, entry.encrypted_by, entry.encrypted, entry.properties)
 
     @property
@@ -146,12 +142,9 @@ class MasterKeys:
     def wrap_many(
         self, keys: Sequence[Key], master_key_id: str, kek_ids: Sequence[str | None] = ()
     ) -> list[bytes]:
-        """Wrap keys with as few calls as the key service allows.
+        """Wrap data keys or KEKs with as few calls as the key service allows.
 
-        Args:
-            keys: Data keys or KEKs.
-            master_key_id: Id of the master key that wraps them.
-            kek_ids: Ids of the KEKs, for the audit.
+        The audit records `kek_ids`, the ids of the KEKs.
 
         Raises:
             KeyRetrievalError: The key service refuses, as for `KmsClient.wrap`; or a table cannot
@@ -197,17 +190,13 @@ class MasterKeys:
         table: str | None = None,
         now_ms: int | None = None,
     ) -> list[OpenKey]:
-        """Create KEKs, wrapped by a master key.
+        """Create a KEK of `length` bytes for each scope, wrapped by a master key.
 
-        Args:
-            master_key_id: Id of the master key.
-            length: Length of each KEK in bytes.
-            scopes: Files that each KEK is for; empty for the whole table.
-            table: `table-uuid` of the table; only for KEKs that go to a key store.
-            now_ms: Creation time in ms since 1970; by default the current time.
+        A scope is the files that a KEK is for; an empty one stands for the whole table. `table` is
+        the `table-uuid`, only for KEKs that go to a key store. `now_ms`, the time of creation in ms
+        since 1970, is the current time by default.
 
         Raises:
-            KeyRetrievalError: The key service refuses, as for `wrap_many`.
             ValueError: AES has no keys of this length.
         """
         keys = [Key.generate(length) for _ in scopes]
@@ -224,11 +213,7 @@ class MasterKeys:
         return keks
 
     def open_key(self, key: IcebergKey) -> OpenKey:
-        """Unwrap a KEK; a master key itself is only used later, when it wraps or unwraps.
-
-        Raises:
-            KeyRetrievalError: The key service does not unwrap the KEK.
-        """
+        """Unwrap a KEK; a master key itself is only used later, when it wraps or unwraps."""
         if key.wrapped is None:
             return OpenKey(key, self)
         try:
@@ -267,9 +252,7 @@ class OpenKey:
     ) -> list[bytes]:
         """Encrypt the key metadata of files, each by itself.
 
-        Args:
-            metadata: Key metadata of the files.
-            in_manifest: Whether a manifest stores the result; otherwise `encryption-keys` does.
+        With `in_manifest`, a manifest stores the result; otherwise `encryption-keys` does.
 
         Raises:
             KeyRetrievalError: In single wrapping: the key service does not wrap the data keys.
@@ -315,11 +298,7 @@ class OpenKey:
 
 
 def wrapped_part(sealed: bytes) -> bytes:
-    """Return the wrapped DEK in key metadata of single wrapping.
-
-    Raises:
-        KeyMaterialError: The key metadata is truncated.
-    """
+    """Return the wrapped DEK of singly wrapped metadata; raise KeyMaterialError if truncated."""
     size = int.from_bytes(sealed[:2], "big")
     if not size or len(sealed) < 2 + size + _MIN_SEALED:
         raise KeyMaterialError("key metadata under a master key is truncated")
