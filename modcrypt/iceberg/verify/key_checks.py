@@ -193,12 +193,7 @@ class KeyChecks:
     # --- uses -----------------------------------------------------------------------------------
 
     def count_uses(self, inventory: Inventory, *, whole: bool) -> None:
-        """Count the uses of keys.
-
-        Args:
-            inventory: Files that were reached.
-            whole: Whether the inventory is complete; otherwise KEKs may have unknown uses.
-        """
+        """Count the uses of keys; if the inventory is not `whole`, KEKs may have unknown uses."""
         keys, snapshots = self.metadata.keys, self.metadata.snapshots
         named = {snapshot.key_id for snapshot in snapshots if snapshot.key_id is not None}
         self.lists = Counter(keys[id_].encrypted_by for id_ in named if id_ in keys)

@@ -55,14 +55,8 @@ def check_orphans(
 ) -> tuple[StrayFile, ...] | None:
     """Find and report orphan files and older metadata.json files in a table's folder.
 
-    Args:
-        table: The verified version.
-        inventory: All files that its snapshots reach.
-        report: Report that gets the findings.
-        jobs: Number of files read concurrently.
-
-    Returns:
-        The orphan files; None if they cannot be determined.
+    The inventory must have all files that the snapshots of `table`, the verified version, reach.
+    Return the orphan files; None if they cannot be determined.
     """
     for location in table.metadata.statistics():
         report.add_note(STATISTICS, location, "Iceberg does not encrypt statistics files")
@@ -82,11 +76,7 @@ def check_orphans(
 
 
 def _list_files(folder: Place) -> Iterator[StrayFile]:
-    """Yield all files below a folder, including hidden ones.
-
-    Raises:
-        OSError: A folder cannot be listed.
-    """
+    """Yield all files below a folder, including hidden ones; raise if a folder cannot be listed."""
     if folder.filesystem is not None:
         if hasattr(folder.filesystem, "invalidate_cache"):  # fsspec caches listings
             folder.filesystem.invalidate_cache()

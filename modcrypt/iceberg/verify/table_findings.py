@@ -142,11 +142,7 @@ class StrayFile:
 
 
 def choose_jobs(jobs: int | None) -> int:
-    """Return the number of files to read concurrently; None selects a default.
-
-    Raises:
-        ValueError: The number is below 1.
-    """
+    """Return how many files to read concurrently: `jobs`, or a default; raise below 1."""
     check_threads(jobs)
     return min(usable_cores(), MAX_JOBS) if jobs is None else jobs
 
@@ -191,12 +187,7 @@ class TableReport(Report):
         """Add an error that occurred while reading a file.
 
         A refusal of the key service is not a fault of the table: it is a warning, and the file is
-        noted as not authenticated.
-
-        Args:
-            error: The error.
-            location: Location of the file.
-            lost: Whether a key is missing that the table itself should have.
+        noted as not authenticated. It is a fault if the table itself should have the key (`lost`).
         """
         if isinstance(error, OSError):
             reason = error.strerror or type(error).__name__
