@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import (
     KeyMaterialError,
-    KeyNotFoundError,
     KeyRetrievalError,
     KmsUnavailableError,
     PlaintextError,
@@ -29,22 +28,20 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.data_key_rotation import replace_data_keys
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.run_record import RunRecord, list_files_except, rotation_fields, run_recorded
 from modcrypt.kms import client as kms
-from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, expect_also, file_event
-from modcrypt.kms.policy import Policy
+from modcrypt.kms.audit import record_key
+from modcrypt.kms.file_keys import expect_also
+from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import (
     encode_wrapped_metadata,
     holds_encrypted_metadata,
     parse_wrapped_metadata,
 )
-from modcrypt.parquet.crypto.crypto_fields import check_border
-from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import (
-    FooterKey,
-    list_footer_keys,
     list_key_metadata,
     new_tail,
 )
@@ -54,7 +51,6 @@ from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     as_decryption,
 )
-from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from modcrypt.pkmt1.external import (
     FOOTER_KEY,
     find_material,
@@ -181,7 +177,7 @@ class _Rotation:
         dry_run: bool,
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
-        self._tools, self._dry_run = tools, dry_run
+        self._tools, self._wrapper, self._dry_run = tools, tools.wrapper, dry_run
         if decryption is None:
             # mek and kek open no page, so any page algorithm is acceptable.
             decryption = tools.decryption(
@@ -235,16 +231,13 @@ class _Rotation:
             if not footer.metadata:
                 raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
             if self.what == "dek":
-                return self._replace_data_keys(place, source)
+                return self._replace_data_keys(place, source, len(keys))
             material = decode_metadata(footer.metadata)
             if isinstance(material, KeyMaterial):
                 if self._dry_run and not hidden:  # the key metadata is not encrypted
-                    materials = {
-                        key.metadata: self._load_material(place, key)
-                        for key in keys
-                        if key.metadata
-                    }
-                    return sum(map(self._would_change, materials.values()))
+                    unique = dict.fromkeys(key.metadata for key in keys if key.metadata)
+                    materials = [self._decode_internal(place, metadata) for metadata in unique]
+                    return sum(map(self._would_change, materials))
                 return self._rotate_internal(place, source, under)
         return self._rotate_external(place, material, under)
 
@@ -306,12 +299,7 @@ class _Rotation:
         rewrapped: list[tuple[str | None, KeyMaterial]] = []
 
         def change(metadata: bytes, column: str | None) -> bytes:
-            material = decode_metadata(metadata)
-            if not isinstance(material, KeyMaterial):
-                raise KeyMaterialError(
-                    f"{place.path}: key material is both in the file and in a separate store"
-                )
-            self._check_expected(material, place)
+            material = self._decode_internal(place, metadata)
             if self._dry_run:
                 changed.update({metadata} if self._would_change(material) else ())
                 return metadata
@@ -331,58 +319,23 @@ class _Rotation:
             self._record_event(place, column, material)
         return len(changed)
 
-    def _record_event(self, place: Place, column: str | None, material: KeyMaterial) -> None:
-        if self._tools.wrapper.audit is not None:
-            event = file_event("rewrap", material, place.full_name, column, "ok")
-            self._tools.wrapper.audit(event)
-
-    # --- fresh data keys -------------------------------------------------------------------------
-
-    def _replace_data_keys(self, place: Place, source: Source) -> int:
-        if self._dry_run:
-            return len(list_key_metadata(source)[0])
-        policy, prefix = self._derive_policy(place, source)
-        encryption = KeyedEncryption(self._tools, policy, prefix)
-        rekey_in_place(source, place, self._decryption, encryption)
-        return 1 + len(policy.key_of_column)
-
-    def _derive_policy(self, place: Place, source: Source) -> tuple[Policy, bytes | None]:
-        """Return the file's policy and AAD prefix, derived from its authenticated footer."""
-        # Never encrypt a forgery again: check the footer even if the caller waived that.
-        strict = replace(self._decryption, check_footer_integrity=True, require_encrypted=True)
-        file = OpenFile(source, strict)
-        opened = file.footer
-        if opened.footer_key is None:
-            raise KeyNotFoundError("no footer key is given")
-        check_border(opened.file_unique, file.properties)
-        keys = list_footer_keys(opened.metadata, opened.key_metadata)
-        materials = {key.column: self._load_material(place, key) for key in keys}
-        footer = materials.pop(None)
-        columns: dict[str, list[str]] = {}
-        for column, material in materials.items():
-            columns.setdefault(self._map_master_key(material), []).append(str(column))
-        kek = self._tools.wrapper.get_reading_kek(footer) if footer.double_wrapping else None
-        policy = Policy(
-            footer_key=self._map_master_key(footer),
-            column_keys=columns,
-            plaintext_columns=file.plaintext_columns(range(len(file.leaves))),
-            encryption_algorithm=opened.cipher.algorithm,
-            plaintext_footer=opened.plaintext_footer,
-            store_aad_prefix=opened.stored_prefix is not None,
-            double_wrapping=footer.double_wrapping,
-            internal_key_material=footer.internal,
-            data_key_length_bits=8 * len(opened.footer_key),
-            kek_length_bits=128 if kek is None else 8 * kek.length,
-        )
-        return policy, opened.aad_prefix
-
-    def _load_material(self, place: Place, key: FooterKey) -> KeyMaterial:
-        if not key.metadata:
-            raise KeyMaterialError(f"{place.path}: column {key.column} has no key metadata")
-        material = decode_metadata(key.metadata)
+    def _decode_internal(self, place: Place, metadata: bytes) -> KeyMaterial:
+        material = decode_metadata(metadata)
         if not isinstance(material, KeyMaterial):
-            material = find_material(read_store(place), material)
+            raise KeyMaterialError(
+                f"{place.path}: key material is both in the file and in a separate store"
+            )
         return self._check_expected(material, place)
+
+    def _record_event(self, place: Place, column: str | None, material: KeyMaterial) -> None:
+        record_key(self._wrapper.audit, "rewrap", material, place.full_name, column)
+
+    def _replace_data_keys(self, place: Place, source: Source, keys: int) -> int:
+        if self._dry_run:
+            return keys
+        return replace_data_keys(
+            place, source, self._tools, self._decryption, self._expected, self.new_master_keys
+        )
 
     def _check_expected(self, material: KeyMaterial, place: Place) -> KeyMaterial:
         """Return the key material if its master key is expected; no request is sent before.
@@ -412,7 +365,7 @@ class _Rotation:
     def _ask_if_newest(self, master_key_id: str, wrapped: str) -> bool | None:
         question = master_key_id, wrapped
         if question not in self._current:
-            self._current[question] = kms.is_current(self._tools.client, wrapped, master_key_id)
+            self._current[question] = kms.is_current(self._wrapper.client, wrapped, master_key_id)
         return self._current[question]
 
     def _rotate_material(self, material: KeyMaterial, under: set[tuple[str, str]]) -> KeyMaterial:
@@ -423,7 +376,7 @@ class _Rotation:
 
     def _rewrap_material(self, material: KeyMaterial) -> KeyMaterial:
         new_id = self._map_master_key(material)
-        wrapper = self._tools.wrapper
+        wrapper = self._wrapper
         if self.what == "kek" and material.double_wrapping:
             kek = wrapper.get_writing_kek(new_id, wrapper.get_reading_kek(material).length)
             return replace(
@@ -456,7 +409,7 @@ class _Rotation:
     def _request_rewrap(self, material: KeyMaterial, new_id: str) -> str:
         if self._is_current(material):
             return material.master_wrapped
-        wrapper = self._tools.wrapper
+        wrapper = self._wrapper
         if new_id == material.master_key_id:
             return wrapper.rewrap(material.master_wrapped, new_id)
         return wrapper.move(material.master_wrapped, material.master_key_id, new_id)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import (
@@ -45,8 +45,8 @@ from modcrypt.jobs.shredding_choice import (
     criteria_of,
     remove_chosen_entries,
 )
-from modcrypt.kms.audit import AuditEvent
-from modcrypt.kms.key_tools import KeyTools, file_event
+from modcrypt.kms.audit import AuditEvent, record_key
+from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
@@ -446,9 +446,7 @@ class _Shredding:
                 self._record_event(place, decode_material(text), columns)
 
     def _record_event(self, place: Place, material: KeyMaterial, columns: tuple[str, ...]) -> None:
-        if self._audit is not None:
-            event = file_event("shred", material, place.full_name, None, "ok")
-            self._audit(replace(event, columns=columns))
+        record_key(self._audit, "shred", material, place.full_name, columns)
 
 
 # --- master keys ---------------------------------------------------------------------------------

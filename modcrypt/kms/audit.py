@@ -13,13 +13,14 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.kms.private_files import check_trusted
+from modcrypt.pkmt1.material import KeyMaterial
 from modcrypt.report.json_fields import json_fields
 
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
@@ -94,6 +95,29 @@ def record_use(
                     result=result, count=count,
                 )  # fmt: skip
                 audit(event)
+
+
+def record_key(
+    audit: Audit | None, operation: Operation, material: KeyMaterial, file: str | None,
+    column: str | Iterable[str] | None = None, *, result: str = "ok", count: int = 1,
+) -> None:  # fmt: skip
+    """Record the use of one key of a file.
+
+    Args:
+        audit: Function to call; None for no audit.
+        operation, file, result, count: Values of the `AuditEvent`.
+        material: Material of the key.
+        column: Name of the column or columns that have the key; None for the footer key.
+    """
+    if audit is None:
+        return
+    columns = (column,) if isinstance(column, str) else tuple(column or ())
+    kek_id = None if material.kek_id is None else material.kek_id.hex()
+    event = AuditEvent(
+        operation=operation, by="file", master_key_id=material.master_key_id, kek_id=kek_id,
+        file=file, columns=columns, result=result, count=count,
+    )  # fmt: skip
+    audit(event)
 
 
 def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:

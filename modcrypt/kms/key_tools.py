@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Self, cast
 
-from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
+from modcrypt.errors import ModcryptError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place, Root
-from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
-from modcrypt.kms.audit import Audit, AuditEvent
+from modcrypt.kms.audit import Audit, AuditEvent, record_key
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.expected_keys import ExpectedKeys, expect_keys, id_set
 from modcrypt.kms.external_keys import ExternalKeys
+from modcrypt.kms.file_keys import FileKeyRetriever
 from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.wrapped_key_metadata import (
@@ -28,11 +28,10 @@ from modcrypt.kms.wrapped_key_metadata import (
     parse_wrapped_metadata,
     seal_key_metadata,
 )
-from modcrypt.kms.wrapping import KeyWrapper, Refusals
+from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
-from modcrypt.pkmt1.external import find_material, read_store
-from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
+from modcrypt.pkmt1.material import KeyMaterial, decode_material
 from modcrypt.tracebacks import hide_frames
 
 
@@ -193,7 +192,7 @@ class KeyTools:
             self._check_aad(policy)
             demands["algorithms"] = (policy.encryption_algorithm,)
             demands["aad_prefix"] = policy.path_prefix(root)
-        demands["key_retriever"] = _Retriever(
+        demands["key_retriever"] = FileKeyRetriever(
             self.wrapper, self.expected_keys(policy, master_key_ids)
         )
         return FileDecryptionProperties(**{**demands, **properties})
@@ -263,10 +262,7 @@ class KeyTools:
     def _record_metadata(
         self, operation: Literal["wrap", "unwrap"], sealed: bytes, file: str | None
     ) -> None:
-        if self.wrapper.audit is not None:
-            self.wrapper.audit(
-                file_event(operation, parse_wrapped_metadata(sealed), file, None, "ok")
-            )
+        record_key(self.wrapper.audit, operation, parse_wrapped_metadata(sealed), file)
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
@@ -460,124 +456,5 @@ class _File:
         for column, text in self.texts.items():
             key = self.footer_key if column is None else self.keys[column]
             count = key.invocations if operation == "seal" else 1
-            self.audit(file_event(operation, decode_material(text), file, column, result, count))
-
-
-# --- reading -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Retriever:
-    """The key retriever of `KeyTools.decryption`."""
-
-    wrapper: KeyWrapper
-    expected: ExpectedKeys
-
-    def for_file(self, source: Source, lenient: bool) -> _FileKeys:
-        place = source.place
-        name = source.name if place is None else place.full_name
-        return _FileKeys(self.wrapper, self.expected, lenient, name, place)
-
-
-def expect_also(
-    properties: FileDecryptionProperties, master_key_ids: Collection[str]
-) -> tuple[FileDecryptionProperties, ExpectedKeys | None]:
-    """Return properties that accept further master keys, and the keys that they expect.
-
-    Properties other than those of `KeyTools.decryption` expect nothing and stay unchanged.
-    """
-    retriever = properties.key_retriever
-    if not isinstance(retriever, _Retriever):
-        return properties, None
-    expected = retriever.expected.also(master_key_ids)
-    return replace(properties, key_retriever=replace(retriever, expected=expected)), expected
-
-
-@dataclass
-class _FileKeys:
-    """The keys of one file during the read."""
-
-    wrapper: KeyWrapper
-    expected: ExpectedKeys
-    lenient: bool
-    name: str
-    place: Place | None
-    store: dict[str, str] | None = None  # external key material, read once
-    refusals: Refusals = field(default_factory=Refusals)
-    footer_key: Key | None = None
-
-    def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
-        self.expected.check_kind(leaf, kind)
-
-    def declares_plaintext(self, leaf: tuple[str, ...]) -> bool:
-        return self.expected.declares_plaintext(leaf)
-
-    def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
-        try:
-            key = self._unwrap_key(self._material(key_metadata), column)
-            self._check_apart(key, column)
-            return key
-        except ModcryptError as error:
-            refused = isinstance(error, KeyAccessDeniedError | KeyNotFoundError)
-            if refused and self.lenient and column is not None:
-                return None
-            what = "footer key" if column is None else f"column {column}"
-            error.args = (f"{what}: {error}", *error.args[1:])
-            if isinstance(error, KeyNotFoundError):
-                error.column = column
-            raise
-
-    def _unwrap_key(self, material: KeyMaterial, column: str | None) -> Key:
-        try:
-            self.expected.check(material, column, self.name)
-            with self.refusals.count_refusals(material.master_key_id):
-                key = self.wrapper.unwrap(material)
-        except ModcryptError as error:
-            self._record(material, column, error.word)
-            raise
-        self._record(material, column, "ok")
-        return key
-
-    def _check_apart(self, key: Key, column: str | None) -> None:
-        """Raise if a column's own key is the footer key, whose holders could forge the column."""
-        if column is None:
-            self.footer_key = key
-        elif key == self.footer_key and self.expected.has_own_key(column):
-            raise KeyMaterialError(
-                "the column's key is the footer key, but the policy requires a key of its own"
-            )
-
-    def _material(self, key_metadata: bytes) -> KeyMaterial:
-        if key_metadata == SHREDDED:
-            raise KeyNotFoundError("the file was shredded: its wrapped key was removed")
-        material = decode_metadata(key_metadata)
-        if isinstance(material, KeyMaterial):
-            return material
-        if self.store is None:
-            if self.place is None:
-                raise KeyMaterialError(
-                    "the key material is stored beside the file: pass its path or URL"
-                )
-            self.store = read_store(self.place)
-        return find_material(self.store, material)
-
-    def _record(self, material: KeyMaterial, column: str | None, result: str) -> None:
-        if self.wrapper.audit is not None:
-            self.wrapper.audit(file_event("unwrap", material, self.name, column, result))
-
-
-def file_event(
-    operation: Literal["wrap", "unwrap", "rewrap", "seal", "shred"], material: KeyMaterial,
-    file: str | None, column: str | None, result: str, count: int = 1,
-) -> AuditEvent:  # fmt: skip
-    """Return the audit event for the use of one key of a file."""
-    return AuditEvent(
-        operation=operation,
-        by="file",
-        master_key_id=material.master_key_id,
-        kek_id=None if material.kek_id is None else material.kek_id.hex(),
-        file=file,
-        columns=() if column is None else (column,),
-        result=result,
-        count=count,
-    )
+            material = decode_material(text)
+            record_key(self.audit, operation, material, file, column, result=result, count=count)

@@ -1,0 +1,99 @@
+"""Rotation of data keys: encrypt a file again with fresh data keys under the same master keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source
+from modcrypt.kms.expected_keys import ExpectedKeys
+from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
+from modcrypt.kms.policy import Policy
+from modcrypt.parquet.crypto.crypto_fields import check_border
+from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.rewrite.rekey import rekey_in_place
+from modcrypt.pkmt1.external import find_material, read_store
+from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+
+
+def replace_data_keys(
+    place: Place,
+    source: Source,
+    tools: KeyTools,
+    decryption: FileDecryptionProperties,
+    expected: ExpectedKeys,
+    new_master_keys: Mapping[str, str],
+) -> int:
+    """Encrypt a file in place with fresh data keys; return their number.
+
+    Args:
+        place: Place of the file.
+        source: The opened file.
+        tools: Key tools that unwrap the old keys and wrap the new.
+        decryption: Properties that decrypt the file.
+        expected: Master keys that may protect the file.
+        new_master_keys: Mapping of master key ids to the ids that replace them.
+
+    Raises:
+        ModcryptError, OSError: The file can't be decrypted or written; it was left as it was.
+    """
+    # Never encrypt a forgery again: check the footer even if the caller waived that.
+    strict = replace(decryption, check_footer_integrity=True, require_encrypted=True)
+    file = OpenFile(source, strict)
+    if file.footer.footer_key is None:
+        raise KeyNotFoundError("no footer key is given")
+    check_border(file.footer.file_unique, file.properties)
+    materials = {
+        key.column: _load_material(place, key, expected)
+        for key in list_footer_keys(file.footer.metadata, file.footer.key_metadata)
+    }
+    footer = materials[None]
+    kek = tools.wrapper.get_reading_kek(footer) if footer.double_wrapping else None
+    policy = _derive_policy(file, materials, new_master_keys, None if kek is None else kek.length)
+    encryption = KeyedEncryption(tools, policy, file.footer.aad_prefix)
+    rekey_in_place(source, place, decryption, encryption)
+    return 1 + len(policy.key_of_column)
+
+
+def _load_material(place: Place, key: FooterKey, expected: ExpectedKeys) -> KeyMaterial:
+    """Return the material of a key; raise if its master key is not expected."""
+    if not key.metadata:
+        raise KeyMaterialError(f"{place.path}: column {key.column} has no key metadata")
+    material = decode_metadata(key.metadata)
+    if not isinstance(material, KeyMaterial):
+        material = find_material(read_store(place), material)
+    expected.check_any(material, place.path)
+    return material
+
+
+def _derive_policy(
+    file: OpenFile, materials: Mapping[str | None, KeyMaterial], new_master_keys: Mapping[str, str],
+    kek_length: int | None,
+) -> Policy:  # fmt: skip
+    """Return a policy by which the file is encrypted as it is, from its authenticated footer."""
+    opened, footer = file.footer, materials[None]
+    assert opened.footer_key is not None
+    masters = {
+        column: new_master_keys.get(material.master_key_id, material.master_key_id)
+        for column, material in materials.items()
+    }
+    columns: dict[str, list[str]] = {}
+    for column, master in masters.items():
+        if column is not None:
+            columns.setdefault(master, []).append(column)
+    return Policy(
+        footer_key=masters[None],
+        column_keys=columns,
+        plaintext_columns=file.plaintext_columns(range(len(file.leaves))),
+        encryption_algorithm=opened.cipher.algorithm,
+        plaintext_footer=opened.plaintext_footer,
+        store_aad_prefix=opened.stored_prefix is not None,
+        double_wrapping=footer.double_wrapping,
+        internal_key_material=footer.internal,
+        data_key_length_bits=8 * len(opened.footer_key),
+        kek_length_bits=128 if kek_length is None else 8 * kek_length,
+    )
