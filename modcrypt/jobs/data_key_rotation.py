@@ -9,8 +9,10 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.kms.expected_keys import ExpectedKeys
-from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
+from modcrypt.kms.file_keys import FileKeyRetriever
+from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys
@@ -23,7 +25,7 @@ from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
 def replace_data_keys(
     place: Place,
     source: Source,
-    tools: KeyTools,
+    wrapper: KeyWrapper,
     decryption: FileDecryptionProperties,
     expected: ExpectedKeys,
     new_master_keys: Mapping[str, str],
@@ -33,7 +35,7 @@ def replace_data_keys(
     Args:
         place: Place of the file.
         source: The opened file.
-        tools: Key tools that unwrap the old keys and wrap the new.
+        wrapper: Wrapper that unwraps the old keys and wraps the new.
         decryption: Properties that decrypt the file.
         expected: Master keys that may protect the file.
         new_master_keys: Mapping of master key ids to the ids that replace them.
@@ -52,9 +54,10 @@ def replace_data_keys(
         for key in list_footer_keys(file.footer.metadata, file.footer.key_metadata)
     }
     footer = materials[None]
-    kek = tools.wrapper.get_reading_kek(footer) if footer.double_wrapping else None
+    kek = wrapper.get_reading_kek(footer) if footer.double_wrapping else None
     policy = _derive_policy(file, materials, new_master_keys, None if kek is None else kek.length)
-    encryption = KeyedEncryption(tools, policy, file.footer.aad_prefix)
+    retriever = FileKeyRetriever(wrapper, expected)
+    encryption = KeyedEncryption(retriever, policy, file.footer.aad_prefix)
     rekey_in_place(source, place, decryption, encryption)
     return 1 + len(policy.key_of_column)
 

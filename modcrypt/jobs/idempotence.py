@@ -24,7 +24,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.kms.key_tools import KeyedEncryption
+from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
@@ -348,7 +348,7 @@ class NewKeys:
             "aad_prefix": self._resolve_prefix(place),
         }
         if isinstance(self.encryption, KeyedEncryption):
-            return self.encryption.tools.decryption(self.encryption.policy, **strict)
+            return FileDecryptionProperties(key_retriever=self.encryption.retriever, **strict)
         wanted = self._wanted
         return FileDecryptionProperties(
             footer_key=wanted.footer_key, column_keys=wanted.column_keys, **strict

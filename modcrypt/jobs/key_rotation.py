@@ -177,7 +177,7 @@ class _Rotation:
         dry_run: bool,
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
-        self._tools, self._wrapper, self._dry_run = tools, tools.wrapper, dry_run
+        self._wrapper, self._dry_run = tools.wrapper, dry_run
         if decryption is None:
             # mek and kek open no page, so any page algorithm is acceptable.
             decryption = tools.decryption(
@@ -334,7 +334,7 @@ class _Rotation:
         if self._dry_run:
             return keys
         return replace_data_keys(
-            place, source, self._tools, self._decryption, self._expected, self.new_master_keys
+            place, source, self._wrapper, self._decryption, self._expected, self.new_master_keys
         )
 
     def _check_expected(self, material: KeyMaterial, place: Place) -> KeyMaterial:

@@ -22,7 +22,6 @@ import pytest
 import modcrypt as mc
 from modcrypt import KeyMaterialError, KeyTools, PlaintextError, Policy
 from modcrypt.io.sources import open_source
-from modcrypt.kms.key_tools import KeyedEncryption
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.wrapped_key_metadata import encode_wrapped_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
@@ -77,7 +76,7 @@ def with_keys(path: Path, policy: Policy, **changes: Any) -> Path:
         policy: Whose AAD prefix and footer mode the file has.
         changes: Arguments of `FileEncryptionProperties`.
     """
-    made = KeyedEncryption(KeyTools(service()), policy).for_check()
+    made = KeyTools(service()).encryption(policy).for_check()
     properties = replace(made, aad_prefix=policy.prefix_of(path.name), **changes)
     mc.write_table(FORGED, path, properties)
     return path

@@ -733,7 +733,7 @@ def test_nothing_shows_a_key(tmp_path: Path) -> None:
     with mc.ParquetFile(tmp_path / "a", decryption) as file:
         file.read()
         shown = repr([tools, tools.wrapper, how, properties, decryption, file, vars(tools)])
-        shown += repr([how.tools, decryption.key_retriever, vars(properties)])
+        shown += repr([how.retriever, decryption.key_retriever, vars(properties)])
     keys = {properties.footer_key, *properties.column_keys.values()}
     assert len(keys) == 4
     for key in kms.learned | set(MASTERS.values()):

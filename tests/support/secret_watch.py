@@ -41,7 +41,7 @@ import click.testing
 import pytest
 
 import modcrypt
-from modcrypt.kms.key_tools import KeyedEncryption
+from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.services.environment import EnvironmentKms
 from modcrypt.kms.wrapping import Kek, KeyWrapper
 from modcrypt.parquet.crypto.ciphers import ColumnKey, FileCipher

@@ -1,0 +1,212 @@
+"""Encryption of files by a policy: fresh data keys for each, which a key service wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from modcrypt.errors import ModcryptError
+from modcrypt.fork_safety import cached_property
+from modcrypt.io.places import Place
+from modcrypt.keys import Key
+from modcrypt.kms.audit import Audit, AuditEvent, record_key
+from modcrypt.kms.external_keys import ExternalKeys
+from modcrypt.kms.file_keys import FileKeyRetriever
+from modcrypt.kms.policy import Policy
+from modcrypt.parquet.crypto.path_prefix import PathPrefix
+from modcrypt.parquet.crypto.properties import FileEncryptionProperties
+from modcrypt.pkmt1.material import KeyMaterial, decode_material
+
+
+@dataclass(frozen=True)
+class KeyedEncryption:
+    """The encryption of each file by a policy, with fresh data keys; see `KeyTools.encryption`.
+
+    Attributes:
+        retriever: Retriever of the keys, to read the files again; its wrapper wraps them.
+        policy: Policy with master keys and columns.
+        aad_prefix: AAD prefix of the files, or its template.
+    """
+
+    retriever: FileKeyRetriever
+    policy: Policy
+    aad_prefix: bytes | PathPrefix | None = None
+
+    @cached_property
+    def column_keys(self) -> Mapping[str, str]:
+        """Map of column or group to the id of its master key."""
+        return self.policy.key_of_column
+
+    @property
+    def plaintext_columns(self) -> Sequence[str]:
+        """Names of the columns to leave unencrypted."""
+        return self.policy.plaintext_columns
+
+    def for_check(self) -> FileEncryptionProperties:
+        """Return properties with temporary keys, in order to check names and options."""
+        keys = {name: Key.generate() for name in self.column_keys}
+        prefix = self.aad_prefix
+        if isinstance(prefix, PathPrefix):
+            prefix = prefix("name")
+        return self._make_properties(prefix, Key.generate(), keys)
+
+    def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
+        """Create and wrap the keys of one file.
+
+        Args:
+            place: Place of the file; None for a file object.
+            overwrite: Whether an existing file may be replaced.
+
+        Raises:
+            ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
+                object has none.
+            FileExistsError: The file exists.
+            KeyRetrievalError: The key service refuses to wrap a key.
+        """
+        internal = self.policy.internal_key_material
+        if place is None and not internal:
+            raise ValueError("external key material is stored beside the file: pass a path or URL")
+        prefix = self.prefix_at(place)
+        if place is not None and not overwrite:
+            place.check_absent()
+        external = None if internal else ExternalKeys(cast(Place, place))
+        length = self.policy.data_key_length_bits // 8
+        footer_key = Key.generate(length)
+        keys = {name: Key.generate(length) for name in self.column_keys}
+        texts = self._wrap_keys(footer_key, keys, place)
+        if external is None:
+            metadata = {name: text.encode() for name, text in texts.items()}
+        else:
+            metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
+        beside = nullcontext if external is None else external.keep_beside
+        footer_metadata = metadata.pop(None)
+        file = _File(self.retriever.wrapper.audit, place, texts, footer_key, keys, beside)
+        return self._make_properties(
+            prefix,
+            footer_key,
+            keys,
+            companion=file.companion,
+            footer_key_metadata=footer_metadata,
+            column_key_metadata=cast("dict[str, bytes]", metadata),  # without the footer's None
+        )
+
+    @cached_property
+    def _groups(self) -> dict[str, list[str | None]]:
+        """Map of master key id to its columns, with None for the footer."""
+        groups: dict[str, list[str | None]] = {self.policy.footer_key: [None]}
+        for name, master in self.column_keys.items():
+            groups.setdefault(master, []).append(name)
+        return groups
+
+    def _wrap_keys(
+        self, footer_key: Key, keys: Mapping[str, Key], place: Place | None
+    ) -> dict[str | None, str]:
+        """Return the material of all keys of a file; keys of one master key go in one call."""
+        texts: dict[str | None, str] = {}
+        for master, names in self._groups.items():
+            deks = [footer_key if name is None else keys[name] for name in names]
+            try:
+                wrapped = self._wrap_keys_under(master, names, deks)
+            except ModcryptError as error:
+                self._record_failure(master, names, place, error.word)
+                raise
+            texts.update(zip(names, wrapped, strict=True))
+        return texts
+
+    def _wrap_keys_under(self, master: str, names: list[str | None], deks: list[Key]) -> list[str]:
+        internal, wrapper = self.policy.internal_key_material, self.retriever.wrapper
+        if self.policy.double_wrapping:
+            kek = wrapper.get_writing_kek(master, self.policy.kek_length_bits // 8)
+            return [
+                kek.wrap_to_json(dek, is_footer_key=name is None, internal=internal)
+                for name, dek in zip(names, deks, strict=True)
+            ]
+        return [
+            KeyMaterial(
+                is_footer_key=name is None,
+                master_key_id=master,
+                wrapped_dek=wrapped,
+                internal=internal,
+            ).encode()
+            for name, wrapped in zip(names, wrapper.wrap(deks, master), strict=True)
+        ]
+
+    def _record_failure(
+        self, master: str, names: list[str | None], place: Place | None, result: str
+    ) -> None:
+        audit = self.retriever.wrapper.audit
+        if audit is not None:
+            audit(
+                AuditEvent(
+                    operation="wrap",
+                    by="file",
+                    master_key_id=master,
+                    file=None if place is None else place.full_name,
+                    columns=tuple(name for name in names if name is not None),
+                    result=result,
+                    count=len(names),
+                )
+            )
+
+    def prefix_at(self, place: Place | None) -> bytes | None:
+        """Return the AAD prefix of a file; raise as `PathPrefix.of`."""
+        prefix = self.aad_prefix
+        return prefix.of(place) if isinstance(prefix, PathPrefix) else prefix
+
+    def _make_properties(
+        self, prefix: bytes | None, footer_key: Key, keys: Mapping[str, Key], **more: Any
+    ) -> FileEncryptionProperties:
+        policy = self.policy
+        return FileEncryptionProperties(
+            footer_key=footer_key,
+            column_keys=keys,
+            plaintext_columns=policy.plaintext_columns,
+            aad_prefix=prefix,
+            store_aad_prefix=policy.store_aad_prefix,
+            plaintext_footer=policy.plaintext_footer,
+            encryption_algorithm=policy.encryption_algorithm,
+            data_page_v2_levels=cast(Any, policy.data_page_v2_levels),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The keys of one file during the write: their stored material and their audit events."""
+
+    audit: Audit | None
+    place: Place | None
+    texts: Mapping[str | None, str] = field(repr=False)  # key material, under None the footer's
+    footer_key: Key
+    keys: Mapping[str, Key]
+    beside: Callable[[], AbstractContextManager[None]]
+
+    @contextmanager
+    def companion(self) -> Iterator[Callable[[], object]]:
+        self._record("wrap", "ok")
+        recorded = False
+
+        def record_seal() -> None:
+            nonlocal recorded
+            recorded = True
+            self._record("seal", "ok")
+
+        try:
+            with self.beside():
+                yield record_seal
+        except BaseException:
+            if not recorded:
+                self._record("seal", "error")  # keys were used even if the file was not completed
+            raise
+
+    def _record(self, operation: Literal["wrap", "seal"], result: str) -> None:
+        if self.audit is None:
+            return
+        file = None if self.place is None else self.place.full_name
+        for column, text in self.texts.items():
+            key = self.footer_key if column is None else self.keys[column]
+            count = key.invocations if operation == "seal" else 1
+            material = decode_material(text)
+            record_key(self.audit, operation, material, file, column, result=result, count=count)
