@@ -16,6 +16,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -1120,3 +1121,21 @@ def test_what_encryption_takes_from_a_damaged_footer_decryption_returns(
         decrypt_bytes(sealed, reader)
         accepted += 1
     assert accepted > 20
+
+
+def test_what_encryption_takes_from_damaged_levels_decryption_returns() -> None:
+    """Levels in plaintext are checked against the page header, on encryption as on decryption."""
+    writer = FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels="plaintext")
+    reader = FileDecryptionProperties(footer_key=FOOTER_KEY)
+    plain = plain_file(pa.table({"a": [[1, 2], [], None]}), data_page_version="2.0")
+    end, refused = len(plain) - 8 - int.from_bytes(plain[-8:-4], "little"), 0
+    for at, mask in product(range(4, end), (0x0F, 0xF0)):
+        damaged = bytearray(plain)
+        damaged[at] ^= mask
+        try:
+            sealed = encrypt_bytes(bytes(damaged), writer)
+        except ModcryptError as error:
+            refused += "readers would refuse" in str(error)
+            continue
+        decrypt_bytes(sealed, reader)
+    assert refused > 2

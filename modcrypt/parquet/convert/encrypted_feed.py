@@ -105,7 +105,7 @@ class EncryptedFeed(PlainFeed):
             _open_pages(self.window, span, old, out, move, md, known_only=rules.known_only)
         else:
             pages = self._decrypt_pages(span, old, md, rules)
-            seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
+            seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
 
     def walks(self, span: Span) -> bool:
         """Return whether the pages of a chunk will be read through the window."""

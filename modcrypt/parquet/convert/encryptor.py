@@ -51,6 +51,7 @@ from modcrypt.parquet.format.idl import (
     known_bytes,
     without_unknown,
 )
+from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import (
     STRUCTS,
     Part,
@@ -238,7 +239,7 @@ class PlainFeed:
                 known_only=rules.known_only, uncompressed=rules.uncompressed,
                 overhead=cipher.page.overhead,
             )  # fmt: skip
-            seal_pages(pages, cipher, out, move, levels_plain=rules.levels_plain)
+            seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
             if rules.names_dictionary not in (None, move.has_dictionary):
                 move.encoding_stats = count_encodings(self.window, span)
         elif rules.known_only:
@@ -388,6 +389,8 @@ class Addition:
         self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
+        levels = file.levels_plain
+        self._leaves_with_levels = leaf_elements(plan.metadata.schema) if levels else None
         self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks visited so far
         self.moves = Relocation()
         self.held: list[tuple[Span, bytes]] = []
@@ -429,9 +432,10 @@ class Addition:
         chunk = self.plan.metadata.row_groups[span.row_group].columns[span.column]
         move = ChunkMove(span.start, self.out.position)
         move.keep_pages = chunk.offset_index_offset is not None
+        leaves = self._leaves_with_levels
         rules = PageRules(
             uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
-            levels_plain=self.file.levels_plain,
+            plain_levels=Levels.of(leaves[span.column], chunk.meta_data) if leaves else None,
             known_only=self._drops_unknown_fields(cipher),
             names_dictionary=names_dictionary(chunk.meta_data),
         )

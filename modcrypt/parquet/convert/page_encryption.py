@@ -12,6 +12,7 @@ from modcrypt.io.buffers import Output
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.plaintext_pages import PlainPage
 from modcrypt.parquet.crypto.relocation import ChunkMove
+from modcrypt.parquet.format.levels import Levels, find_contradiction
 from modcrypt.parquet.format.modules import unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
@@ -27,26 +28,26 @@ class PageRules(NamedTuple):
 
     Attributes:
         uncompressed: Whether pages are uncompressed.
-        levels_plain: Whether the levels of data pages V2 stay in plaintext.
+        plain_levels: Facts about the levels, if those of data pages V2 stay in plaintext.
         known_only: Whether fields that the IDL does not know are removed from page headers.
         names_dictionary: Whether the metadata names a dictionary, as the function
             `names_dictionary` returns it.
     """
 
     uncompressed: bool
-    levels_plain: bool
+    plain_levels: Levels | None
     known_only: bool
     names_dictionary: bool | None
 
 
 def seal_pages(
     pages: Iterable[PlainPage], cipher: ChunkCipher, out: Output, move: ChunkMove,
-    *, levels_plain: bool,
+    *, plain_levels: Levels | None,
 ) -> None:  # fmt: skip
     """Encrypt the pages of one chunk: for each, the header module and the page module.
 
-    `move` records the new positions of pages and how much the headers grew. `levels_plain` leaves
-    the levels of data pages V2 in plaintext.
+    `move` records the new positions of pages and how much the headers grew. With
+    `plain_levels`, the levels of data pages V2 stay in plaintext.
     """
     seal_header, seal_page = cipher.header.seal_into, cipher.page.seal_into
     overhead, slack = cipher.page.overhead, cipher.page.slack
@@ -64,8 +65,8 @@ def seal_pages(
         else:
             raise unexpected_page_error(f"row group {cipher.row_group}, column {cipher.path}", kind)
         clear = kept
-        if levels_plain and kind == DATA_PAGE_V2:
-            clear = _count_level_bytes(buffer[start : header[0]], size)
+        if plain_levels is not None and kind == DATA_PAGE_V2:
+            clear = _check_levels(plain_levels, cipher, bytes(buffer[start : header[0]]), body)
         if clear or header[6] is not None:
             # A CRC in the header is that of the encrypted bytes.
             module = _seal_body(cipher, body, clear, page_aad)
@@ -90,15 +91,21 @@ def seal_pages(
     move.header_growth = grown
 
 
-def _count_level_bytes(header: bytes | bytearray | memoryview, size: int) -> int:
-    """Return how many of a data page V2's `size` plaintext bytes are levels, by its header.
+def _check_levels(
+    levels: Levels, cipher: ChunkCipher, header: bytes, body: memoryview
+) -> int:  # fmt: skip
+    """Return how many of a data page V2's plaintext bytes are levels, by its header.
 
     Raises:
-        FormatError: The header declares more bytes than the page has.
+        FormatError: The header declares more bytes than the page has, or the levels contradict it;
+            readers would take the page for altered.
     """
     clear = v2_layout(header).levels_size
-    if clear > size:
-        raise FormatError(f"a data page V2 declares {clear} bytes of levels in {size} bytes")
+    if clear > len(body):
+        raise FormatError(f"a data page V2 declares {clear} bytes of levels in {len(body)} bytes")
+    if clear and (why := find_contradiction(levels, header, body[:clear])):
+        where = f"row group {cipher.row_group}, column {cipher.path}"
+        raise FormatError(f"{where}: readers would refuse a data page V2, because {why}")
     return clear
 
 

@@ -181,10 +181,7 @@ class ChunkOpening:
         except FormatError as error:
             report.add_error(error, *inside)
         if chunk.cipher is not None and chunk.metadata is not None:
-            counted = _counts_nulls(chunk.metadata)
-            chunk.cipher.levels = Levels(
-                chunk.leaf.max_definition, chunk.leaf.max_repetition, counted
-            )
+            chunk.cipher.levels = Levels.of(chunk.leaf, chunk.metadata)
 
 
 def _open_metadata(stored: ThriftStruct, cipher: ChunkCipher, report: Report) -> ThriftStruct:
@@ -199,12 +196,3 @@ def _open_metadata(stored: ThriftStruct, cipher: ChunkCipher, report: Report) ->
     """
     data = cipher.open(ModuleType.COLUMN_METADATA, stored.encrypted_column_metadata)
     return decode("ColumnMetaData", data, lazy=STATISTICS if report.strict else 0)[0]
-
-
-def _counts_nulls(metadata: ThriftStruct) -> bool:
-    """Return whether a chunk's writer counted nulls; damaged statistics count nothing."""
-    try:
-        statistics = metadata.statistics
-    except FormatError:
-        return False
-    return statistics is not None and statistics.null_count is not None

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet.format.idl import decode
+from modcrypt.parquet.format.idl import ThriftStruct, decode
+from modcrypt.parquet.format.schema import Leaf
 
 
 class Levels(NamedTuple):
@@ -29,6 +30,16 @@ class Levels(NamedTuple):
     max_definition: int
     max_repetition: int
     counts_nulls: bool
+
+    @classmethod
+    def of(cls, leaf: Leaf, metadata: ThriftStruct) -> Levels:
+        """Return the facts about the levels of a chunk; damaged statistics count nothing."""
+        try:
+            statistics = metadata.statistics
+        except FormatError:
+            statistics = None
+        counted = statistics is not None and statistics.null_count is not None
+        return cls(leaf.max_definition, leaf.max_repetition, counted)
 
 
 def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str | None:
