@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -74,8 +74,8 @@ def copy_file(source: Path, destination: Path | str) -> None:
             new.write(buffer[:size])
 
 
-def plain_pages(path: Path) -> list[tuple[int, PageHeader]]:
-    """Return start and header of every page, in the chunks that PyArrow locates."""
+def plain_pages(path: Path) -> list[tuple[int, int, PageHeader]]:
+    """Return column, start and header of every page, in the chunks that PyArrow locates."""
     data, metadata, pages = path.read_bytes(), pq.read_metadata(path), []
     for r in range(metadata.num_row_groups):
         for c in range(metadata.num_columns):
@@ -83,30 +83,38 @@ def plain_pages(path: Path) -> list[tuple[int, PageHeader]]:
             at = chunk.dictionary_page_offset or chunk.data_page_offset
             end = at + chunk.total_compressed_size
             while at < end:
-                pages.append((at, scan(data, at, end)))
-                at = pages[-1][1].end + pages[-1][1].compressed_size
+                header = scan(data, at, end)
+                pages.append((c, at, header))
+                at = header.end + header.compressed_size
     return pages
 
 
-def page_parts(path: Path, *, headers: bool) -> list[memoryview]:
-    """Return the bodies of a plaintext file's pages, and their headers on request."""
+def page_parts(path: Path, *, headers: bool) -> list[tuple[int, memoryview]]:
+    """Return column and body of a plaintext file's pages, and their headers on request."""
     view, parts = memoryview(path.read_bytes()), []
-    for start, header in plain_pages(path):
-        parts += [view[start : header.end]] if headers else []
-        parts.append(view[header.end : header.end + header.compressed_size])
+    for column, start, header in plain_pages(path):
+        parts += [(column, view[start : header.end])] if headers else []
+        parts.append((column, view[header.end : header.end + header.compressed_size]))
     return parts
 
 
-def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
-    """Return a job that only encrypts or decrypts all pages, into a reused buffer."""
-    call, calls = AESGCM(KEY).encrypt_into, []
-    room = memoryview(bytearray(64 * MIB))
+def bare_aes(
+    way: str, files: dict[str, Path], *, headers: bool, keys: Mapping[str, bytes] | None = None
+) -> Job:
+    """Return a job that only encrypts or decrypts all pages, into a reused buffer.
+
+    `keys` are those of the columns; without them, all pages are under `KEY`.
+    """
+    names = pq.read_schema(files["encrypt"]).names
+    aes = [AESGCM((keys or {}).get(name, KEY)) for name in names]
+    buffer, calls = memoryview(bytearray(64 * MIB)), []
     if way == "encrypt":
-        parts = page_parts(files["encrypt"], headers=headers)
-        calls = [(NONCE, part, AAD, room[: len(part) + 16]) for part in parts]
+        for column, part in page_parts(files["encrypt"], headers=headers):
+            calls.append((aes[column].encrypt_into, NONCE, part, AAD, buffer[: len(part) + 16]))
     else:
-        call, data = AESGCM(KEY).decrypt_into, files["decrypt"].read_bytes()
-        view, properties = memoryview(data), mc.FileDecryptionProperties(footer_key=KEY)
+        data = files["decrypt"].read_bytes()
+        view = memoryview(data)
+        properties = mc.FileDecryptionProperties(footer_key=KEY, column_keys=keys or {})
         file_aad = OpenFile(MemorySource(data), properties).footer.cipher.file_aad
         for region in mc.inspect_parquet(data, properties, pages=True).regions:
             start, end, kind = region.start, region.end, region.kind
@@ -114,11 +122,12 @@ def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
                 place = region.row_group, region.column, region.page
                 kind_number = ModuleType[kind.upper().replace(" ", "_")]
                 aad = module_aad(file_aad, ModuleId(kind_number, *place))
-                out = room[: end - start - GCM_OVERHEAD]
-                calls.append((data[start + 4 : start + 16], view[start + 16 : end], aad, out))
+                out = buffer[: end - start - GCM_OVERHEAD]
+                nonce, module = data[start + 4 : start + 16], view[start + 16 : end]
+                calls.append((aes[region.column or 0].decrypt_into, nonce, module, aad, out))
 
     def run() -> None:
-        for nonce, part, aad, out in calls:
+        for call, nonce, part, aad, out in calls:
             call(nonce, part, aad, out)
 
     return run
@@ -185,7 +194,7 @@ def against_bare_work(bench: Bench) -> Iterator[Row]:
 
 
 def page_sizes(path: Path) -> Row:
-    sizes = [header.compressed_size for _, header in plain_pages(path)]
+    sizes = [header.compressed_size for *_, header in plain_pages(path)]
     return Row(f"({len(sizes):,} pages of {sum(sizes) // len(sizes):,} stored bytes)", None)
 
 

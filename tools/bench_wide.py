@@ -50,7 +50,8 @@ class Keys:
 
     def __init__(self, columns: Sequence[str], *, keyed: bool) -> None:
         self.columns, self.keyed = columns, keyed
-        each = {name: n.to_bytes(16, "big") for n, name in enumerate(columns, 1)} if keyed else {}
+        numbered = enumerate(columns if keyed else (), 1)
+        self.each = each = {name: n.to_bytes(16, "big") for n, name in numbered}
         self.encryption = mc.FileEncryptionProperties(
             footer_key=KEY, footer_key_metadata=key_material(KEY, is_footer=True),
             column_keys=each,
@@ -158,14 +159,29 @@ def rewriting(bench: Bench, plain: Path, sealed: Path, keys: Keys, title: str) -
             sealed, decryption=keys.polars_decryption
         ).write_parquet(theirs),
     }  # fmt: skip
-    if not keys.keyed:
-        jobs |= {f"AES {way}": bare_aes(way, files, headers=True) for way in files}
+    jobs |= {f"AES {way}": bare_aes(way, files, headers=True, keys=keys.each) for way in files}
+    jobs["rotate"] = rotation(bench, plain, keys)
     t = bench.time(jobs)
-    for way in ("encrypt", "decrypt", "verify", "re-key"):
+    for way in ("encrypt", "decrypt", "verify", "re-key", "rotate"):
         yield Row(f"{title}: {way}, per column chunk", per_chunk(t[way], plain))
         for peer in (f"PyArrow {way}", f"Polars {way}", f"AES {way}"):
             if peer in t:
                 yield Row(f"  {peer}", None, per_chunk(t[peer], plain))
+
+
+def rotation(bench: Bench, plain: Path, keys: Keys) -> Job:
+    """Return a job that wraps the data keys of a file under fresh KEKs, in place."""
+    folder = bench.work / f"{plain.name}-{keys.keyed}"
+    folder.mkdir()
+    mc.Keyring.create(folder / "keyring", passphrase="bench")
+    client = mc.open_kms(f"file:{folder / 'keyring'}", passphrase="bench")
+    client.create_key("master")  # type: ignore[attr-defined]  # of a keyring
+    policy = mc.Policy(
+        footer_key="master", column_keys={"master": keys.columns} if keys.keyed else {}
+    )
+    tools = mc.KeyTools(client)
+    mc.encrypt_parquet(plain, folder / "file.parquet", tools.encryption(policy))
+    return partial(mc.rotate_keys, folder / "file.parquet", tools, what="kek")
 
 
 def per_chunk(taken: Figure, plain: Path) -> Figure:
