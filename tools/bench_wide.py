@@ -82,7 +82,7 @@ def wide(bench: Bench) -> Iterator[Row]:
     for count in WIDTHS[:1] if bench.quick else WIDTHS:
         for row_groups in (1, 10):
             plain = bench.cached_file(
-                f"wide-{count}x{row_groups}", partial(write_wide, count, row_groups)
+                f"wide-{count}x{row_groups}-plain", partial(write_wide, count, row_groups)
             )
             for keyed in (False, True):
                 keys = Keys(pq.read_schema(plain).names, keyed=keyed)
@@ -97,7 +97,8 @@ def wide(bench: Bench) -> Iterator[Row]:
 def write_wide(count: int, row_groups: int, path: Path) -> None:
     column = pa.array(range(10), pa.int32())
     table = pa.table({f"column_{n}": column for n in range(count)})
-    pq.write_table(table, path, row_group_size=10 // row_groups)
+    # A dictionary would be a second page.
+    pq.write_table(table, path, row_group_size=10 // row_groups, use_dictionary=False)
 
 
 def reading(bench: Bench, path: Path, keys: Keys, title: str) -> Iterator[Row]:
