@@ -74,7 +74,7 @@ def decrypt_parquet(
         FileExistsError, OSError: The file system reports an error.
     """
     with open_source(source, filesystem=filesystem) as opened:
-        plan = OpenFile(opened, properties).select()
+        plan = OpenFile(opened, properties, whole=True).select()
         with open_output(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:

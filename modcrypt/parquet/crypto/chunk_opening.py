@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
 from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
@@ -181,7 +182,7 @@ class ChunkOpening:
         except FormatError as error:
             report.add_error(error, *inside)
         if chunk.cipher is not None and chunk.metadata is not None:
-            chunk.cipher.levels = Levels.of(chunk.leaf, chunk.metadata)
+            chunk.cipher.levels = partial(Levels.of, chunk.leaf, chunk.metadata)
 
 
 def _open_metadata(stored: ThriftStruct, cipher: ChunkCipher, report: Report) -> ThriftStruct:

@@ -5,7 +5,7 @@ Column keys are resolved before the first page is processed, so a missing key wa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes, page_aads
@@ -111,7 +111,8 @@ class ChunkCipher:
     ) -> None:
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
-        self.levels: Levels | None = None  # against which plaintext levels are checked
+        # Makes the facts against which plaintext levels are checked: few files have such levels.
+        self.levels: Callable[[], Levels] | None = None
         self.header, self.page = file.gcm(key), file.page_cipher(key)
         *dictionary, self._data_header, self._data = page_aads(file.file_aad, row_group, column)
         self._dictionary = dictionary[0], dictionary[1]

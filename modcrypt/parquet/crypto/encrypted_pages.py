@@ -200,7 +200,7 @@ def check_levels(sealed: EncryptedPage, clear: int) -> None:
     levels = sealed.page.cipher.levels
     if not clear or levels is None:
         return
-    if why := find_contradiction(levels, sealed.plain, sealed.body[:clear]):
+    if why := find_contradiction(levels(), sealed.plain, sealed.body[:clear]):
         raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
 
 

@@ -76,6 +76,7 @@ class OpenFile:
         source: The file.
         properties: Keys and requirements of the caller.
         expected: Version that the file must be; None for any version.
+        whole: Whether all chunks will be used, as by a rewrite.
 
     Raises:
         OSError: The file is another version.
@@ -88,6 +89,8 @@ class OpenFile:
         source: Source,
         properties: AnyDecryption,
         expected: FileIdentity | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         properties = as_decryption(properties)
         properties = bind_to_file(properties, source)
@@ -95,7 +98,7 @@ class OpenFile:
         tail = read_tail(source)
         if expected is not None:
             expected.check(tail, source)
-        self.footer = open_footer(tail, properties, source.name)
+        self.footer = open_footer(tail, properties, source.name, whole=whole)
         self.metadata = self.footer.metadata
         self._elements = leaf_elements(self.metadata.schema)
         self.leaves = [leaf.path for leaf in self._elements]

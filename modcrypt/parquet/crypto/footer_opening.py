@@ -199,12 +199,14 @@ def bind_and_report(
 
 
 def open_footer(
-    tail: Tail, properties: FileDecryptionProperties, name: str, report: Report | None = None
-) -> Footer:
+    tail: Tail, properties: FileDecryptionProperties, name: str, report: Report | None = None,
+    *, whole: bool = False,
+) -> Footer:  # fmt: skip
     """Authenticate and decode the footer in a file's tail.
 
     The properties are bound to the file. `name` is for messages. A report of None is strict: the
-    first fault is raised.
+    first fault is raised. If a strict report is about a file of which all chunks will be used,
+    `whole` decodes them at once, which is quicker than to locate them first.
 
     Raises:
         PlaintextError: The file is not encrypted, or its signature was stripped.
@@ -218,7 +220,8 @@ def open_footer(
     report.add_region(0, MAGIC_SIZE, "magic", "plaintext")
     report.add_region(tail.end, tail.end + TAIL_SIZE - MAGIC_SIZE, "footer length", "plaintext")
     report.add_region(tail.end + TAIL_SIZE - MAGIC_SIZE, tail.end + TAIL_SIZE, "magic", "plaintext")
-    opening = _Opening(tail, properties, name, report, footer)
+    lazy = 0 if not report.strict else STATISTICS if whole else CHUNKS
+    opening = _Opening(tail, properties, name, report, footer, lazy)
     if tail.magic == MAGIC_ENCRYPTED:
         opening.open_encrypted()
     else:
@@ -235,6 +238,7 @@ class _Opening:
     name: str
     report: Report
     footer: Footer
+    lazy: int
 
     # --- encrypted footer ------------------------------------------------------------------------
 
@@ -475,8 +479,7 @@ class _Opening:
     def _decode(self, data: bytes) -> int | None:
         """Decode the metadata; return where it ends, or None if it cannot be decoded."""
         try:
-            lazy = CHUNKS if self.report.strict else 0
-            self.footer.metadata, end = decode("FileMetaData", data, lazy=lazy)
+            self.footer.metadata, end = decode("FileMetaData", data, lazy=self.lazy)
         except FormatError as error:
             self._refuse_metadata(error)
             return None

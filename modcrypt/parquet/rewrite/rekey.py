@@ -205,7 +205,8 @@ def rekey_in_place(
         OSError: The file system reports an error, or the file at `place` is no longer the source.
     """
     # Ignore a lenient on_missing_key for reading: here the loss would be permanent.
-    file = OpenFile(source, replace(_require_checked_footer(decryption), on_missing_key="error"))
+    strict_decryption = replace(_require_checked_footer(decryption), on_missing_key="error")
+    file = OpenFile(source, strict_decryption, whole=True)
     change = Change(keep_levels=True)
     rewriting = Rewriting(file, Choice(file, change), encryption, change, place)
     with (
@@ -243,7 +244,7 @@ def _rewrite(
         encryption = as_encryption(encryption)
     with open_source(source, filesystem=filesystem) as opened:
         place = place_of(destination, filesystem)
-        file = OpenFile(opened, strict_decryption)
+        file = OpenFile(opened, strict_decryption, whole=True)
         choice = Choice(file, change)
         if encryption is None:
             encryption = restore_properties(file, choice.plan, place)
