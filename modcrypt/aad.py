@@ -118,6 +118,12 @@ def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
     return file_aad + bytes((type_number,)) + b"".join(map(ordinal_bytes, ordinals))
 
 
+_DICTIONARY_HEADER = bytes((ModuleType.DICTIONARY_PAGE_HEADER,))
+_DICTIONARY = bytes((ModuleType.DICTIONARY_PAGE,))
+_DATA_HEADER = bytes((ModuleType.DATA_PAGE_HEADER,))
+_DATA = bytes((ModuleType.DATA_PAGE,))
+
+
 def page_aads(file_aad: bytes, row_group: int, column: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the AADs of a chunk's page modules (PME 4.4.2); data pages add their ordinal.
 
@@ -128,14 +134,10 @@ def page_aads(file_aad: bytes, row_group: int, column: int) -> tuple[bytes, byte
         LimitError: An ordinal is not in 0..32767.
     """
     chunk = ordinal_bytes(row_group) + ordinal_bytes(column)
-    header, body, data_header, data_body = (
-        file_aad + bytes((kind,)) + chunk
-        for kind in (
-            ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE,
-            ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE,
-        )
+    return (
+        file_aad + _DICTIONARY_HEADER + chunk, file_aad + _DICTIONARY + chunk,
+        file_aad + _DATA_HEADER + chunk, file_aad + _DATA + chunk,
     )  # fmt: skip
-    return header, body, data_header, data_body
 
 
 def block_aad(aad_prefix: bytes, index: int) -> bytes:
