@@ -115,8 +115,7 @@ class Trial:
 def find_reach(session: pytest.Session, mutations: list[Mutation]) -> list[Reach]:
     """Run all tests without a mutant; return what the quick ones reach.
 
-    Raises:
-        RuntimeError: A test fails.
+    A test that fails here, as one of interrupted threads may in a fork, reaches nothing.
     """
     reached: set[int] = set()
     for module in {mutation.module for mutation in mutations}:
@@ -127,7 +126,9 @@ def find_reach(session: pytest.Session, mutations: list[Mutation]) -> list[Reach
         reached.clear()
         start = time.process_time()
         if not passes(session, number):
-            raise RuntimeError(f"{item.nodeid} fails without a mutant")
+            print(f"left out: {item.nodeid} fails without a mutant", file=sys.stderr, flush=True)
+            session.testsfailed = 0
+            continue
         reach.append(Reach(time.process_time() - start, number, frozenset(reached)))
     return [test for test in reach if test.seconds < QUICK_SECONDS]
 
