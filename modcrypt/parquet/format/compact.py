@@ -448,6 +448,8 @@ def skip_struct(data: bytes, at: i64, depth: i64) -> i64:
             at += length
         elif wire == STRUCT:
             at = skip_struct(data, at, depth + 1)
+        elif wire == LIST:
+            at = _skip_list(data, at, depth + 1)
         elif wire not in (TRUE, FALSE):
             at = skip_field(wire, data, at, depth + 1)
 
@@ -478,8 +480,7 @@ def skip_field(wire: i64, data: bytes, at: i64, depth: i64) -> i64:
     if wire == STRUCT:
         return skip_struct(data, at, depth)
     if wire in (LIST, SET):
-        element, count, at = _read_list_head(data, at)
-        return _skip_elements(element, -1, count, data, at, depth)
+        return _skip_list(data, at, depth)
     if wire == MAP:
         count, at = _read_length(data, at)
         if count > len(data) - at:
@@ -489,6 +490,20 @@ def skip_field(wire: i64, data: bytes, at: i64, depth: i64) -> i64:
         kinds: i64 = data[at]
         return _skip_elements(kinds >> 4, kinds & 15, count, data, at + 1, depth)
     raise FormatError(f"wire type {wire} does not exist")
+
+
+def _skip_list(data: bytes, at: i64, depth: i64) -> i64:
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    element, count, at = _read_list_head(data, at)
+    if not I16 <= element <= I64:
+        return _skip_elements(element, -1, count, data, at, depth)
+    for _ in range(count):
+        byte: i64 = data[at]
+        at += 1
+        if byte > 127:
+            at = _skip_varint(data, at - 1)
+    return at
 
 
 def _skip_elements(first: i64, second: i64, count: i64, data: bytes, at: i64, depth: i64) -> i64:
@@ -503,6 +518,8 @@ def _skip_elements(first: i64, second: i64, count: i64, data: bytes, at: i64, de
 
 
 def _skip_element(kind: i64, data: bytes, at: i64, depth: i64) -> i64:
+    if kind == STRUCT:
+        return skip_struct(data, at, depth + 1)
     # In a container a boolean is a byte, not a wire type.
     return at + 1 if kind in (TRUE, FALSE) else skip_field(kind, data, at, depth + 1)
 
