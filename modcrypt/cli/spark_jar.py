@@ -15,10 +15,11 @@ _USE = """\
 
   spark-submit --jars {path} \\
     --conf spark.hadoop.parquet.crypto.factory.class={factory} \\
-    --conf spark.hadoop.parquet.encryption.kms.client.class={client} \\
     --conf 'spark.hadoop.modcrypt.kms.uri=file:/etc/lake.keyring?passphrase=file:/run/lake.pass'
 
-or, in Python, modcrypt.spark.native(spark, kms=...) in a session that has the jar."""
+and, to write or to check what is read, a policy, spark.hadoop.modcrypt.policy=..., for which
+modcrypt.spark.native_options(policy) returns all options; or, in Python,
+modcrypt.spark.native(spark, policy=...) in a session that has the jar."""
 
 
 @cloup.command("spark-jar", short_help="Write a jar for Spark's own Parquet.")
@@ -37,7 +38,5 @@ def spark_jar(destination: str, force: bool, as_json: bool) -> None:
         size = os.path.getsize(destination)
         print_line(json.dumps({"destination": destination, "destination_bytes": size}))
     else:
-        text = _USE.format(
-            path=destination, factory=native_jar.FACTORY, client=native_jar.KMS_CLIENT
-        )
+        text = _USE.format(path=destination, factory=native_jar.FACTORY)
         click.echo(text, err=True)

@@ -16,21 +16,23 @@ import struct
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.sources import open_source
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
+from modcrypt.parquet.crypto.footer_keys import key_uses
 from tests.support.java.jvm import Jvm, why_unavailable
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.pkmt1 import open_base64, seal_base64
-from tests.support.spark.lake import PASSPHRASE as LAKE_PASSPHRASE
+from tests.support.spark.native import IDS, PASSPHRASE, make_ring, rows_of, table, uri_of
 from tests.support.spark.processes import (
     ELSEWHERE_PASSPHRASE,
     Elsewhere,
@@ -45,52 +47,11 @@ if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
 
 import pyspark
-from pyspark.sql import types
 
-from modcrypt.spark.jvm.native_jar import KMS_CLIENT, compile_sources, spark_jar
+from modcrypt.spark.jvm.native_jar import FACTORY, compile_sources, spark_jar
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
-PASSPHRASE = LAKE_PASSPHRASE.decode()
-IDS = ("kf", "kc1", "kc2")
 COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
-
-SCHEMA = types.StructType(
-    [
-        types.StructField("id", types.LongType()),
-        types.StructField("name", types.StringType()),
-        types.StructField("score", types.DoubleType()),
-        types.StructField(
-            "address",
-            types.StructType(
-                [
-                    types.StructField("zip", types.StringType()),
-                    types.StructField("city", types.StringType()),
-                ]
-            ),
-        ),
-        types.StructField("tags", types.ArrayType(types.StringType())),
-        types.StructField("counts", types.MapType(types.StringType(), types.LongType())),
-    ]
-)
-
-
-def table(rows: int = 300) -> pa.Table:
-    numbers = range(rows)
-    return pa.table(
-        {
-            "id": pa.array(numbers, pa.int64()),
-            "name": pa.array([None if n % 7 == 0 else f"name-{n % 11}" for n in numbers]),
-            "score": pa.array([n * 1.5 for n in numbers]),
-            "address": [{"zip": f"{n:05}", "city": None if n % 5 == 0 else "Ulm"} for n in numbers],
-            "tags": [[f"t{n % 3}"] * (n % 4) for n in numbers],
-        }
-    )
-
-
-def rows_of(frame: Any) -> list[dict[str, Any]]:
-    ordered = frame.select(table(0).column_names).orderBy("id")
-    return [row.asDict(recursive=True) for row in ordered.collect()]
-
 
 # --- key services --------------------------------------------------------------------------------
 
@@ -98,15 +59,7 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
 @pytest.fixture
 def ring(tmp_path: Path) -> Keyring:
     """Create an encrypted keyring for this test; `uri_of` returns its URI."""
-    ring = Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
-    (tmp_path / "lake.pass").write_text(f"{PASSPHRASE}\n")
-    for name in IDS:
-        ring.create_key(name)
-    return ring
-
-
-def uri_of(ring: Keyring) -> str:
-    return f"file:{ring.path}?passphrase=file:{Path(ring.path).with_suffix('.pass')}"
+    return make_ring(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -582,6 +535,10 @@ MATRIX: dict[str, Any] = {
     "footer": ("encrypted", "plaintext"),
     "layout": ("columns", "uniform", "partly"),
     "bits": (128, 256),
+    "algorithm": ("AES_GCM_V1", "AES_GCM_CTR_V1"),
+    "prefix": (None, "lake", "lake/{name}", "lake/{path}"),
+    "stored": (True, False),
+    "partitioned": (False, True),
 }
 CASES = pairwise(**MATRIX)
 
@@ -596,6 +553,9 @@ def policy_of(case: Mapping[str, Any], **more: Any) -> mc.Policy:
         internal_key_material=case["material"] == "internal",
         data_key_length_bits=case["bits"],
         kek_length_bits=case["bits"],
+        encryption_algorithm=case["algorithm"],
+        aad_prefix=case["prefix"],
+        store_aad_prefix=case["stored"],
         **more,
     )
 
@@ -613,33 +573,36 @@ def test_files_go_from_spark_to_us_and_from_us_to_spark(
     session: Any, service: Callable[[str], str], tmp_path: Path, case: Case
 ) -> None:
     kms = service(case["service"])
-    tools = mc.KeyTools(kms)
-    native(session, kms=kms)
+    tools, policy = mc.KeyTools(kms), policy_of(case)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    native(session, kms=kms, require_encrypted=False)
     pq.write_table(table(), tmp_path / "plain.parquet")
-    plain = session.read.parquet(str(tmp_path / "plain.parquet"))  # which is still read
-    options = native_options(policy_of(case), kms=kms, schema=plain.schema)
-    write = plain.repartition(2).write.options(**options).option("compression", "none")
-    write.parquet(str(tmp_path / "theirs"))
+    plain = session.read.parquet(str(tmp_path / "plain.parquet"))
+    frame = plain.selectExpr("*", "id % 2 as part").repartition(2, "part")
+    write = frame.write.options(**native_options(policy, kms=kms)).option("compression", "none")
+    (write.partitionBy("part") if case["partitioned"] else write).parquet(str(theirs))
 
-    files = sorted((tmp_path / "theirs").glob("part-*.parquet"))
-    beside = list((tmp_path / "theirs").glob("_KEY_MATERIAL_FOR_part-*.json"))
+    files = sorted(theirs.rglob("part-*.parquet"))
+    beside = list(theirs.rglob("_KEY_MATERIAL_FOR_part-*.json"))
     assert len(files) == 2
     assert len(beside) == (2 if case["material"] == "external" else 0)
     ends = {file.read_bytes()[-4:] for file in files}
     assert ends == {b"PARE" if case["footer"] == "encrypted" else b"PAR1"}
-    found = mc.read_table(tmp_path / "theirs", tools.decryption()).sort_by("id")
-    assert found.to_pylist() == table().to_pylist()
-    assert rows_of(session.read.parquet(str(tmp_path / "theirs"))) == table().to_pylist()
+    found = mc.read_table(theirs, tools.decryption(policy)).select(table().column_names)
+    assert found.sort_by("id").to_pylist() == table().to_pylist()
+    by_policy = native_options(policy, kms=kms, root=theirs)
+    assert rows_of(session.read.options(**by_policy).parquet(str(theirs))) == table().to_pylist()
     data = b"".join(file.read_bytes() for file in files)
     assert b"name-3" not in data
     scores = [struct.pack("<d", n * 1.5) in data for n in range(100, 300)]
     assert all(scores) if case["layout"] == "partly" else not any(scores)
+    prefix = (case["prefix"] or "").partition("{")[0].encode()
+    assert (prefix in data) == bool(case["stored"] and prefix) or not prefix
 
-    ours = policy_of(case, aad_prefix="lake/{name}")
-    mc.write_dataset(table(), tmp_path / "ours", tools.encryption(ours))
-    frame = session.read.parquet(str(tmp_path / "ours"))
-    assert rows_of(frame) == table().to_pylist()
-    some = frame.where("name = 'name-3'").select("id")
+    mc.write_dataset(table(), ours, tools.encryption(policy))
+    reader = session.read.options(**native_options(policy, kms=kms, root=ours))
+    assert rows_of(reader.parquet(str(ours))) == table().to_pylist()
+    some = reader.parquet(str(ours)).where("name = 'name-3'").select("id")
     assert sorted(row.id for row in some.collect()) == [
         n for n in range(300) if n % 11 == 3 and n % 7
     ]
@@ -671,11 +634,11 @@ def test_files_go_from_spark_to_pyarrow_and_from_pyarrow_to_spark(
     makers = {"keyring": as_pyarrow_client(ring), "vault": lambda config: ArrowVault(bao, transit)}
     factory = pe.CryptoFactory(makers[name])
     connection = pe.KmsConnectionConfig()
-    native(session, kms=service(name))
+    native(session, kms=service(name), require_encrypted=False)
     pq.write_table(table(), tmp_path / "plain.parquet")
     plain = session.read.parquet(str(tmp_path / "plain.parquet"))
     policy = mc.Policy(footer_key="kf", column_keys=COLUMNS, kms=service(name))
-    options = native_options(policy, schema=plain.schema)
+    options = native_options(policy)
     plain.coalesce(1).write.options(**options).parquet(str(tmp_path / "theirs"))
     (file,) = (tmp_path / "theirs").glob("part-*.parquet")
     opening = factory.file_decryption_properties(connection)
@@ -715,21 +678,6 @@ def test_spark_reads_its_own_folder_after_a_rotation(
         ring.destroy_key(name, 1)
     found = session.read.parquet(str(tmp_path / "lake"))
     assert sorted(row.name for row in found.collect()) == sorted(f"name-{n}" for n in range(20))
-
-
-def test_a_master_key_that_is_disabled_opens_no_column_and_the_others_are_still_read(
-    session: Any, ring: Keyring, tmp_path: Path
-) -> None:
-    policy = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, double_wrapping=False)
-    mc.write_table(table(), tmp_path / "t.parquet", mc.KeyTools(ring).encryption(policy))
-    native(session, kms=uri_of(ring))
-    frame = session.read.parquet(str(tmp_path / "t.parquet"))
-    ring.disable_key("kc2")
-    assert frame.agg({"id": "sum"}).collect()[0][0] == sum(range(300))
-    with pytest.raises(Exception, match="master key kc2 is disabled in its keyring"):
-        frame.select("name").collect()
-    ring.enable_key("kc2")
-    assert frame.where("name is not null").count() == 300 - 43
 
 
 def test_two_keyrings_with_the_same_ids_are_kept_apart(
@@ -802,10 +750,6 @@ def test_what_a_file_says_of_its_key_service_is_never_contacted(
         assert evil.encode() in (tmp_path / "evil.parquet").read_bytes()
         native(session, kms=uri_of(ring))
         assert session.read.parquet(str(tmp_path / "evil.parquet")).count() == 300
-        # As one configures it who knows nothing of instances.
-        session.conf.unset("parquet.encryption.kms.instance.id")
-        session.conf.unset("parquet.encryption.kms.instance.url")
-        session.conf.unset("parquet.encryption.key.access.token")
         assert rows_of(session.read.parquet(str(tmp_path / "evil.parquet"))) == table().to_pylist()
         with pytest.raises(TimeoutError):
             listener.accept()
@@ -816,64 +760,72 @@ def test_what_a_file_says_of_its_key_service_is_never_contacted(
 URI = "file:/lake.keyring"
 
 
-def options_said(**more: Any) -> dict[str, str]:
-    schema = more.pop("schema", None)
-    policy = mc.Policy(**{"footer_key": "kf", "kms": URI, **more})
-    options = native_options(policy, schema=schema)
-    head = "parquet.encryption."
-    return {name.removeprefix(head): value for name, value in options.items()}
+def write_by(session: Any, policy: mc.Policy, folder: Path, *columns: str) -> list[Path]:
+    frame = session.range(20).selectExpr(*(columns or ("id", "concat('name-', id) as name")))
+    frame.coalesce(1).write.options(**native_options(policy)).parquet(str(folder))
+    return sorted(folder.rglob("part-*.parquet"))
 
 
-def test_a_policy_without_columns_is_uniform_encryption() -> None:
-    options = options_said(plaintext_footer=True, encryption_algorithm="AES_GCM_CTR_V1")
-    assert options["uniform.key"] == "kf"
-    assert (options["footer.key"], options["column.keys"]) == ("", "")
-    assert (options["plaintext.footer"], options["algorithm"]) == ("true", "AES_GCM_CTR_V1")
-
-
-def test_groups_become_their_leaves_and_all_else_the_footer_keys() -> None:
-    column_keys = {"kc1": ["address", "counts", "id"], "kc2": ["tags", "address.city"]}
-    options = options_said(column_keys=column_keys, schema=SCHEMA)
-    assert options["column.keys"] == (
-        "kc1:id,address.zip,counts.key_value.key,counts.key_value.value;"
-        "kc2:address.city,tags.list.element"
+def test_groups_have_one_key_and_the_longest_name_wins(
+    session: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    policy = mc.Policy(
+        footer_key="kf",
+        column_keys={"kc1": ["g", "m"], "kc2": ["g.b"]},
+        plaintext_columns=["p.x"],
+        plaintext_footer=True,
+        kms=uri_of(ring),
     )
-    assert (options["footer.key"], options["complete.columns"]) == ("kf", "true")
+    native(session, policy=policy)
+    struct = "named_struct('a', id, 'b', id, 'c', id) as g"
+    columns = (struct, "map('k', id) as m", "named_struct('x', id, 'y', id) as p", "id")
+    (file,) = write_by(session, policy, tmp_path / "t", *columns)
+    with open_source(file) as source:
+        uses = {column.name: column for column in key_uses(source).columns or ()}
+    kinds = {name: sorted(use.under) for name, use in uses.items()}
+    own, footer = ["column key"], ["footer key"]
+    assert kinds == {
+        "g.a": own, "g.b": own, "g.c": own, "m.key_value.key": own, "m.key_value.value": own,
+        "p.x": ["plaintext"], "p.y": footer, "id": footer,
+    }  # fmt: skip
+    assert uses["g.a"].metadata == uses["g.c"].metadata != uses["g.b"].metadata
+    assert b"kc2" in next(iter(uses["g.b"].metadata))
+    assert mc.read_table(file, mc.KeyTools(ring).decryption(policy)).num_rows == 20
 
 
-def test_with_plaintext_columns_every_other_leaf_is_named() -> None:
-    options = options_said(
-        column_keys={"kc2": ["name"]},
-        plaintext_columns=["id", "address.zip", "counts"],
-        schema=SCHEMA,
-    )
-    assert options["column.keys"] == "kc2:name;kf:score,address.city,tags.list.element"
-    assert options["complete.columns"] == "false"
-    with pytest.raises(ValueError, match="pass schema, that of"):
-        options_said(column_keys={"kc2": ["name"]}, plaintext_columns=["id"])
-    with pytest.raises(ValueError, match="name columns to encrypt"):
-        options_said(plaintext_columns=SCHEMA.names, schema=SCHEMA)
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a;b", " a", "a ", "a.b", "ä"])
+def test_columns_and_master_keys_may_have_any_name(
+    session: Any, ring: Keyring, tmp_path: Path, name: str
+) -> None:
+    master = f"{name}${{user.home}}"  # which Hadoop would substitute
+    ring.create_key(master)
+    policy = mc.Policy(footer_key="kf", column_keys={master: [name]}, kms=uri_of(ring))
+    native(session, policy=policy)
+    frame = session.range(20).toDF(name)
+    frame.coalesce(1).write.parquet(str(tmp_path / "t"))
+    (file,) = (tmp_path / "t").glob("part-*.parquet")
+    assert session.read.parquet(str(file)).select(f"`{name}`").count() == 20
+    found = mc.read_table(file, mc.KeyTools(ring).decryption(policy))
+    assert sorted(found[name].to_pylist()) == list(range(20))
 
 
-@pytest.mark.parametrize("name", ["a,b", "a:b", "a;b", " a", "a ", "${user.home}"])
-def test_names_that_the_options_cannot_spell_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="can't express names of columns that contain , : ;"):
-        options_said(column_keys={"kc1": [name]})
-    for ids in ({"column_keys": {name: ["a"]}}, {"footer_key": name}):
-        with pytest.raises(ValueError, match="can't express ids of master keys that contain , : ;"):
-            options_said(**ids)
-    schema = types.StructType([types.StructField(name, types.LongType()), *SCHEMA.fields])
-    assert options_said(column_keys={"kc2": ["name"]}, schema=schema)["column.keys"] == "kc2:name"
-
-
-def test_what_spark_cannot_write_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not support an AAD prefix"):
-        options_said(aad_prefix="lake/{name}")
-    with pytest.raises(ValueError, match="columns that the schema lacks: nobody, zip"):
-        options_said(column_keys={"kc1": ["zip", "nobody", "name"]}, schema=SCHEMA)
-    dotted = types.StructType([*SCHEMA.fields, types.StructField("address.zip", types.LongType())])
-    with pytest.raises(ValueError, match="have the same dotted name"):
-        options_said(column_keys={"kc1": ["name"]}, schema=dotted)
+@pytest.mark.parametrize(
+    ("changes", "columns", "message"),
+    [
+        ({"column_keys": {"kc1": ["nobody", "id"]}}, (), "columns that the schema lacks: nobody"),
+        ({"plaintext_columns": ["nobody"]}, (), "columns that the schema lacks: nobody"),
+        ({"plaintext_columns": ["id", "name"]}, (), "leaves all columns in plaintext"),
+        ({}, ("named_struct('b', id) as a", "id as `a.b`"), "the same dotted name, a.b"),
+    ],
+)
+def test_a_policy_that_does_not_fit_the_schema_is_refused(
+    session: Any, ring: Keyring, tmp_path: Path, changes: dict[str, Any],
+    columns: tuple[str, ...], message: str,
+) -> None:  # fmt: skip
+    policy = mc.Policy(footer_key="kf", kms=uri_of(ring), **changes)
+    native(session, policy=policy)
+    with pytest.raises(Exception, match=message):
+        write_by(session, policy, tmp_path / "t", *columns)
 
 
 def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
@@ -887,6 +839,10 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
         session.range(5).write.options(**options).parquet(str(tmp_path / name))
         assert options.get("parquet.writer.version") == ("v1" if levels == "encrypted" else None)
         assert mc.read_table(tmp_path / name, mc.KeyTools(ring).decryption()).num_rows == 5
+    options = native_options(replace(policy, data_page_v2_levels="encrypted"))
+    write = session.range(5).write.options(**options | {"parquet.writer.version": "v2"})
+    with pytest.raises(Exception, match="does not encrypt the levels of data pages V2"):
+        write.parquet(str(tmp_path / "refused"))
     assert "parquet.writer.version" not in native_options(kms=URI)
 
 
@@ -936,7 +892,7 @@ def test_the_jar_has_the_client_and_its_bytes_are_those_of_every_run(
     jar: Path, spark: Any, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(jar) as packed:
-        assert f"{KMS_CLIENT.replace('.', '/')}.class" in packed.namelist()
+        assert f"{FACTORY.replace('.', '/')}.class" in packed.namelist()
         inside = {name: packed.read(name) for name in packed.namelist() if name.endswith(".class")}
     assert compile_sources(spark._jvm) == inside
     with pytest.raises(FileExistsError):
@@ -954,11 +910,7 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
     told = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
     assert told.exit_code == 0
     assert path.read_bytes() == jar.read_bytes()
-    for name in native_options(kms=URI).keys() & {
-        "parquet.crypto.factory.class",
-        "parquet.encryption.kms.client.class",
-        "modcrypt.kms.uri",
-    }:
+    for name in ("parquet.crypto.factory.class", "modcrypt.kms.uri", "modcrypt.policy"):
         assert f"spark.hadoop.{name}=" in told.output
     with pytest.raises(FileExistsError):
         CliRunner().invoke(command, [str(path)], catch_exceptions=False)

@@ -16,6 +16,7 @@ import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.List;
 import java.util.Map;
 import org.apache.parquet.crypto.KeyAccessDeniedException;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
@@ -48,6 +49,20 @@ final class Texts {
     }
   }
 
+  /** Parses a JSON list of strings; returns null for anything else. */
+  static List list(String text) {
+    try {
+      Object value = MAPPER.readValue(text, Object.class);
+      if (!(value instanceof List)) return null;
+      for (Object member : (List) value) {
+        if (!(member instanceof String)) return null;
+      }
+      return (List) value;
+    } catch (IOException error) { // its message contains some of the text
+      return null;
+    }
+  }
+
   static byte[] json(Map value) {
     try {
       return MAPPER.writeValueAsBytes(value);
@@ -75,6 +90,10 @@ final class Texts {
     } catch (IllegalArgumentException error) {
       return null;
     }
+  }
+
+  static String toBase64(byte[] data) {
+    return Base64.getEncoder().encodeToString(data);
   }
 
   /** Resolves percent-escapes; returns null if the result is not UTF-8. */
@@ -160,6 +179,32 @@ final class Texts {
   static boolean isReference(String text) {
     return (text.startsWith("env:") && text.length() > 4)
         || (text.startsWith("file:") && text.length() > 5);
+  }
+
+  /** Returns whether a text has no control characters, and no blanks but spaces. */
+  static boolean isPrintable(String text) {
+    for (int at = 0; at < text.length(); ) {
+      int point = text.codePointAt(at);
+      int kind = Character.getType(point);
+      boolean blank = kind == Character.SPACE_SEPARATOR && point != ' ';
+      boolean hidden = kind == Character.CONTROL || kind == Character.FORMAT
+          || kind == Character.SURROGATE || kind == Character.PRIVATE_USE
+          || kind == Character.UNASSIGNED || kind == Character.LINE_SEPARATOR
+          || kind == Character.PARAGRAPH_SEPARATOR;
+      if (blank || hidden) return false;
+      at += Character.charCount(point);
+    }
+    return true;
+  }
+
+  /** Returns the dotted name of a column's path. */
+  static String dotted(String[] path) {
+    return dotted(path, path.length);
+  }
+
+  /** Returns the dotted name of the first members of a column's path. */
+  static String dotted(String[] path, int length) {
+    return String.join(".", Arrays.asList(path).subList(0, length));
   }
 
   /** Returns an id that is safe to show: it may come from a hostile file. */

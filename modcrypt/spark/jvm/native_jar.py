@@ -19,11 +19,8 @@ from modcrypt.io.destinations import open_sink
 from modcrypt.kms.uris import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
 
-FACTORY = "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"
-"""Class by which parquet-java retrieves keys from a client of a key service."""
-
-KMS_CLIENT = "modcrypt.ModcryptKmsClient"
-"""Our client of key services, for parquet-java."""
+FACTORY = "modcrypt.ModcryptCryptoFactory"
+"""Our class that gives parquet-java the keys of files by a policy, and checks the files."""
 
 
 def spark_jar(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

@@ -8,37 +8,26 @@ parquet-java reads and writes key material (PKMT1) and calls a key service throu
 (`native_jar`). The configuration only holds references: the URI of the key service, which names the
 place of a passphrase or token.
 
-Spark's reader is less strict than modcrypt: it also accepts plaintext files, files under
-AES_GCM_CTR_V1, and any AAD prefix that a file states. If an attacker may have replaced files, read
-them with the data source `modcrypt`.
+Spark's reader is as strict as modcrypt's own: `modcrypt.ModcryptCryptoFactory` refuses plaintext
+files, and files that the policy does not permit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import Policy
-from modcrypt.kms.uris import missing_extra, parse_kms_uri
-from modcrypt.spark.jvm.native_jar import FACTORY, KMS_CLIENT, build_jar, compile_sources
+from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.spark.jvm.native_jar import FACTORY, build_jar, compile_sources
+from modcrypt.spark.jvm.native_policy import policy_options
 
-try:
-    from pyspark.sql import types
-except ModuleNotFoundError as error:
-    raise missing_extra("Spark", "spark") from error
-
-_KEYS = "parquet.encryption"
-_WRITING = ("uniform.key", "footer.key", "column.keys", "complete.columns", "plaintext.footer",
-            "algorithm", "double.wrapping", "key.material.store.internally",
-            "data.key.length.bits", "kek.length.bits")  # fmt: skip
-WRITE_OPTIONS = (*(f"{_KEYS}.{name}" for name in _WRITING), "parquet.writer.version")
-"""Options that a policy sets; `native` unsets them first, as a session keeps earlier options."""
+_WRITER_VERSION = "parquet.writer.version"
 
 _QUERIES = {
     "file": frozenset({"passphrase"}),
@@ -46,11 +35,20 @@ _QUERIES = {
 }
 
 
-def native(spark: Any, *, kms: str | None = None, policy: Policy | None = None) -> None:
+def native(
+    spark: Any,
+    *,
+    kms: str | None = None,
+    policy: Policy | str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    master_key_ids: Collection[str] | None = None,
+    require_encrypted: bool = True,
+) -> None:
     """Configure a session's own Parquet reader and writer to use our keys.
 
-    From then on, the session reads encrypted and plaintext files. It encrypts files only with a
-    policy, given here for all writes or by `native_options` for one write.
+    From then on, the session reads encrypted files, and refuses plaintext files unless
+    `require_encrypted` is False. It encrypts files only with a policy, given here for all writes or
+    by `native_options` for one write.
 
     `native` compiles a jar and adds it to the driver and, at run time, to all executors, unless
     `spark.jars` contains a jar written by `spark_jar`. A session of Spark Connect can't add jars:
@@ -61,28 +59,39 @@ def native(spark: Any, *, kms: str | None = None, policy: Policy | None = None) 
         kms: URI of a keyring (`file:`) or of Vault's transit engine (`hcvault:`), as for
             `open_kms`; None for the policy's. Each executor resolves its paths, also those of
             passphrase and token, and its variables in the environment of the JVM.
-        policy: Policy by which the session encrypts all Parquet files that it writes.
+        policy: Policy by which the session encrypts all Parquet files that it writes, and which
+            it requires of those that it reads; or the path of its file.
+        root, master_key_ids, require_encrypted: Arguments of `native_options`.
 
     Raises:
-        ValueError: The URI is invalid, or Spark's writer does not support the policy.
+        ValueError: The URI or the policy is invalid.
+        OSError: The policy's file cannot be read.
         TypeError: `spark` is not a session.
     """
-    options = native_options(policy, kms=kms)
+    options = native_options(
+        policy,
+        kms=kms,
+        root=root,
+        master_key_ids=master_key_ids,
+        require_encrypted=require_encrypted,
+    )
     if not hasattr(spark, "newSession"):
         raise TypeError(f"spark must be a Spark session, not {type(spark).__name__}")
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         _bring_jar(spark.sparkContext)
-    for name in WRITE_OPTIONS:
-        spark.conf.unset(name)
+    spark.conf.unset(_WRITER_VERSION)  # a session keeps earlier options
     for name, value in options.items():
         spark.conf.set(name, value)
 
 
 def native_options(
-    policy: Policy | None = None,
+    policy: Policy | str | os.PathLike[str] | None = None,
     *,
     kms: str | None = None,
-    schema: types.StructType | None = None,
+    schema: Any = None,
+    root: str | os.PathLike[str] | None = None,
+    master_key_ids: Collection[str] | None = None,
+    require_encrypted: bool = True,
 ) -> dict[str, str]:
     """Return the options of Spark's own Parquet, for a read, a write, or a configuration.
 
@@ -91,37 +100,38 @@ def native_options(
     `spark.jars`.
 
     Args:
-        policy: Policy that determines how files are encrypted; None for a read.
+        policy: Policy that determines how files are encrypted, and that readers require, or the
+            path of its file. None to read whatever the key service unwraps, under AES_GCM_V1 and
+            any AAD prefix that a file stores.
         kms: URI of the key service; None for the policy's.
-        schema: Schema of the frame. Needed if the policy names plaintext columns or groups of
-            columns, as parquet-java needs each leaf.
+        schema: Ignored: the JVM knows the schema of what it writes.
+        root: Folder that `{path}` in the policy's AAD prefix is relative to: the dataset's folder.
+        master_key_ids: Ids of further master keys that may protect the files that are read, as
+            during a rotation. Without a policy, only these, and the one that the URI names, count.
+        require_encrypted: Whether to refuse plaintext files when reading.
 
     Raises:
-        ValueError: The URI is invalid; or Spark's writer does not support the policy: it has an AAD
-            prefix, names that the options can't express, or columns that the schema lacks.
+        ValueError: The URI or the policy is invalid.
+        OSError: The policy's file cannot be read.
     """
-    uri = _normalize_uri(kms or (None if policy is None else policy.kms))
-    aad = "" if policy is None else policy.kms_aad or ""
+    if policy is not None and not isinstance(policy, Policy):
+        policy = Policy.load(policy)
+    uri = kms or (None if policy is None else policy.kms)
     options = {
         "parquet.crypto.factory.class": FACTORY,
-        f"{_KEYS}.kms.client.class": KMS_CLIENT,
-        "modcrypt.kms.uri": uri,
-        "modcrypt.kms.aad": aad,
-        # Set here, so that parquet-java does not take them from a file (CVE-2026-73334).
-        f"{_KEYS}.kms.instance.id": "DEFAULT",
-        f"{_KEYS}.kms.instance.url": "DEFAULT",
-        # Not a secret: parquet-java caches clients and keys by this name, so it must differ for
-        # each key service and AAD.
-        f"{_KEYS}.key.access.token": f"modcrypt.cache.{_make_cache_name(uri, aad)}",
+        "modcrypt.kms.uri": _normalize_uri(uri),
+        "modcrypt.kms.aad": "" if policy is None else policy.kms_aad or "",
     }
-    if policy is not None:
-        options[f"{_KEYS}.cache.lifetime.seconds"] = str(int(policy.cache_lifetime_seconds))
-        options |= _make_write_options(policy, schema)
+    options |= policy_options(
+        policy,
+        kms=uri or "",
+        root=root,
+        master_key_ids=master_key_ids,
+        require_encrypted=require_encrypted,
+    )
+    if policy is not None and policy.data_page_v2_levels == "encrypted":
+        options[_WRITER_VERSION] = "v1"  # parquet-java does not encrypt the levels of V2
     return options
-
-
-def _make_cache_name(*parts: str) -> str:
-    return "c" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
 # --- the key service -----------------------------------------------------------------------------
@@ -160,116 +170,6 @@ def _quote(name: str, value: str) -> str:
     return urllib.parse.quote(value, safe="/:")
 
 
-# --- a policy as options of parquet-java ---------------------------------------------------------
-
-
-def _make_write_options(policy: Policy, schema: types.StructType | None) -> dict[str, str]:
-    if policy.aad_prefix is not None:
-        raise ValueError(
-            "Spark's own Parquet does not support an AAD prefix: remove it from the policy, or use "
-            'the data source: df.write.format("modcrypt")'
-        )
-    keys = _group_leaves_by_key(policy, schema)
-    uniform = not keys and not policy.plaintext_columns
-    values = {
-        "uniform.key": policy.footer_key if uniform else "",
-        "footer.key": "" if uniform else policy.footer_key,
-        "column.keys": ";".join(f"{key}:{','.join(names)}" for key, names in keys.items()),
-        "complete.columns": _format_bool(bool(keys) and not policy.plaintext_columns),
-        "plaintext.footer": _format_bool(policy.plaintext_footer),
-        "algorithm": policy.encryption_algorithm,
-        "double.wrapping": _format_bool(policy.double_wrapping),
-        "key.material.store.internally": _format_bool(policy.internal_key_material),
-        "data.key.length.bits": str(policy.data_key_length_bits),
-        "kek.length.bits": str(policy.kek_length_bits),
-    }
-    _check_spelling([policy.footer_key], ids=True)
-    options = {f"{_KEYS}.{name}": value for name, value in values.items()}
-    if policy.data_page_v2_levels == "encrypted":  # parquet-java does not encrypt V2 levels
-        options["parquet.writer.version"] = "v1"
-    return options
-
-
-def _format_bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _group_leaves_by_key(policy: Policy, schema: types.StructType | None) -> dict[str, list[str]]:
-    """Return the leaves by the master key that wraps their keys."""
-    keys = {key: list(names) for key, names in policy.column_keys.items()}
-    if schema is None:
-        if policy.plaintext_columns:
-            raise ValueError(
-                "to leave columns in plaintext, parquet-java needs the names of all others: pass "
-                "schema, that of the written frame, to native_options"
-            )
-    else:
-        keys = _assign_leaves(policy, schema)
-    _check_spelling(keys, ids=True)
-    _check_spelling([name for names in keys.values() for name in names], ids=False)
-    return keys
-
-
-def _assign_leaves(policy: Policy, schema: types.StructType) -> dict[str, list[str]]:
-    leaves = [".".join(path) for path in _list_leaves(schema)]
-    if len(set(leaves)) < len(leaves):
-        raise ValueError("two columns of the schema have the same dotted name; rename one")
-    of_name = policy.key_of_column
-    named = {*of_name, *policy.plaintext_columns}
-    missing = sorted(n for n in named if not any(_is_in(leaf, n) for leaf in leaves))
-    if missing:
-        raise ValueError(f"the policy names columns that the schema lacks: {', '.join(missing)}")
-    keys: dict[str, list[str]] = {}
-    for leaf in leaves:
-        # The longest name wins: a column of a group may have another key than the group.
-        name = max((n for n in named if _is_in(leaf, n)), key=len, default=None)
-        if name in policy.plaintext_columns:
-            continue
-        if name is not None:
-            keys.setdefault(of_name[name], []).append(leaf)
-        elif policy.plaintext_columns:  # otherwise complete.columns puts it under the footer key
-            keys.setdefault(policy.footer_key, []).append(leaf)
-    if policy.plaintext_columns and not keys:
-        raise ValueError("the policy leaves all columns in plaintext; name columns to encrypt")
-    return keys
-
-
-def _is_in(leaf: str, name: str) -> bool:
-    return leaf == name or leaf.startswith(f"{name}.")
-
-
-def _list_leaves(kind: types.DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the leaves that Spark writes for a type."""
-    if isinstance(kind, types.UserDefinedType):
-        kind = kind.sqlType()
-    if isinstance(kind, types.StructType):
-        for field in kind.fields:
-            yield from _list_leaves(field.dataType, (*path, field.name))
-    elif isinstance(kind, types.ArrayType):
-        yield from _list_leaves(kind.elementType, (*path, "list", "element"))
-    elif isinstance(kind, types.MapType):
-        yield from _list_leaves(kind.keyType, (*path, "key_value", "key"))
-        yield from _list_leaves(kind.valueType, (*path, "key_value", "value"))
-    elif isinstance(kind, types.VariantType):
-        yield from ((*path, "value"), (*path, "metadata"))
-    else:
-        yield path
-
-
-_MARKS = re.compile(r"[,:;]|\$\{|^\s|\s$|^$")
-
-
-def _check_spelling(names: Mapping[str, object] | list[str], *, ids: bool) -> None:
-    wrong = sorted(name for name in names if _MARKS.search(name))
-    if wrong:
-        what = "ids of master keys" if ids else "names of columns"
-        raise ValueError(
-            f"parquet-java's options can't express {what} that contain , : ; or ${{ or start or "
-            f"end with blanks: {', '.join(map(repr, wrong))}; use the data source: "
-            'df.write.format("modcrypt")'
-        )
-
-
 # --- the jar -------------------------------------------------------------------------------------
 
 
@@ -291,7 +191,7 @@ def _bring_jar(context: Any) -> None:
 
 def _find_loaded_jar(jvm: Any, loader: Any) -> Path | None:
     """Return the jar from which the driver loaded the class; None if it has not loaded it."""
-    resource = loader.getResource(f"{KMS_CLIENT.replace('.', '/')}.class")
+    resource = loader.getResource(f"{FACTORY.replace('.', '/')}.class")
     if resource is None:
         return None
     jar = resource.openConnection().getJarFileURL()

@@ -1,0 +1,121 @@
+package modcrypt;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+import org.apache.parquet.format.ColumnChunk;
+import org.apache.parquet.format.ColumnCryptoMetaData;
+import org.apache.parquet.format.FileMetaData;
+import org.apache.parquet.format.RowGroup;
+import org.apache.parquet.format.SchemaElement;
+
+/** A leaf column of a file, and how the footer says that it is encrypted. */
+final class EncryptedColumn {
+  private static final int NO_ROWS = 0; // a file without row groups
+  private static final int PLAINTEXT = 1;
+  private static final int FOOTER_KEY = 2;
+  private static final int COLUMN_KEY = 3;
+  private static final int MAX_COLUMNS = 32768; // ordinals are int16 in the AAD
+  private static final int MAX_ROW_GROUPS = 32767;
+  private static final int MAX_DEPTH = 200; // of the schema
+
+  final String[] leaf;
+  private int kind = NO_ROWS;
+  private final List metadata = new ArrayList(); // key metadata of its own keys, each once
+
+  private EncryptedColumn(String[] leaf) {
+    this.leaf = leaf;
+  }
+
+  /** Lists the leaves of a file; throws if row groups contradict the schema or one another. */
+  static List list(FileMetaData file) {
+    List columns = new ArrayList();
+    List elements = file.getSchema();
+    int end = elements.isEmpty() ? 0 : addLeaves(elements, 0, new String[0], columns);
+    if (end != elements.size()) throw damaged("its schema is not one tree");
+    if (columns.size() > MAX_COLUMNS || file.getRow_groupsSize() > MAX_ROW_GROUPS) {
+      throw damaged("it declares more row groups or columns than a file can have");
+    }
+    for (int r = 0; r < file.getRow_groupsSize(); r++) {
+      List chunks = ((RowGroup) file.getRow_groups().get(r)).getColumns();
+      if (chunks.size() != columns.size()) throw damaged("a row group lacks columns");
+      for (int c = 0; c < chunks.size(); c++) {
+        ((EncryptedColumn) columns.get(c)).add((ColumnChunk) chunks.get(c));
+      }
+    }
+    return columns;
+  }
+
+  /** Adds the leaves below the element at a position; returns the position after them. */
+  private static int addLeaves(List elements, int at, String[] path, List columns) {
+    if (path.length > MAX_DEPTH) throw damaged("its schema is nested too deeply");
+    if (at >= elements.size()) throw damaged("its schema is cut off");
+    int children = ((SchemaElement) elements.get(at)).getNum_children();
+    int next = at + 1;
+    if (children <= 0 && at > 0) {
+      columns.add(new EncryptedColumn(path));
+      return next;
+    }
+    for (int n = 0; n < children; n++) {
+      if (next >= elements.size()) throw damaged("its schema is cut off");
+      String[] below = (String[]) Arrays.copyOf(path, path.length + 1);
+      below[path.length] = ((SchemaElement) elements.get(next)).getName();
+      next = addLeaves(elements, next, below, columns);
+    }
+    return next;
+  }
+
+  private void add(ColumnChunk chunk) {
+    ColumnCryptoMetaData crypto = chunk.getCrypto_metadata();
+    int found = crypto == null ? PLAINTEXT : FOOTER_KEY;
+    if (crypto != null && crypto.isSetENCRYPTION_WITH_COLUMN_KEY()) {
+      found = COLUMN_KEY;
+      // parquet-java takes the column's name from here.
+      checkPath(crypto.getENCRYPTION_WITH_COLUMN_KEY().getPath_in_schema());
+      remember(crypto.getENCRYPTION_WITH_COLUMN_KEY().getKey_metadata());
+    }
+    if (chunk.isSetMeta_data()) checkPath(chunk.getMeta_data().getPath_in_schema());
+    if (kind != NO_ROWS && kind != found) {
+      throw damaged("column " + name() + " is encrypted in different ways: no writer does so");
+    }
+    kind = found;
+  }
+
+  boolean isPlaintext() {
+    return kind == PLAINTEXT;
+  }
+
+  boolean isUnderFooterKey() {
+    return kind == FOOTER_KEY;
+  }
+
+  private void checkPath(List path) {
+    if (!Arrays.asList(leaf).equals(path)) {
+      throw damaged("a chunk of column " + name() + " names another column");
+    }
+  }
+
+  private void remember(byte[] keyMetadata) {
+    if (keyMetadata == null) return;
+    for (Object known : metadata) {
+      if (Arrays.equals((byte[]) known, keyMetadata)) return;
+    }
+    metadata.add(keyMetadata);
+  }
+
+  boolean uses(byte[] keyMetadata) {
+    for (Object known : metadata) {
+      if (Arrays.equals((byte[]) known, keyMetadata)) return true;
+    }
+    return false;
+  }
+
+  String name() {
+    return Texts.shown(Texts.dotted(leaf));
+  }
+
+  private static ParquetCryptoRuntimeException damaged(String why) {
+    return new ParquetCryptoRuntimeException("the footer is damaged or forged: " + why);
+  }
+}

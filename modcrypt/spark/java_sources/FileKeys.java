@@ -1,0 +1,166 @@
+package modcrypt;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.parquet.crypto.DecryptionKeyRetriever;
+import org.apache.parquet.crypto.KeyAccessDeniedException;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+
+/**
+ * The keys of one file that is read, and the checks that a policy demands.
+ *
+ * parquet-java asks for the footer key first. Then the whole footer is checked, before parquet-java
+ * uses any of it. It asks for a column's key when it reads the column, so that columns whose master
+ * key is refused do not keep others from being read.
+ */
+final class FileKeys implements DecryptionKeyRetriever {
+  private static final String GCM = "AES_GCM_V1"; // authenticates all modules
+  private static final int FILE_UNIQUE_SIZE = 8; // bytes, as every writer creates it
+  private static final int MAX_DAMAGED = 3; // keys of a file that may fail to unwrap
+  private static final int MAX_REFUSED = 3; // keys requested under a master key that refuses them
+  private static final int MAX_REFUSING = 16; // master keys that may refuse
+
+  private final Configuration configuration;
+  private final Path path;
+  private final Policy policy;
+  private final ExpectedKeys expected;
+  private final byte[] prefix; // that the policy demands; null for none
+  private final KeyWrapper wrapper;
+
+  private final Map refused = new HashMap(); // count by master key
+  private final Set granted = new HashSet();
+  private int damaged;
+  private ExternalMaterial external; // read once
+  private Footer footer;
+  private byte[] footerKey;
+  private List columns = new ArrayList();
+
+  FileKeys(Configuration configuration, Path path, Policy policy, byte[] prefix) {
+    this.configuration = configuration;
+    this.path = path;
+    this.policy = policy;
+    this.prefix = prefix;
+    expected = new ExpectedKeys(configuration, policy);
+    wrapper = new KeyWrapper(configuration, policy);
+  }
+
+  public synchronized byte[] getKey(byte[] keyMetadata) {
+    if (footer == null || Arrays.equals(keyMetadata, footer.keyMetadata)) {
+      return openFooter(keyMetadata);
+    }
+    return columnKey(keyMetadata);
+  }
+
+  private byte[] openFooter(byte[] keyMetadata) {
+    Footer read = Footer.read(path, configuration);
+    external = null;
+    if (!Arrays.equals(keyMetadata, read.keyMetadata)) {
+      throw unfit("the file changed while it was opened");
+    }
+    checkAlgorithm(read);
+    // The border between prefix and aad_file_unique is not authenticated.
+    if (prefix != null && read.unique.length != FILE_UNIQUE_SIZE) {
+      throw unfit("its aad_file_unique has " + read.unique.length + " bytes instead of 8");
+    }
+    byte[] key = unwrap(keyMetadata, null);
+    List found = EncryptedColumn.list(
+        read.open(key, read.storedPrefix == null ? prefix : read.storedPrefix));
+    for (Object column : found) check((EncryptedColumn) column, keyMetadata);
+    footer = read;
+    footerKey = key;
+    columns = found;
+    return key;
+  }
+
+  private void checkAlgorithm(Footer read) {
+    // The name is not authenticated, and AES_GCM_CTR_V1 turns authentication of pages off.
+    String accepted = policy == null ? GCM : policy.algorithm;
+    if (!read.algorithm.equals(accepted)) {
+      throw unfit(
+          "encrypted under " + read.algorithm + ", but only " + accepted + " is accepted"
+              + (policy == null ? "; pass a policy to read other files" : " by the policy"));
+    }
+  }
+
+  private void check(EncryptedColumn column, byte[] footerMetadata) {
+    expected.checkKind(column);
+    if (column.uses(footerMetadata) && expected.hasOwnKey(column.leaf)) throw shared(column);
+  }
+
+  private byte[] columnKey(byte[] keyMetadata) {
+    List users = new ArrayList();
+    for (Object column : columns) {
+      if (((EncryptedColumn) column).uses(keyMetadata)) users.add(column);
+    }
+    if (users.isEmpty()) throw unfit("the file changed while it was read");
+    byte[] key = null;
+    for (Object user : users) {
+      EncryptedColumn column = (EncryptedColumn) user;
+      if (key == null) key = unwrap(keyMetadata, column.leaf);
+      expected.check(material(keyMetadata), column.leaf, path.toString());
+      if (Arrays.equals(key, footerKey) && expected.hasOwnKey(column.leaf)) throw shared(column);
+    }
+    return key;
+  }
+
+  private byte[] unwrap(byte[] keyMetadata, String[] leaf) {
+    KeyMaterial material = material(keyMetadata);
+    expected.check(material, leaf, path.toString());
+    raiseIfEnough(material.masterKeyId);
+    try {
+      byte[] key = wrapper.unwrap(material);
+      granted.add(material.masterKeyId);
+      return key;
+    } catch (KeyAccessDeniedException error) {
+      Integer count = (Integer) refused.get(material.masterKeyId);
+      refused.put(material.masterKeyId, Integer.valueOf(count == null ? 1 : count.intValue() + 1));
+      throw error;
+    } catch (UnavailableException error) {
+      throw error;
+    } catch (ParquetCryptoRuntimeException error) {
+      damaged++;
+      throw error;
+    }
+  }
+
+  private KeyMaterial material(byte[] keyMetadata) {
+    KeyMetadata key = KeyMetadata.decode(keyMetadata);
+    if (key.material != null) return key.material;
+    if (external == null) external = ExternalMaterial.read(path, configuration);
+    return external.find(key);
+  }
+
+  /** Limits requests to the key service: anyone can write a file that names thousands of keys. */
+  private void raiseIfEnough(String masterKeyId) {
+    if (damaged >= MAX_DAMAGED) {
+      throw unfit("key not tried, because 3 other keys of this file do not unwrap");
+    }
+    if (granted.contains(masterKeyId)) return;
+    Integer count = (Integer) refused.get(masterKeyId);
+    if (count != null && count.intValue() >= MAX_REFUSED) {
+      throw new KeyAccessDeniedException(
+          "master key " + Texts.shown(masterKeyId) + " was refused for 3 keys of this file");
+    }
+    if (count == null && refused.size() >= MAX_REFUSING) {
+      throw new KeyAccessDeniedException(
+          "key not requested, because 16 other master keys of this file were refused");
+    }
+  }
+
+  private ParquetCryptoRuntimeException shared(EncryptedColumn column) {
+    return unfit(
+        "the key of column " + column.name()
+            + " is the footer key, but the policy requires a key of its own");
+  }
+
+  private ParquetCryptoRuntimeException unfit(String why) {
+    return new ParquetCryptoRuntimeException(path + ": " + why);
+  }
+}

@@ -1,0 +1,169 @@
+package modcrypt;
+
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.util.Arrays;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.parquet.crypto.AesCipher;
+import org.apache.parquet.crypto.AesGcmEncryptor;
+import org.apache.parquet.crypto.AesMode;
+import org.apache.parquet.crypto.ModuleCipherFactory;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+import org.apache.parquet.format.AesGcmCtrV1;
+import org.apache.parquet.format.AesGcmV1;
+import org.apache.parquet.format.EncryptionAlgorithm;
+import org.apache.parquet.format.FileCryptoMetaData;
+import org.apache.parquet.format.FileMetaData;
+import org.apache.parquet.format.Util;
+
+/**
+ * The footer of an encrypted file, which modcrypt reads a second time.
+ *
+ * parquet-java passes key metadata to a factory, but neither the column that it belongs to nor the
+ * algorithm, and nothing at all of plaintext columns.
+ */
+final class Footer {
+  private static final int MAX_FOOTER = 512 << 20; // bytes, as modcrypt's own readers
+  private static final int FIRST_READ = 64 << 10;
+  private static final int MAGIC = 4;
+  private static final int TAIL = 8; // length and magic
+  private static final int SIGNATURE = 28; // nonce and tag
+
+  final boolean encrypted;
+  final String algorithm;
+  final byte[] keyMetadata; // null if it has none
+  final byte[] unique; // aad_file_unique
+  final byte[] storedPrefix; // null if it stores none
+
+  private final byte[] data;
+  private final int start; // of the encrypted footer in the data
+  private FileMetaData metadata;
+
+  private Footer(byte[] data, boolean encrypted) throws IOException {
+    this.data = data;
+    this.encrypted = encrypted;
+    ByteArrayInputStream in = new ByteArrayInputStream(data);
+    EncryptionAlgorithm union;
+    if (encrypted) {
+      FileCryptoMetaData crypto = Util.readFileCryptoMetaData(in);
+      union = crypto.getEncryption_algorithm();
+      keyMetadata = crypto.getKey_metadata();
+    } else {
+      metadata = Util.readFileMetaData(in);
+      union = metadata.getEncryption_algorithm();
+      keyMetadata = metadata.getFooter_signing_key_metadata();
+    }
+    start = data.length - in.available();
+    if (union != null && union.isSetAES_GCM_V1()) {
+      AesGcmV1 gcm = union.getAES_GCM_V1();
+      algorithm = "AES_GCM_V1";
+      unique = orEmpty(gcm.getAad_file_unique());
+      storedPrefix = gcm.getAad_prefix();
+    } else if (union != null && union.isSetAES_GCM_CTR_V1()) {
+      AesGcmCtrV1 ctr = union.getAES_GCM_CTR_V1();
+      algorithm = "AES_GCM_CTR_V1";
+      unique = orEmpty(ctr.getAad_file_unique());
+      storedPrefix = ctr.getAad_prefix();
+    } else {
+      throw new ParquetCryptoRuntimeException("the footer names no known encryption algorithm");
+    }
+  }
+
+  private static byte[] orEmpty(byte[] value) {
+    return value == null ? new byte[0] : value;
+  }
+
+  /** Reads the footer of the file at a path; authenticates nothing. */
+  static Footer read(Path path, Configuration configuration) {
+    try {
+      FileSystem files = path.getFileSystem(configuration);
+      long size = files.getFileStatus(path).getLen();
+      FSDataInputStream in = files.open(path);
+      try {
+        return read(in, size, path);
+      } finally {
+        in.close();
+      }
+    } catch (IOException error) {
+      throw new ParquetCryptoRuntimeException(
+          path + ": the footer can't be read: " + error.getClass().getSimpleName(), error);
+    }
+  }
+
+  private static Footer read(FSDataInputStream in, long size, Path path) throws IOException {
+    byte[] last = new byte[(int) Math.min(size, FIRST_READ)];
+    in.readFully(size - last.length, last);
+    String magic = last.length < MAGIC + TAIL ? "" : ascii(last, last.length - MAGIC);
+    if (!magic.equals("PAR1") && !magic.equals("PARE")) {
+      throw new ParquetCryptoRuntimeException(path + ": it is not a Parquet file, or truncated");
+    }
+    long length = 0;
+    for (int n = 1; n <= 4; n++) length = length << 8 | (last[last.length - MAGIC - n] & 0xFF);
+    if (length > MAX_FOOTER || length > size - MAGIC - TAIL) {
+      throw new ParquetCryptoRuntimeException(
+          path + ": declares a footer of " + length + " bytes in a file of " + size
+              + " (at most " + MAX_FOOTER + " are read)");
+    }
+    byte[] data;
+    int end = last.length - TAIL;
+    if (length <= end) {
+      data = Arrays.copyOfRange(last, end - (int) length, end);
+    } else {
+      data = new byte[(int) length];
+      in.readFully(size - TAIL - length, data);
+    }
+    return new Footer(data, magic.equals("PARE"));
+  }
+
+  private static String ascii(byte[] data, int from) {
+    return new String(data, from, MAGIC, java.nio.charset.StandardCharsets.US_ASCII);
+  }
+
+  /**
+   * Authenticates the footer and returns the metadata.
+   *
+   * @param prefix the AAD prefix of the file; null if it has none.
+   */
+  FileMetaData open(byte[] key, byte[] prefix) {
+    byte[] aad = unique;
+    if (prefix != null) {
+      aad = Arrays.copyOf(prefix, prefix.length + unique.length);
+      System.arraycopy(unique, 0, aad, prefix.length, unique.length);
+    }
+    byte[] footerAad = AesCipher.createFooterAAD(aad);
+    if (!encrypted) {
+      verify(key, footerAad);
+      return metadata;
+    }
+    ByteArrayInputStream in = new ByteArrayInputStream(data, start, data.length - start);
+    try {
+      return Util.readFileMetaData(in, ModuleCipherFactory.getDecryptor(AesMode.GCM, key), footerAad);
+    } catch (IOException error) {
+      throw new ParquetCryptoRuntimeException("the footer is damaged");
+    } catch (ParquetCryptoRuntimeException error) {
+      throw unauthentic("the footer does not authenticate");
+    }
+  }
+
+  /** Verifies the signature over the bytes as read. */
+  private void verify(byte[] key, byte[] aad) {
+    int end = data.length - SIGNATURE;
+    if (end != start) throw unauthentic("the signature of the footer is missing");
+    byte[] nonce = Arrays.copyOfRange(data, end, end + AesCipher.NONCE_LENGTH);
+    AesGcmEncryptor signer = (AesGcmEncryptor) ModuleCipherFactory.getEncryptor(AesMode.GCM, key);
+    byte[] sealed = signer.encrypt(false, Arrays.copyOf(data, end), nonce, aad);
+    byte[] tag = Arrays.copyOfRange(sealed, sealed.length - AesCipher.GCM_TAG_LENGTH, sealed.length);
+    byte[] stored = Arrays.copyOfRange(data, end + AesCipher.NONCE_LENGTH, data.length);
+    if (!java.security.MessageDigest.isEqual(tag, stored)) {
+      throw unauthentic("the signature of the footer does not match");
+    }
+  }
+
+  private static ParquetCryptoRuntimeException unauthentic(String what) {
+    return new ParquetCryptoRuntimeException(
+        what + ": wrong footer key, another AAD prefix, or an altered footer");
+  }
+}

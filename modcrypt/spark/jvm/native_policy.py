@@ -1,0 +1,75 @@
+"""A policy and the requirements of reading, as the options that `ModcryptCryptoFactory` reads.
+
+The options contain the policy itself, as JSON, and not the name of its file: executors may lack the
+file, and the JVM has no reader of TOML. A policy holds no key and no password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.parse
+from collections.abc import Collection
+from typing import Any
+
+from modcrypt.kms.expected_keys import id_set
+from modcrypt.kms.policy import Policy
+
+PROPERTIES = (
+    "modcrypt.policy", "modcrypt.root", "modcrypt.master.key.ids", "modcrypt.require.encrypted",
+)  # fmt: skip
+"""Names of the options; each call sets all, so that none of a session's remains in effect."""
+
+_MEMBERS = (
+    "footer_key", "encryption_algorithm", "plaintext_footer", "aad_prefix", "store_aad_prefix",
+    "data_page_v2_levels", "double_wrapping", "internal_key_material", "data_key_length_bits",
+    "kek_length_bits", "cache_lifetime_seconds",
+)  # fmt: skip
+
+
+def policy_options(
+    policy: Policy | None,
+    *,
+    kms: str,
+    root: str | os.PathLike[str] | None,
+    master_key_ids: Collection[str] | None,
+    require_encrypted: bool,
+) -> dict[str, str]:
+    """Return the options for reading and writing by a policy.
+
+    Args:
+        policy: Policy, or None.
+        kms: URI of the key service; without a policy, a master key that it names is required.
+        root: Folder that `{path}` is relative to.
+        master_key_ids: Ids of further master keys that may protect the files.
+        require_encrypted: Whether to refuse plaintext files.
+    """
+    ids = None if master_key_ids is None else id_set(master_key_ids)
+    fragment = urllib.parse.unquote(kms.partition("#")[2])
+    if policy is None and fragment:
+        ids = (ids or frozenset()) | {fragment}
+    values = (
+        "" if policy is None else _encode(_policy_members(policy)),
+        "" if root is None else _format_root(os.fspath(root)),
+        "" if ids is None else _encode(sorted(ids)),
+        "true" if require_encrypted else "false",
+    )
+    return dict(zip(PROPERTIES, values, strict=True))
+
+
+def _policy_members(policy: Policy) -> dict[str, Any]:
+    """Return the members that the JVM needs; those of the key service are separate options."""
+    keys = {key: list(columns) for key, columns in policy.column_keys.items()}
+    plaintext = list(policy.plaintext_columns)
+    members = {name: getattr(policy, name) for name in _MEMBERS}
+    return {"column_keys": keys, "plaintext_columns": plaintext, **members}
+
+
+def _format_root(root: str) -> str:
+    if "://" in root or root.startswith("file:"):
+        return root
+    return os.path.abspath(root)
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value).replace("$", "\\u0024")  # Hadoop substitutes ${...}
