@@ -2,6 +2,10 @@ package modcrypt;
 
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
 import java.util.Arrays;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
@@ -27,9 +31,11 @@ import org.apache.parquet.format.Util;
  */
 final class Footer {
   private static final int MAX_FOOTER = 512 << 20; // bytes, as modcrypt's own readers
+  private static final int LEAST_MESSAGE_LIMIT = 100 << 20; // parquet-java's default
   private static final int FIRST_READ = 64 << 10;
   private static final int MAGIC = 4;
   private static final int TAIL = 8; // length and magic
+  private static final int MODULE_LENGTH = 4; // before nonce, ciphertext and tag
   private static final int SIGNATURE = 28; // nonce and tag
 
   final boolean encrypted;
@@ -52,7 +58,7 @@ final class Footer {
       union = crypto.getEncryption_algorithm();
       keyMetadata = crypto.getKey_metadata();
     } else {
-      metadata = Util.readFileMetaData(in);
+      metadata = Util.readFileMetaData(in, messageLimit());
       union = metadata.getEncryption_algorithm();
       keyMetadata = metadata.getFooter_signing_key_metadata();
     }
@@ -100,8 +106,7 @@ final class Footer {
     if (!magic.equals("PAR1") && !magic.equals("PARE")) {
       throw new ParquetCryptoRuntimeException(path + ": it is not a Parquet file, or truncated");
     }
-    long length = 0;
-    for (int n = 1; n <= 4; n++) length = length << 8 | (last[last.length - MAGIC - n] & 0xFF);
+    long length = unsigned(last, last.length - TAIL);
     if (length > MAX_FOOTER || length > size - MAGIC - TAIL) {
       throw new ParquetCryptoRuntimeException(
           path + ": declares a footer of " + length + " bytes in a file of " + size
@@ -118,8 +123,18 @@ final class Footer {
     return new Footer(data, magic.equals("PARE"));
   }
 
+  /** Returns the limit that Thrift needs; no value in the footer is longer than the footer. */
+  private int messageLimit() {
+    return Math.max(data.length, LEAST_MESSAGE_LIMIT);
+  }
+
+  /** Returns the unsigned 32-bit number at a position, little-endian. */
+  private static long unsigned(byte[] data, int at) {
+    return ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).getInt(at) & 0xFFFFFFFFL;
+  }
+
   private static String ascii(byte[] data, int from) {
-    return new String(data, from, MAGIC, java.nio.charset.StandardCharsets.US_ASCII);
+    return new String(data, from, MAGIC, StandardCharsets.US_ASCII);
   }
 
   /**
@@ -138,9 +153,15 @@ final class Footer {
       verify(key, footerAad);
       return metadata;
     }
+    // parquet-java allocates as many bytes as the module declares.
+    int left = data.length - start - MODULE_LENGTH;
+    if (left < 0 || unsigned(data, start) > left) {
+      throw new ParquetCryptoRuntimeException("the footer is damaged: it is cut off");
+    }
     ByteArrayInputStream in = new ByteArrayInputStream(data, start, data.length - start);
     try {
-      return Util.readFileMetaData(in, ModuleCipherFactory.getDecryptor(AesMode.GCM, key), footerAad);
+      return Util.readFileMetaData(
+          in, ModuleCipherFactory.getDecryptor(AesMode.GCM, key), footerAad, messageLimit());
     } catch (IOException error) {
       throw new ParquetCryptoRuntimeException("the footer is damaged");
     } catch (ParquetCryptoRuntimeException error) {
@@ -157,7 +178,7 @@ final class Footer {
     byte[] sealed = signer.encrypt(false, Arrays.copyOf(data, end), nonce, aad);
     byte[] tag = Arrays.copyOfRange(sealed, sealed.length - AesCipher.GCM_TAG_LENGTH, sealed.length);
     byte[] stored = Arrays.copyOfRange(data, end + AesCipher.NONCE_LENGTH, data.length);
-    if (!java.security.MessageDigest.isEqual(tag, stored)) {
+    if (!MessageDigest.isEqual(tag, stored)) {
       throw unauthentic("the signature of the footer does not match");
     }
   }
