@@ -220,7 +220,7 @@ def native_reads(bench: Bench) -> Iterator[Row]:
     """Measure reads with Spark's own Parquet, encrypted and in plaintext."""
     table = lineitem(bench)
     session = bench.spark.newSession()
-    native(session, kms=policy_of(table.settings).kms)
+    native(session, policy=policy_of(table.settings))
     t = bench.seconds({
         "sealed": lambda: consume(session.read.parquet(str(table.sealed))),
         "plain": lambda: consume(bench.spark.read.parquet(str(table.plain))),
@@ -451,7 +451,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # not used here
     os.environ["JAVA_HOME"] = java_home()
     print(f"load: {os.getloadavg()[0]:.1f} at the start; {vars(args)}")
-    print("\n" + line("figure", "modcrypt", "peer", "ratio", "target", "met"), flush=True)
+    print(
+        "\n" + line("figure", "modcrypt", "peer", "ratio", "target", "met", "CPU", "CPU of peer"),
+        flush=True,
+    )
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=args.base, prefix="modcrypt-bench-spark-") as folder:
         work = Path(folder)
