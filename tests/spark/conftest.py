@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import modcrypt as mc
-from tests.support.java.jvm import stop_spark, why_unavailable
+from tests.support.java.jvm import Jvm, stop_spark, why_unavailable
 from tests.support.spark.lake import COLUMN, FOOTER, MASTERS, PASSPHRASE, Lake
 from tests.support.spark.processes import Elsewhere, RunPython, spark_environment, spark_settings
 
@@ -48,6 +48,26 @@ def store() -> Iterator[ObjectStore]:
         }.items():  # fmt: skip
             patch.setenv(name, value)
         yield running
+
+
+@pytest.fixture(scope="package")
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of our jar for Spark."""
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    from modcrypt.spark.jvm.native_jar import spark_jar
+
+    path = tmp_path_factory.mktemp("jar") / "modcrypt-spark.jar"
+    spark_jar(path)
+    return path
+
+
+@pytest.fixture(scope="package")
+def jvm(jar: Path) -> Iterator[Any]:
+    """Yield the packages of a small JVM with Spark's jars and ours, without Spark."""
+    running = Jvm("public class Harness {}", heap="512m", jars=[jar])
+    yield running.packages
+    running.close()
 
 
 @pytest.fixture(scope="package")

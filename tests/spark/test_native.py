@@ -32,6 +32,7 @@ from modcrypt.parquet.crypto.footer_keys import key_uses
 from tests.support.java.jvm import Jvm, why_unavailable
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.pkmt1 import open_base64, seal_base64
+from tests.support.spark.java_client import KEYS, JavaClient, JavaError
 from tests.support.spark.native import IDS, PASSPHRASE, make_ring, rows_of, table, uri_of
 from tests.support.spark.processes import (
     ELSEWHERE_PASSPHRASE,
@@ -108,13 +109,6 @@ VECTORS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("jar") / "modcrypt-spark.jar"
-    spark_jar(path)
-    return path
-
-
 @pytest.fixture
 def start_jvm(jar: Path) -> Iterator[Callable[[], Jvm]]:
     """Return a function that starts a small JVM with Spark's jars and ours."""
@@ -127,13 +121,6 @@ def start_jvm(jar: Path) -> Iterator[Callable[[], Jvm]]:
     yield start
     for running in started:
         running.close()
-
-
-@pytest.fixture(scope="module")
-def jvm(jar: Path) -> Iterator[Any]:
-    running = Jvm("public class Harness {}", heap="512m", jars=[jar])
-    yield running.packages
-    running.close()
 
 
 def test_scrypt_in_java_gives_the_vectors_of_its_rfc(jvm: Any) -> None:
@@ -150,49 +137,6 @@ def test_scrypt_in_java_derives_what_openssl_derives(jvm: Any, n: int, r: int, p
 
 
 # --- clients, without Spark ----------------------------------------------------------------------
-
-
-class JavaError(Exception):
-    """An exception of a client in Java: its class and message."""
-
-
-class JavaClient:
-    """The client in Java, initialised as parquet-java does it."""
-
-    def __init__(self, jvm: Any, uri: str | None, aad: str = "", instance: str = "DEFAULT") -> None:
-        configuration = jvm.org.apache.hadoop.conf.Configuration(False)
-        if uri is not None:
-            configuration.set("modcrypt.kms.uri", uri)
-        configuration.set("modcrypt.kms.aad", aad)
-        self._client = jvm.modcrypt.ModcryptKmsClient()
-        self._ask(self._client.initialize, configuration, instance, instance, "DEFAULT")
-
-    def wrap(self, key: bytes, master: str) -> str:
-        return str(self._ask(self._client.wrapKey, key, master))
-
-    def unwrap(self, wrapped: str, master: str) -> bytes:
-        return bytes(self._ask(self._client.unwrapKey, wrapped, master))
-
-    def _ask(self, method: Any, *arguments: Any) -> Any:
-        import py4j.java_gateway
-        import py4j.protocol
-        from py4j.protocol import Py4JJavaError
-
-        # pyspark has its own JVM explain errors, also those of another JVM, which it can't.
-        theirs = py4j.java_gateway.get_return_value
-        py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
-        try:
-            return method(*arguments)
-        except Py4JJavaError as error:
-            thrown = error.java_exception
-            assert thrown.getCause() is None  # which might tell what we do not
-            name = thrown.getClass().getSimpleName()
-            raise JavaError(f"{name}: {thrown.getMessage()}") from None
-        finally:
-            py4j.java_gateway.get_return_value = theirs
-
-
-KEYS = (b"sixteen bytes ok", b"twenty-four bytes are ok", b"and thirty-two bytes are as well")
 
 
 @pytest.mark.parametrize("aad", ["", "lake-ä"])

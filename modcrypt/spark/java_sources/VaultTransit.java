@@ -1,37 +1,17 @@
 package modcrypt;
 
-import java.io.File;
-import java.io.FileInputStream;
-import java.io.IOException;
-import java.io.InputStream;
-import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.security.GeneralSecurityException;
-import java.security.KeyStore;
-import java.security.cert.Certificate;
-import java.security.cert.CertificateFactory;
-import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
-import javax.net.ssl.SSLContext;
-import javax.net.ssl.SSLException;
-import javax.net.ssl.TrustManagerFactory;
 import org.apache.parquet.crypto.KeyAccessDeniedException;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 
@@ -40,7 +20,6 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
  * and wrapped keys (vault:v1:...) are those of modcrypt's Python (modcrypt/kms/services/vault.py).
  */
 final class VaultTransit implements KeyService {
-  private static final int SECONDS = 10; // limit for a connection, and for an answer
   private static final int MAX_TOKEN = 16 << 10;
   private static final int MAX_WRAPPED = 16 << 10;
   // If the token may, encrypt creates a missing key, but not for an unknown type.
@@ -56,10 +35,9 @@ final class VaultTransit implements KeyService {
   private final String namespace;
   private final String tokenPlace;
   private final boolean derived;
-  private final boolean loopback;
   private final byte[] aad;
   private final Set foundDerived = ConcurrentHashMap.newKeySet();
-  private HttpClient client;
+  private final Http http;
 
   VaultTransit(String uri, byte[] aad) {
     KmsUri parts = new KmsUri(uri, new String[] {"derived", "namespace", "tls", "token"});
@@ -68,10 +46,8 @@ final class VaultTransit implements KeyService {
       throw misspelt();
     }
     String host = found.group(1);
-    loopback = host.equals("localhost") || host.equals("[::1]")
-        || host.matches("127(\\.[0-9]{1,3}){3}");
     boolean tls = isOn(parts.get("tls", "on"), "on", "off");
-    if (!tls && !loopback) {
+    if (!tls && !Http.isLoopback(host)) {
       throw new ParquetCryptoRuntimeException(
           "hcvault: tls=off is only allowed for loopback addresses: it sends the token unencrypted");
     }
@@ -83,6 +59,8 @@ final class VaultTransit implements KeyService {
     namespace = space.isEmpty() ? null : checkedPath(space.replaceAll("^/+|/+$", ""));
     tokenPlace = parts.reference("token");
     this.aad = aad;
+    http = new Http("Vault at " + where(), address,
+        new String[] {"VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"}, System.getenv());
   }
 
   private static String withoutKey(String path) {
@@ -148,8 +126,8 @@ final class VaultTransit implements KeyService {
     } else if (aad.length > 0) {
       body.put("associated_data", Base64.getEncoder().encodeToString(aad));
     }
-    HttpResponse answer = sent(verb + "/" + id, body);
-    if (answer.statusCode() != 200) throw refusal(answer, id, verb);
+    HttpAnswer answer = sent(verb + "/" + id, body);
+    if (answer.status != 200) throw refusal(answer, id, verb);
     Object data = content(answer).get("data");
     Object value = data instanceof Map ? ((Map) data).get(member) : null;
     if (!(value instanceof String)) throw unlikeVault();
@@ -159,13 +137,13 @@ final class VaultTransit implements KeyService {
   /** Checks that Vault uses the context: it ignores the context of keys that are not derived. */
   private void demandDerived(String verb, Map body, String id) {
     if (foundDerived.contains(id)) return;
-    HttpResponse answer = sent(verb + "/" + id, body);
-    if (answer.statusCode() == 200) {
+    HttpAnswer answer = sent(verb + "/" + id, body);
+    if (answer.status == 200) {
       throw new ParquetCryptoRuntimeException(
           "master key " + id + " is not a derived key: Vault would bind nothing to the AAD."
               + " Remove derived=true from the URI, or use a key that was created as derived");
     }
-    if (answer.statusCode() != 400 || said(answer).indexOf("missing 'context'") < 0) {
+    if (answer.status != 400 || said(answer).indexOf("missing 'context'") < 0) {
       throw refusal(answer, id, verb);
     }
     foundDerived.add(id);
@@ -173,44 +151,20 @@ final class VaultTransit implements KeyService {
 
   // --- requests ---
 
-  private HttpResponse sent(String path, Map body) {
-    HttpRequest.Builder request = HttpRequest.newBuilder()
-        .uri(URI.create(address + "/v1/" + mount + "/" + path))
-        .timeout(Duration.ofSeconds(SECONDS))
-        .header("Content-Type", "application/json")
-        .header("X-Vault-Request", "true")
-        .header("X-Vault-Token", token());
-    if (namespace != null) request.header("X-Vault-Namespace", namespace);
-    request.POST(HttpRequest.BodyPublishers.ofByteArray(Texts.json(body)));
-    Future answer = connected().sendAsync(
-        request.build(), HttpResponse.BodyHandlers.ofByteArray());
-    try {
-      return (HttpResponse) answer.get(2 * SECONDS, TimeUnit.SECONDS); // with the whole body
-    } catch (ExecutionException error) {
-      throw unreached(error.getCause());
-    } catch (TimeoutException error) {
-      answer.cancel(true);
-      throw unreached(error);
-    } catch (InterruptedException stopped) {
-      answer.cancel(true);
-      Thread.currentThread().interrupt();
-      throw new ParquetCryptoRuntimeException("interrupted while waiting for Vault at " + where());
+  private HttpAnswer sent(String path, Map body) {
+    List headers = new ArrayList(Arrays.asList(new String[] {
+        "Content-Type", "application/json", "X-Vault-Request", "true", "X-Vault-Token", token()}));
+    if (namespace != null) {
+      headers.add("X-Vault-Namespace");
+      headers.add(namespace);
     }
-  }
-
-  private ParquetCryptoRuntimeException unreached(Throwable error) {
-    if (error instanceof SSLException) {
-      return new ParquetCryptoRuntimeException(
-          "the TLS certificate of Vault at " + where() + " is not trusted here; set VAULT_CACERT to"
-              + " the file of another authority");
-    }
-    return new UnavailableException(
-        "Vault at " + where() + " is unavailable: " + error.getClass().getSimpleName());
+    return http.send("POST", "/v1/" + mount + "/" + path, Texts.json(body),
+        (String[]) headers.toArray(new String[0]));
   }
 
   /** Turns an answer into an error, which never repeats Vault's own text. */
-  private ParquetCryptoRuntimeException refusal(HttpResponse answer, String id, String verb) {
-    int status = answer.statusCode();
+  private ParquetCryptoRuntimeException refusal(HttpAnswer answer, String id, String verb) {
+    int status = answer.status;
     String said = said(answer);
     String what = "master key " + id + ": ";
     if (status == 401 || status == 403) {
@@ -226,7 +180,7 @@ final class VaultTransit implements KeyService {
     if (status >= 500 || status == 412 || status == 429 || status == 472 || status == 473) {
       return new UnavailableException(what + "Vault at " + where() + " answers " + status);
     }
-    if (status >= 300 && status < 400) {
+    if (answer.isRedirect()) {
       return new ParquetCryptoRuntimeException(
           "Vault at " + where() + " redirects to another address, which modcrypt does not follow:"
               + " name the active node in the URI");
@@ -251,14 +205,14 @@ final class VaultTransit implements KeyService {
         what + "Vault at " + where() + " answers " + status + " (" + verb + ")");
   }
 
-  private Map content(HttpResponse answer) {
-    Map content = Texts.object((byte[]) answer.body());
+  private Map content(HttpAnswer answer) {
+    Map content = answer.json();
     if (content == null) throw unlikeVault();
     return content;
   }
 
-  private String said(HttpResponse answer) {
-    Map content = Texts.object((byte[]) answer.body());
+  private String said(HttpAnswer answer) {
+    Map content = answer.json();
     return content == null ? "" : String.valueOf(content.get("errors"));
   }
 
@@ -271,7 +225,7 @@ final class VaultTransit implements KeyService {
     return address.substring(address.indexOf("//") + 2) + "/" + mount;
   }
 
-  // --- token and connection ---
+  // --- token ---
 
   /** Reads the token, before each request: an agent may have renewed it. */
   private String token() {
@@ -296,65 +250,5 @@ final class VaultTransit implements KeyService {
           "the token for Vault is invalid: it contains spaces, or is too long");
     }
     return token;
-  }
-
-  private synchronized HttpClient connected() {
-    if (client == null) {
-      HttpClient.Builder builder = HttpClient.newBuilder()
-          .version(HttpClient.Version.HTTP_1_1)
-          .followRedirects(HttpClient.Redirect.NEVER) // a redirect would leak the token
-          .connectTimeout(Duration.ofSeconds(SECONDS));
-      if (loopback) builder.proxy(HttpClient.Builder.NO_PROXY); // no proxy for this machine
-      SSLContext authorities = authorities();
-      if (authorities != null) builder.sslContext(authorities);
-      client = builder.build();
-    }
-    return client;
-  }
-
-  /** Returns a context that trusts VAULT_CACERT, BAO_CACERT or VAULT_CAPATH; null without them. */
-  private static SSLContext authorities() {
-    String[] names = new String[] {"VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"};
-    for (int n = 0; n < names.length; n++) {
-      String place = System.getenv(names[n]);
-      if (place == null || place.isEmpty()) continue;
-      try {
-        return trusting(new File(place));
-      } catch (IOException error) {
-        throw untrusting(names[n], place);
-      } catch (GeneralSecurityException error) {
-        throw untrusting(names[n], place);
-      }
-    }
-    return null;
-  }
-
-  private static ParquetCryptoRuntimeException untrusting(String name, String place) {
-    return new ParquetCryptoRuntimeException(
-        name + ": " + place + " contains no readable certificates");
-  }
-
-  private static SSLContext trusting(File place) throws IOException, GeneralSecurityException {
-    KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
-    store.load(null, null);
-    File[] files = place.isDirectory() ? place.listFiles() : new File[] {place};
-    for (int n = 0; n < files.length; n++) {
-      InputStream in = new FileInputStream(files[n]);
-      try {
-        Iterator found =
-            CertificateFactory.getInstance("X.509").generateCertificates(in).iterator();
-        while (found.hasNext()) {
-          store.setCertificateEntry("authority-" + store.size(), (Certificate) found.next());
-        }
-      } finally {
-        in.close();
-      }
-    }
-    TrustManagerFactory factory =
-        TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-    factory.init(store);
-    SSLContext context = SSLContext.getInstance("TLS");
-    context.init(null, factory.getTrustManagers(), null);
-    return context;
   }
 }

@@ -1,0 +1,20 @@
+"""Key servers for the tests of key services in Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kms.key_servers import Server
+from tests.support.kms.server_fixtures import bare_environment, moto, moto_running
+
+__all__ = ["bare_environment", "moto", "moto_running"]  # fixtures
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Yield a server on loopback whose answers a test determines."""
+    running = Server()
+    yield running
+    running.close()
