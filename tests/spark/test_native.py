@@ -43,6 +43,7 @@ from tests.support.spark.processes import (
 
 if TYPE_CHECKING:
     from tests.support.kms.key_servers import Bao
+    from tests.support.object_store import ObjectStore
 
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
@@ -328,7 +329,7 @@ def test_the_keyring_in_java_is_not_another_users(jvm: Any, ring: Keyring) -> No
     "uri",
     [
         "file:", "file:/x?passphrase=literal", "file:/x?password=env:A", "file://elsewhere/x",
-        "file:/x?passphrase=env:A&passphrase=env:B", "aws-kms://", "nothing", "hcvault://host",
+        "file:/x?passphrase=env:A&passphrase=env:B", "aws-kms:lake", "nothing", "hcvault://host",
         "hcvault://h/transit?tls=off", "hcvault://h/transit?token=hvs.literal", "hcvault://h:99999/t",
         "hcvault://h/../t", "hcvault://u@h/t", "hcvault://h/t?derived=yes", "hcvault://h/t/keys/..",
     ],
@@ -550,6 +551,24 @@ def test_files_go_from_spark_to_us_and_from_us_to_spark(
     assert sorted(row.id for row in some.collect()) == [
         n for n in range(300) if n % 11 == 3 and n % 7
     ]
+
+
+def test_files_go_both_ways_under_keys_of_aws(
+    session: Any, store: ObjectStore, tmp_path: Path
+) -> None:
+    from tests.support.object_store import REGION
+
+    uri = f"aws-kms://?region={REGION}"  # where the environment of this process and Spark's leads
+    admin: Any = mc.open_kms(uri)
+    admin.create_key("spark-footer")
+    policy = mc.Policy(footer_key="spark-footer", kms=uri, kms_aad="lake")
+    native(session, policy=policy)
+    session.range(5).write.parquet(str(tmp_path / "theirs"))
+    tools = mc.KeyTools.from_policy(policy)
+    found = mc.read_table(tmp_path / "theirs", tools.decryption(policy))
+    assert sorted(found["id"].to_pylist()) == list(range(5))
+    mc.write_table(table(), tmp_path / "ours.parquet", tools.encryption(policy))
+    assert rows_of(session.read.parquet(str(tmp_path / "ours.parquet"))) == table().to_pylist()
 
 
 class ArrowVault(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
@@ -794,8 +813,9 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
     ("kms", "told"),
     [
         (None, "no key service is named"),
-        ("aws-kms://", "supports a keyring"),
-        ("env:KEY", "supports a keyring"),
+        ("env:KEY", "supports key services at file: hcvault: aws-kms:"),
+        ("aws-kms://?region=r#kf", "remove the fragment"),
+        ("aws-kms://?key=hunter2", "it takes NAME=VALUE, each name once"),
         ("file:x?passphrase=hunter2", "must be env:NAME or file:PATH"),
         ("hcvault://h/transit?token=hunter2", "must be env:NAME or file:PATH"),
         ("file:x?password=hunter2", "it takes NAME=VALUE, each name once"),

@@ -9,12 +9,14 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 /** The parts of a key service's URI, as in Python: scheme:location[?query][#fragment]. */
 final class KmsUri {
   final String location;
+  final String fragment; // as it is spelt
   private final Map query = new HashMap();
 
   KmsUri(String uri, String[] allowed) {
     String rest = uri.substring(uri.indexOf(':') + 1);
-    String whole = cut(rest, '#')[0];
-    String[] parts = cut(whole, '?');
+    String[] halves = cut(rest, '#');
+    fragment = halves[1];
+    String[] parts = cut(halves[0], '?');
     location = parts[0];
     List names = Arrays.asList(allowed);
     String[] pairs = parts[1].isEmpty() ? new String[0] : parts[1].split("&", -1);

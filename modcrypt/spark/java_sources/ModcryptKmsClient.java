@@ -53,9 +53,10 @@ public class ModcryptKmsClient implements KmsClient {
     String scheme = uri.substring(0, Math.max(0, uri.indexOf(':'))).toLowerCase();
     if (scheme.equals("file")) return new Keyring(uri, aad);
     if (scheme.equals("hcvault")) return new VaultTransit(uri, aad);
+    if (scheme.equals("aws-kms")) return new AwsKms(uri, aad);
     throw new ParquetCryptoRuntimeException(
-        URI_PROPERTY + " must be a file: or hcvault: URI; for other key services, use the data"
-            + " source modcrypt");
+        URI_PROPERTY + " must be a file:, hcvault: or aws-kms: URI; for other key services, use the"
+            + " data source modcrypt");
   }
 
   public String wrapKey(byte[] key, String masterKeyId) {

@@ -32,6 +32,7 @@ _WRITER_VERSION = "parquet.writer.version"
 _QUERIES = {
     "file": frozenset({"passphrase"}),
     "hcvault": frozenset({"derived", "namespace", "tls", "token"}),
+    "aws-kms": frozenset({"region"}),
 }
 
 
@@ -56,9 +57,10 @@ def native(
 
     Args:
         spark: Spark session; other sessions of the same Spark keep their own settings.
-        kms: URI of a keyring (`file:`) or of Vault's transit engine (`hcvault:`), as for
-            `open_kms`; None for the policy's. Each executor resolves its paths, also those of
-            passphrase and token, and its variables in the environment of the JVM.
+        kms: URI of a keyring (`file:`), of Vault's transit engine (`hcvault:`) or of AWS KMS
+            (`aws-kms:`), as for `open_kms`; None for the policy's. Each executor resolves its
+            paths, also those of passphrase and token, and its variables in the environment of the
+            JVM, and finds credentials there.
         policy: Policy by which the session encrypts all Parquet files that it writes, and which
             it requires of those that it reads; or the path of its file.
         root, master_key_ids, require_encrypted: Arguments of `native_options`.
@@ -144,11 +146,13 @@ def _normalize_uri(kms: str | None) -> str:
     scheme = kms.partition(":")[0].lower()
     if scheme not in _QUERIES:
         raise ValueError(
-            "Spark's own Parquet supports a keyring (file:) or Vault (hcvault:) as key service; "
-            'for others use the data source: spark.read.format("modcrypt")'
+            f"Spark's own Parquet supports key services at {': '.join(_QUERIES)}: URIs; for others "
+            'use the data source: spark.read.format("modcrypt")'
         )
     parts = parse_kms_uri(f"{scheme}:{kms.partition(':')[2]}", _QUERIES[scheme])
     location = parts.location
+    if parts.fragment and scheme not in ("file", "hcvault"):
+        raise ValueError(f"{scheme}: remove the fragment (#...) from the URI")
     if scheme == "file":
         location = urllib.parse.quote(os.path.abspath(keyring_path(f"file:{location}")))
     query = "&".join(f"{name}={_quote(name, value)}" for name, value in parts.query.items())
