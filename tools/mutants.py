@@ -43,7 +43,8 @@ GROUPS = {  # modules: their tests
     "parquet/crypto/chunk_opening "
     "parquet/crypto/bloom_filters parquet/format/modules": (
         "parquet/crypto parquet/format/test_modules.py parquet/test_foreign_writers.py "
-        "parquet/test_hostile.py parquet/test_tamper.py parquet/arrow/test_reader.py "
+        "parquet/test_hostile.py parquet/test_tamper.py parquet/test_unknown_fields.py "
+        "parquet/arrow/test_reader.py "
         "parquet/arrow/test_writer.py parquet/arrow/test_missing_keys.py "
         "parquet/rewrite/test_rekey.py parquet/verify/test_verification.py "
         "kms/test_expected_keys.py"

@@ -480,6 +480,18 @@ def test_a_filter_on_a_column_without_a_key(rich: Case, mode: Any) -> None:
         assert caught.value.column == "name"
 
 
+def test_the_error_about_missing_keys_names_the_first_column() -> None:
+    table = pa.table({"a": [1], "b": [2], "c": [3]})
+    own = {name: bytes((n,)) * 16 for n, name in enumerate(("b", "c"), 1)}
+    sealed = io.BytesIO()
+    mc.write_table(
+        table, sealed, mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=own)
+    )
+    with pytest.raises(mc.KeyNotFoundError, match="b, c") as caught:
+        mc.read_table(sealed.getvalue(), mc.FileDecryptionProperties(footer_key=FOOTER_KEY))
+    assert caught.value.column == "b"
+
+
 # --- what is read, and which keys are asked for --------------------------------------------------
 
 
