@@ -18,7 +18,7 @@ def folder(request, tmp_path):
     (tmp_path / request.param).rmdir()
 
 @pytest.fixture(autouse=True)
-def counted():
+def announce_end():
     yield
     print("ENDED")
 

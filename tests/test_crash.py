@@ -630,16 +630,16 @@ import sys, time
 from modcrypt import Ags1Writer
 from modcrypt.io.sinks import FdSink, ObjectSink
 count, stop = 0, int(sys.argv[3])
-def stalling(append):
-    def stalled(self, data):
+def add_stall(append):
+    def append_or_stall(self, data):
         global count
         if count == stop:
             print("writing", flush=True)
             time.sleep(600)
         append(self, data)
         count += 1
-    return stalled
-FdSink.append, ObjectSink.append = stalling(FdSink.append), stalling(ObjectSink.append)
+    return append_or_stall
+FdSink.append, ObjectSink.append = add_stall(FdSink.append), add_stall(ObjectSink.append)
 kind, destination = sys.argv[1:3]
 key = sys.stdin.buffer.read(16)
 sink = open(destination, "wb", buffering=0) if kind == "object" else destination

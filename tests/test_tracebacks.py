@@ -61,17 +61,17 @@ def failure(call: Callable[[], object]) -> BaseException:
 def test_the_watch_finds_what_an_error_carries() -> None:
     namespace: dict[str, Any] = {"master": MASTER, "Key": Key}
     exec(  # of no file of the tests', which are passed over
-        "def held(secret): raise ValueError\n"
-        "def enclosed(secret): (lambda: [secret][1])()\n"
-        "def generated(secret):\n"
+        "def raise_error(secret): raise ValueError\n"
+        "def call_closure(secret): (lambda: [secret][1])()\n"
+        "def run_generator(secret):\n"
         "    made = (1 / 0 for _ in secret)\n"
         "    next(made)\n"
-        "def noted(secret):\n"
+        "def add_note(secret):\n"
         "    error = ValueError(); error.add_note(secret.hex()); raise error from None\n"
-        "def caused(secret):\n"
-        "    try: held(secret)\n"
+        "def chain_errors(secret):\n"
+        "    try: raise_error(secret)\n"
         "    except ValueError: pass\n"
-        "    try: held(secret)\n"
+        "    try: raise_error(secret)\n"
         "    except ValueError as error: kept = error\n"
         "    del secret\n"
         "    raise KeyError from kept\n"
@@ -80,7 +80,7 @@ def test_the_watch_finds_what_an_error_carries() -> None:
         "    raise ValueError\n",
         namespace,
     )
-    for name in ("held", "enclosed", "generated", "noted", "caused"):
+    for name in ("raise_error", "call_closure", "run_generator", "add_note", "chain_errors"):
         with pytest.raises(Exception) as caught:  # noqa: PT011
             namespace[name](MASTER)
         assert find_secrets(caught.value, MASTER), name

@@ -788,7 +788,7 @@ KILLED = """
 import os, signal, sys
 import modcrypt.io.destinations, modcrypt.cli.ags1
 left = int(sys.argv.pop(1))
-def counted(change):
+def add_countdown(change):
     def call(*arguments, **more):
         global left
         left -= 1
@@ -797,7 +797,7 @@ def counted(change):
         return change(*arguments, **more)
     return call
 for name in ("link", "replace", "unlink", "rename"):
-    setattr(os, name, counted(getattr(os, name)))
+    setattr(os, name, add_countdown(getattr(os, name)))
 from modcrypt.cli import run
 run()
 """

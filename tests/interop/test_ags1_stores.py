@@ -159,13 +159,13 @@ def test_a_range_is_one_request_for_all_the_blocks_it_touches(
         (-10, None, (45, 46)),
         (None, None, (0, 46)),
     ):
-        with store.watched() as log:
+        with store.log_requests() as log:
             assert filesystem.cat_file(path, start, end) == DATA[start:end]
         assert ranges(log) == [HEADER, span(*blocks)]
-    with store.watched() as log:
+    with store.log_requests() as log:
         assert filesystem.size(path) == len(DATA)
     assert ranges(log) == [HEADER]
-    with store.watched() as log:
+    with store.log_requests() as log:
         filesystem.exists(path)
         filesystem.ls(path.rpartition("/")[0])
     assert [request.range for request in log] == [None] * 2
@@ -174,7 +174,7 @@ def test_a_range_is_one_request_for_all_the_blocks_it_touches(
 def test_an_open_file_asks_for_no_block_twice(
     object_url: str, vault: Vault, store: ObjectStore
 ) -> None:
-    with store.watched() as log, fsspec.open(object_url, **vault.old) as file:
+    with store.log_requests() as log, fsspec.open(object_url, **vault.old) as file:
         for start, size in ((5, 10), (1_000_000, 300_000), (0, 60_000), (1_000_005, 5)):
             file.seek(start)
             assert file.read(size) == DATA[start : start + size]
@@ -185,7 +185,7 @@ def test_an_object_cut_at_the_end_of_a_block_is_refused_before_any_of_it_is_read
     object_url: str, vault: Vault, bucket: Bucket, store: ObjectStore
 ) -> None:
     bucket.put("folder/sealed", bucket.get("folder/sealed")[: 8 + 40 * FRAME])
-    with store.watched() as log, pytest.raises(mc.TruncationError, match="trusted length"):
+    with store.log_requests() as log, pytest.raises(mc.TruncationError, match="trusted length"):
         fsspec.open(object_url, **vault.old).open()
     assert ranges(log) == []
 
@@ -238,7 +238,7 @@ def test_a_cache_behind_it_keeps_encrypted_bytes(
     url = object_url.replace("ags1::", "ags1::simplecache::")
     options = {**vault.old, "simplecache": {"cache_storage": str(tmp_path)}}
     for _ in range(2):
-        with store.watched() as log, fsspec.open(url, **options) as file:
+        with store.log_requests() as log, fsspec.open(url, **options) as file:
             assert file.read() == DATA
     assert ranges(log) == []
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [bucket.get("folder/sealed")]

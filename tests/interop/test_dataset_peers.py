@@ -138,7 +138,7 @@ def test_objects_that_stand_for_folders_are_no_files(
 
 
 def test_no_bucket_is_made(filesystem: Any, store: ObjectStore) -> None:
-    with store.watched() as requests, pytest.raises(OSError, match="bucket"):
+    with store.log_requests() as requests, pytest.raises(OSError, match="bucket"):
         mc.write_dataset(TABLE, "no-bucket/folder", ENCRYPTION, filesystem=filesystem)
     assert not any(
         request.path.strip("/") == "no-bucket" for request in requests if request.method == "PUT"

@@ -21,7 +21,7 @@ from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
-from tests.support.shared_vectors import listed, reader_of, shared_vectors
+from tests.support.shared_vectors import entry_params, reader_of, shared_vectors
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 MASTERS = {
@@ -445,7 +445,7 @@ def test_an_address_in_a_file_is_where_parquet_java_goes_and_we_never_do(
 # --- files that others wrote with key tools ------------------------------------------------------
 
 
-@each_case(("folder", "entry"), listed("entries", lambda entry: bool(entry.get("kms"))))
+@each_case(("folder", "entry"), entry_params("entries", lambda entry: bool(entry.get("kms"))))
 def test_every_shared_file_with_key_material_is_read(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     masters = entry["kms"]["master_keys"]

@@ -17,11 +17,11 @@ import pytest
 
 import modcrypt as mc
 from tests.support.algorithms import GCM
-from tests.support.in_memory import decrypted
+from tests.support.in_memory import decrypt_with
 from tests.support.java.jvm import stop_spark
-from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms, prefixed, properties
+from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms, format_settings, properties
 from tests.support.java.parquet_java import ParquetJava
-from tests.support.mask_hash import HASH_KEY, hashed
+from tests.support.mask_hash import HASH_KEY, hash_value
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.parquet_parser import footer_of
 
@@ -76,7 +76,7 @@ class Spark:
     def write(self, plain: Path, folder: Path, files: int, **settings: object) -> None:
         """Write the rows of a plaintext file anew, encrypted and partitioned."""
         frame = self.session.read.parquet(str(plain)).repartition(files)
-        frame.write.options(**prefixed(settings)).partitionBy("country").parquet(str(folder))
+        frame.write.options(**format_settings(settings)).partitionBy("country").parquet(str(folder))
 
     def read(self, folder: Path) -> DataFrame:
         frame: DataFrame = self.session.read.parquet(str(folder))
@@ -237,7 +237,7 @@ def test_spark_reads_the_folder_of_its_own_that_we_masked(
             path, path, mc.KeyTools(kms).decryption(), hashed=["id", "address.zip"],
             null=["score", "address.city"], drop=["name"], hash_key=HASH_KEY,
         )  # fmt: skip
-        pairs = footer_of(decrypted(path, mc.KeyTools(kms), {"algorithm": GCM})).get(5, [])
+        pairs = footer_of(decrypt_with(path, mc.KeyTools(kms), {"algorithm": GCM})).get(5, [])
         assert b"org.apache.spark.sql.parquet.row.metadata" not in [pair[1] for pair in pairs]
     for beside in lake.rglob("*.crc"):
         beside.unlink()
@@ -252,13 +252,13 @@ def test_spark_reads_the_folder_of_its_own_that_we_masked(
     assert len(found) == len(rows)
     for row in rows:
         zip_code = row["address"]["zip"]
-        assert found[hashed(row["id"])] == {
-            "id": hashed(row["id"]),
+        assert found[hash_value(row["id"])] == {
+            "id": hash_value(row["id"]),
             "score": None,
-            "address": {"zip": hashed(zip_code), "city": None},
+            "address": {"zip": hash_value(zip_code), "city": None},
             "country": row["country"],
         }
-    wanted = hashed(7)
+    wanted = hash_value(7)
     assert [row.id for row in frame.where(f"id = '{wanted}'").collect()] == [wanted]
 
 

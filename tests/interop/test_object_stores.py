@@ -92,7 +92,7 @@ def test_what_a_store_refuses_or_lacks_is_a_file_error_with_the_url(
     path = bucket.put("source", DATA)
     with pytest.raises(FileNotFoundError) as absent:
         mc.inspect_parquet(f"{path}no", filesystem=direct)
-    with store.hooked(lambda *_: False), pytest.raises(OSError, match="s3://") as refused:
+    with store.intercept(lambda *_: False), pytest.raises(OSError, match="s3://") as refused:
         mc.inspect_parquet(path, filesystem=direct)
     assert absent.value.filename == f"s3://{path}no"
     assert refused.value.filename == f"s3://{path}"
@@ -128,7 +128,7 @@ def test_a_read_is_one_request_for_just_its_bytes(
     direct: Any, bucket: Bucket, store: ObjectStore
 ) -> None:
     path = bucket.put("source", DATA)
-    with store.watched() as log, open_source(path, filesystem=direct) as source:
+    with store.log_requests() as log, open_source(path, filesystem=direct) as source:
         for start, size in ((0, 4), (990, 10), (500, 0), (100, 300), (100, 300)):
             source.read_at(start, size)
     assert [request.method for request in log] == ["HEAD", "GET", "GET", "GET", "GET"]
@@ -151,7 +151,7 @@ def test_reads_of_several_threads_are_under_way_at_once(
 
     with (
         open_source(path, filesystem=direct) as source,
-        store.hooked(wait),
+        store.intercept(wait),
         ThreadPoolExecutor(4) as pool,
     ):
         found = list(pool.map(lambda n: source.read_at(n * 100, 100), range(4)))
@@ -179,7 +179,7 @@ def test_one_column_of_16_costs_its_chunk_and_the_footer(
     footer = int.from_bytes(sealed[-8:-4], "little")
     path = bucket.put("sealed", sealed)
     with (
-        store.watched() as log,
+        store.log_requests() as log,
         mc.open_parquet(path, DECRYPTION, filesystem=direct) as view,
     ):
         found = pq.read_table(view, columns=["c5"])
@@ -234,7 +234,7 @@ def test_who_asks_for_a_cache_of_blocks_reads_through_it(
 ) -> None:
     path = bucket.put("source", DATA)
     filesystem = CachingFileSystem(fs=store.s3fs(), cache_storage=str(tmp_path))
-    with store.watched() as log, open_source(path, filesystem=filesystem) as source:
+    with store.log_requests() as log, open_source(path, filesystem=filesystem) as source:
         for _ in range(3):
             assert source.read_at(100, 10) == DATA[100:110]
     assert [request.method for request in log].count("GET") == 1
@@ -274,14 +274,14 @@ SIZES = {"empty": 0, "small": 1, "several parts": 12}
 """What is written, in MiB: uploads have parts of 5 MiB (s3fs, as opened here) and 10 (pyarrow)."""
 
 
-def expected(size: int) -> bytes:
-    """Return what `write` writes."""
+def make_content(size: int) -> bytes:
+    """Return the bytes that `write` writes."""
     return b"".join(bytes([n]) * MIB for n in range(size))
 
 
 def write(path: str, filesystem: Any, size: int, *, overwrite: bool = True) -> bytes:
     """Write `size` times a MiB in as many steps."""
-    data = memoryview(expected(size))
+    data = memoryview(make_content(size))
     with open_sink(path, overwrite=overwrite, filesystem=filesystem) as sink:
         for start in range(0, len(data), MIB):
             sink.append(data[start : start + MIB])
@@ -340,13 +340,13 @@ def test_whichever_request_is_refused_the_object_is_the_old_or_the_new_one(
         refused = RefusesOne(refused.number + 1)
         bucket.put("object", DATA)
         new = b""
-        with store.hooked(refused):
+        with store.intercept(refused):
             try:
                 new = write(path, direct, size)
             except OSError:
                 failures += 1
         found = bucket.get("object")
-        assert found == new if new else found in (DATA, expected(size))
+        assert found == new if new else found in (DATA, make_content(size))
         assert bucket.keys() == ["object"]
         # pyarrow has no way to abort the upload of a file that it failed to write.
         assert bucket.uploads() == [] or isinstance(direct, pyarrow.fs.FileSystem)

@@ -463,7 +463,7 @@ def test_one_column_of_sixteen_costs_its_chunk_and_the_footer_of_each_opening(
     opened, taken = 0, 0
     original = FileSource.read_into
 
-    def counted(self: FileSource, offset: int, view: memoryview) -> None:
+    def read_and_count(self: FileSource, offset: int, view: memoryview) -> None:
         nonlocal taken
         taken += len(view)
         original(self, offset, view)
@@ -474,7 +474,7 @@ def test_one_column_of_sixteen_costs_its_chunk_and_the_footer_of_each_opening(
         return mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 
     (tmp_path / "wide.parquet").write_bytes(data)
-    monkeypatch.setattr(FileSource, "read_into", counted)
+    monkeypatch.setattr(FileSource, "read_into", read_and_count)
     read(filesystem(keys), f"modcrypt://{tmp_path}/wide.parquet")
     assert opened <= 8  # DuckDB binds, plans and scans, and asks each time for the size, too
     assert chunk < taken <= 1.05 * chunk + opened * FOOTER
@@ -521,7 +521,7 @@ def test_one_column_of_sixteen_by_s3_url(store: ObjectStore, wide: tuple[bytes, 
     client.put_object(Bucket=bucket, Key="wide.parquet", Body=data)
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     s3 = {**store.storage_options, "skip_instance_cache": True}
-    with store.watched() as requests:
+    with store.log_requests() as requests:
         read = pd.read_parquet(
             f"modcrypt::s3://{bucket}/wide.parquet",
             columns=["c3"],

@@ -24,12 +24,12 @@ from tests.support.parquet_parser import footer_of
 from tests.support.pkmt1 import pkmt1_retriever
 from tests.support.shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
+    entry_params,
     expected_error,
     keys_of,
-    listed,
     manifest,
     metadata_bytes,
-    published,
+    read_published,
     reader_of,
     shared_vectors,
     table,
@@ -39,7 +39,7 @@ from tests.support.shared_vectors import (
 # --- files as they were written ------------------------------------------------------------------
 
 
-@each_case(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), entry_params("entries"))
 def test_every_file_decrypts_to_its_twin(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     assert entry["expect"] == "ok"
@@ -61,7 +61,7 @@ def has_key_metadata(entry: dict[str, Any]) -> bool:
     return entry["enc"]["footer_key_metadata"] is not None
 
 
-@each_case(("folder", "entry"), listed("entries", has_key_metadata))
+@each_case(("folder", "entry"), entry_params("entries", has_key_metadata))
 def test_every_file_decrypts_by_its_key_metadata(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     enc = entry["enc"]
@@ -107,7 +107,7 @@ def test_empty_key_metadata_is_not_looked_up() -> None:
 # --- tampered files ------------------------------------------------------------------------------
 
 
-@each_case(("folder", "entry"), listed("tampered"))
+@each_case(("folder", "entry"), entry_params("tampered"))
 def test_every_tampered_file_is_refused_where_it_can_be(folder: str, entry: dict[str, Any]) -> None:
     sealed = (shared_vectors() / folder / entry["file"]).read_bytes()
     reader = tampered_reader(entry)
@@ -160,7 +160,7 @@ def is_no_substitute(entry: dict[str, Any]) -> bool:
     return not entry["tamper"].startswith("substitute")
 
 
-@each_case(("folder", "entry"), listed("tampered", is_no_substitute))
+@each_case(("folder", "entry"), entry_params("tampered", is_no_substitute))
 def test_what_was_tampered_with_opens_before_the_tampering(
     folder: str, entry: dict[str, Any]
 ) -> None:
@@ -191,8 +191,8 @@ def test_every_published_file_decrypts(
     name: str, column_keys: dict[str, bytes], algorithm: str, prefix: bytes | None
 ) -> None:
     plain = decrypt(
-        published(name), footer_key=FOOTER_KEY, column_keys=column_keys, algorithms=[algorithm],
-        aad_prefix=prefix,
+        read_published(name), footer_key=FOOTER_KEY, column_keys=column_keys,
+        algorithms=[algorithm], aad_prefix=prefix,
     )  # fmt: skip
     check_published_values(plain)
 
@@ -232,13 +232,13 @@ def test_published_files_are_refused_with_another_prefix(
 ) -> None:
     with pytest.raises(error):
         decrypt(
-            published(name), footer_key=FOOTER_KEY, column_keys=PUBLISHED_COLUMN_KEYS,
+            read_published(name), footer_key=FOOTER_KEY, column_keys=PUBLISHED_COLUMN_KEYS,
             aad_prefix=prefix,
         )  # fmt: skip
 
 
 def test_a_published_file_without_column_keys_gives_its_other_columns() -> None:
-    sealed = published("encrypt_columns_plaintext_footer")
+    sealed = read_published("encrypt_columns_plaintext_footer")
     with pytest.raises(mc.KeyNotFoundError) as caught:
         decrypt(sealed, footer_key=FOOTER_KEY)
     assert caught.value.column in PUBLISHED_COLUMN_KEYS
@@ -253,7 +253,7 @@ def test_the_published_file_with_external_key_material_decrypts() -> None:
     )  # fmt: skip
     masters = {"kf": FOOTER_KEY, "kc1": COLUMN_KEY, "kc2": OTHER_KEY}
     retrieve = pkmt1_retriever(masters, json.loads(material.read_text()))
-    plain = decrypt(published("external_key_material_java"), key_retriever=retrieve)
+    plain = decrypt(read_published("external_key_material_java"), key_retriever=retrieve)
     numbers = range(100)
     assert table(plain).to_pydict() == {
         "integers": list(numbers),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tamper.attacks import ATTACKS, NOT_READ, UNUSED
-from tests.support.tamper.matrix import all_readers, published, published_table, run, title
+from tests.support.tamper.matrix import all_readers, published_outcomes, published_table, run, title
 from tests.support.tamper.readers import Reader, close
 
 OURS = ["`read_table`", "`decrypt_parquet`", "`verify_parquet`"]
@@ -30,7 +30,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
 
 def differences(reader: Reader, folder: Path) -> dict[str, tuple[str, str]]:
     """Return the cells that differ from the published matrix."""
-    said = published(reader.name)
+    said = published_outcomes(reader.name)
     outcomes = {name: str(cell) for name, cell in run(reader, folder).items()}
     assert said.keys() == outcomes.keys()
     return {name: (ran, said[name]) for name, ran in outcomes.items() if ran != said[name]}
@@ -51,7 +51,7 @@ def test_a_peer_does_what_the_published_table_says(reader: Reader, tmp_path: Pat
 @pytest.mark.parametrize("name", OURS)
 def test_modcrypt_detects_all_but_what_is_said_to_be_beyond_it(name: str) -> None:
     """Each exception is an attack with a reason of its own (`Attack.unseen`)."""
-    said = published(name)
+    said = published_outcomes(name)
     for attack in ATTACKS:
         outcome = said[title(attack)]
         if not outcome.startswith(("detected", "n/a")):
@@ -62,7 +62,7 @@ def test_modcrypt_detects_all_but_what_is_said_to_be_beyond_it(name: str) -> Non
 
 
 def test_verification_leaves_nothing_unopened_and_names_what_has_no_tag() -> None:
-    said = published("`verify_parquet`")
+    said = published_outcomes("`verify_parquet`")
     for attack in ATTACKS:
         outcome = said[title(attack)]
         if attack.unseen == NOT_READ:
@@ -73,7 +73,7 @@ def test_verification_leaves_nothing_unopened_and_names_what_has_no_tag() -> Non
 
 def test_no_attack_is_idle() -> None:
     """Somebody notices it or is misled by it, or it is there to show that nobody is."""
-    columns = [published(name) for name in [*OURS, *PEERS]]
+    columns = [published_outcomes(name) for name in [*OURS, *PEERS]]
     for attack in ATTACKS:
         outcomes = {column[title(attack)] for column in columns}
         told = {"detected", "named", "wrong data", "crash", "token sent"}
@@ -83,4 +83,4 @@ def test_no_attack_is_idle() -> None:
 def test_attacks_have_names_of_their_own_and_all_are_published() -> None:
     titles = [title(attack) for attack in ATTACKS]
     assert len(set(titles)) == len(titles)
-    assert list(published(OURS[0])) == titles
+    assert list(published_outcomes(OURS[0])) == titles

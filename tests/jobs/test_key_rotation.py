@@ -56,7 +56,7 @@ from tests.support.kms.rotating_kms import (
 )
 from tests.support.pairwise import case_name, pairwise
 from tests.support.randomness import examples
-from tests.support.shared_vectors import listed, shared_vectors
+from tests.support.shared_vectors import entry_params, shared_vectors
 from tools.verify_pme import verify
 
 __all__ = ["seeds"]  # a fixture
@@ -220,7 +220,7 @@ def moved_service(masters: Mapping[str, bytes]) -> tuple[MemoryKms, dict[str, st
 
 
 @each_case("what", ["mek", "kek", "dek"])
-@each_case(("folder", "entry"), listed("entries", uses_key_tools))
+@each_case(("folder", "entry"), entry_params("entries", uses_key_tools))
 def test_files_of_the_key_tools_move_to_other_master_keys(
     what: Any, folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:

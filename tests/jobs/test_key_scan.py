@@ -33,7 +33,7 @@ from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.pairwise import case_name, pairwise
 from tests.support.randomness import examples
-from tests.support.shared_vectors import listed, shared_vectors
+from tests.support.shared_vectors import entry_params, shared_vectors
 
 __all__ = ["seeds"]  # a fixture
 
@@ -209,7 +209,7 @@ def test_an_id_that_cannot_be_printed_is_none(bad: object, tmp_path: Path) -> No
 # --- files of other implementations --------------------------------------------------------------
 
 
-@each_case(("folder", "entry"), listed("entries", uses_key_tools))
+@each_case(("folder", "entry"), entry_params("entries", uses_key_tools))
 def test_files_of_the_key_tools_are_told(
     folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:

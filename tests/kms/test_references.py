@@ -24,7 +24,7 @@ class Client:
     def unwrap(self, wrapped, master_key_id, *, aad=b""):
         return base64.b64decode(wrapped)[::-1]
 
-def opened(uri):
+def open_client(uri):
     return Client(uri)
 
 def nothing(uri):
@@ -40,7 +40,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: modcrypt-plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[modcrypt.kms]\nmine = modcrypt_plugin:opened\nbroken = modcrypt_plugin:nothing\n"
+        "[modcrypt.kms]\nmine = modcrypt_plugin:open_client\nbroken = modcrypt_plugin:nothing\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "modcrypt_plugin", raising=False)

@@ -23,7 +23,7 @@ def decrypt(encrypted: bytes, **properties: Any) -> bytes:
     return out.getvalue()
 
 
-def decrypted(path: Path, tools: mc.KeyTools, case: Any) -> bytes:
+def decrypt_with(path: Path, tools: mc.KeyTools, case: Any) -> bytes:
     out = io.BytesIO()
     mc.decrypt_parquet(path, out, tools.decryption(algorithms=[case["algorithm"]]))
     return out.getvalue()

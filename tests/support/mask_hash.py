@@ -15,7 +15,7 @@ def mask_hash(key: bytes, value: bytes, label: bytes = b"modcrypt mask hash v1")
 HASH_KEY = b"sixteen of bytes"
 
 
-def hashed(value: object) -> str | None:
+def hash_value(value: object) -> str | None:
     """Compute the hash of a value from its text."""
     if value is None:
         return None

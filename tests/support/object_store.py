@@ -81,7 +81,7 @@ class ObjectStore:
         return self._client
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[Request]]:
+    def log_requests(self) -> Iterator[list[Request]]:
         """Yield a list that receives the requests made in the block."""
         start, log = len(self.requests), list[Request]()
         try:
@@ -90,7 +90,7 @@ class ObjectStore:
             log += self.requests[start:]
 
     @contextlib.contextmanager
-    def hooked(self, hook: Callable[[str, str, str], bool]) -> Iterator[None]:
+    def intercept(self, hook: Callable[[str, str, str], bool]) -> Iterator[None]:
         """Call `hook` with method, path and query of each request; False refuses it."""
         before, self.hook = self.hook, hook
         try:

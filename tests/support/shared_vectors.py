@@ -28,7 +28,7 @@ def shared_vectors() -> Path:
 FOLDERS = ("parquet-java", "pyarrow")
 
 
-def listed(section: str, wanted: Callable[[dict[str, Any]], bool] = bool) -> list[Any]:
+def entry_params(section: str, wanted: Callable[[dict[str, Any]], bool] = bool) -> list[Any]:
     """Return a parameter for every wanted entry, or one that skips without manifests."""
     root = os.environ.get("MODCRYPT_SHARED_VECTORS")
     if not root:
@@ -107,5 +107,5 @@ def expected_error(tamper: str) -> tuple[type[mc.ModcryptError], ...]:
 PUBLISHED_COLUMN_KEYS = {"double_field": COLUMN_KEY, "float_field": OTHER_KEY}
 
 
-def published(name: str) -> bytes:
+def read_published(name: str) -> bytes:
     return (shared_vectors() / "parquet-testing" / f"{name}.parquet.encrypted").read_bytes()

@@ -52,7 +52,7 @@ def as_plain(value: Any) -> Plain:
     return fields
 
 
-def judged(name: str, data: bytes) -> tuple[Plain, int]:
+def judge_decodes(name: str, data: bytes) -> tuple[Plain, int]:
     """Decode with thriftpy2; return the value and the bytes that it took."""
     transport = io.BytesIO(data)
     value = getattr(IDL, name)()
@@ -91,12 +91,12 @@ def structs_of(file: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield every Thrift struct of a plaintext file, found with thriftpy2 alone."""
 
     def one(name: str, at: int) -> tuple[Plain, bytes]:
-        value, size = judged(name, file[at : at + (1 << 20)])
+        value, size = judge_decodes(name, file[at : at + (1 << 20)])
         return value, file[at : at + size]
 
     footer = footer_of(file)
     yield "FileMetaData", footer
-    for row_group in judged("FileMetaData", footer)[0]["row_groups"]:
+    for row_group in judge_decodes("FileMetaData", footer)[0]["row_groups"]:
         for chunk in row_group["columns"]:
             md = chunk["meta_data"]
             # PyArrow gives an empty chunk's data pages the offset 0, others give it to "no

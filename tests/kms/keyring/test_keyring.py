@@ -1049,7 +1049,7 @@ write = os.write
 
 def arm(steps):
     left = steps
-    def hooked(function):
+    def add_hook(function):
         def call(*args, **options):
             nonlocal left
             if left == 0:
@@ -1061,8 +1061,8 @@ def arm(steps):
         return call
     for name in ("open", "write", "fstat", "stat", "fchmod", "utime", "fsync", "close", "replace",
                  "link", "unlink"):
-        setattr(os, name, hooked(getattr(os, name)))
-    fcntl.flock = hooked(fcntl.flock)
+        setattr(os, name, add_hook(getattr(os, name)))
+    fcntl.flock = add_hook(fcntl.flock)
 
 step = 0
 while True:

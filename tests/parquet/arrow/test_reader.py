@@ -41,10 +41,10 @@ from tests.support.module_spans import list_modules
 from tests.support.randomness import examples
 from tests.support.shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
+    entry_params,
     expected_error,
     keys_of,
-    listed,
-    published,
+    read_published,
     reader_of,
     shared_vectors,
     tampered_reader,
@@ -1046,7 +1046,7 @@ def test_a_hostile_number_of_rows_is_refused(
 # --- files of other writers ----------------------------------------------------------------------
 
 
-@each_case(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), entry_params("entries"))
 def test_shared_files_read_as_their_twins(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     keys = mc.FileDecryptionProperties(**keys_of(entry["enc"]), **reader_of(entry["enc"]))
@@ -1061,7 +1061,7 @@ def is_detectable(entry: dict[str, Any]) -> bool:
     return bool(entry["expect"] != "undetectable")
 
 
-@each_case(("folder", "entry"), listed("tampered", is_detectable))
+@each_case(("folder", "entry"), entry_params("tampered", is_detectable))
 def test_shared_tampered_files_are_refused(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     keys = mc.FileDecryptionProperties(**tampered_reader(entry))
@@ -1076,7 +1076,7 @@ def test_shared_tampered_files_are_refused(folder: str, entry: dict[str, Any]) -
 def test_a_published_file_reads_without_its_column_keys() -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key="null")
     full = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=PUBLISHED_COLUMN_KEYS)
-    sealed = published("encrypt_columns_and_footer")
+    sealed = read_published("encrypt_columns_and_footer")
     found, whole = mc.read_table(sealed, keys), mc.read_table(sealed, full)
     assert found.schema.types == whole.schema.types
     for name in whole.column_names:

@@ -54,8 +54,8 @@ from tests.support.thrift_judge import (
     calls_of,
     field,
     footer_of,
+    judge_decodes,
     judge_encodes,
-    judged,
     of_rich_types,
     structs_of,
     values,
@@ -78,7 +78,7 @@ def check_structs(file: bytes) -> set[str]:
         value, end = decode(name, data + b"\xff after the struct")
         assert end == len(data)
         assert encode(value) == data
-        assert as_plain(value) == judged(name, data)[0]
+        assert as_plain(value) == judge_decodes(name, data)[0]
         met.add(name)
     return met
 
@@ -105,7 +105,7 @@ def test_structs_of_parquet_java_and_other_published_files_survive() -> None:
             name, kind = "FileMetaData", "signed"
         data = footer_of(file)
         value, end = decode(name, data)
-        assert (as_plain(value), end) == judged(name, data), path.name
+        assert (as_plain(value), end) == judge_decodes(name, data), path.name
         assert encode(value) == data[:end], path.name
         checked[kind] += 1
     assert all(checked.values()), checked
@@ -233,9 +233,9 @@ def test_unknown_fields_at_every_level_of_a_footer_survive(
     assert end == len(newer)
     assert encode(value) == newer
     # What is known reads as if nothing else were there, for us and for thriftpy2.
-    assert as_plain(value) == judged("FileMetaData", footer)[0]
+    assert as_plain(value) == judge_decodes("FileMetaData", footer)[0]
     if UUID not in fields:
-        assert judged("FileMetaData", newer) == (as_plain(value), len(newer))
+        assert judge_decodes("FileMetaData", newer) == (as_plain(value), len(newer))
 
 
 @each_case("name", sorted(set(STRUCTS) - UNIONS))
@@ -285,7 +285,9 @@ def test_fields_in_another_order_keep_their_values() -> None:
     backwards = b"\x28\x01v" + b"\x08\x02\x01k" + STOP  # 2 value, then 1 key
     value, end = decode("KeyValue", backwards)
     assert end == len(backwards)
-    assert as_plain(value) == {"key": b"k", "value": b"v"} == judged("KeyValue", backwards)[0]
+    assert (
+        as_plain(value) == {"key": b"k", "value": b"v"} == judge_decodes("KeyValue", backwards)[0]
+    )
     assert encode(value) == b"\x18\x01k\x18\x01v" + STOP
 
 
@@ -651,7 +653,7 @@ def test_an_extension_is_set_read_replaced_and_removed() -> None:
     assert spelt == footer[:-1] + b"\x08\xfe\xff\x03\x07another\x00"
     again, _ = decode("FileMetaData", spelt)
     assert extension(again) == b"another"
-    assert judged("FileMetaData", spelt)[0] == judged("FileMetaData", footer)[0]
+    assert judge_decodes("FileMetaData", spelt)[0] == judge_decodes("FileMetaData", footer)[0]
     set_extension(again, None)
     assert extension(again) is None
     assert encode(again) == footer

@@ -25,8 +25,8 @@ from tests.support.thrift_judge import (
     as_plain,
     calls_of,
     field,
+    judge_decodes,
     judge_encodes,
-    judged,
     structs_of,
     values,
 )
@@ -36,7 +36,7 @@ walk = page_header._scan_unusual
 
 def check_scan(data: bytes) -> PageHeader:
     """Hold a scan against thriftpy2, wherever the header stands; return what was found."""
-    judge, size = judged("PageHeader", data)
+    judge, size = judge_decodes("PageHeader", data)
     found = scan(data, 0, len(data))
     assert found == walk(data, 0, len(data))
     assert found.end == size
@@ -57,13 +57,13 @@ def check_scan(data: bytes) -> PageHeader:
 
 def check_splice(data: bytes, size: int, crc: int | None) -> None:
     """Hold a splice against thriftpy2: the size and the crc have changed and nothing else."""
-    judge, end = judged("PageHeader", data)
+    judge, end = judge_decodes("PageHeader", data)
     found = scan(data, 0, len(data))
     new = bytes(splice(data, 0, found, size, crc))
     expected = judge | {"compressed_page_size": size}
     if "crc" in judge and crc is not None:
         expected["crc"] = crc - (1 << 32) if crc >= 1 << 31 else crc
-    assert judged("PageHeader", new) == (expected, len(new))
+    assert judge_decodes("PageHeader", new) == (expected, len(new))
     # And back again: what is not a size or a crc has not moved by a bit.
     old_crc = judge["crc"] & 0xFFFFFFFF if "crc" in judge else None
     again = splice(new, 0, scan(new, 0, len(new)), judge["compressed_page_size"], old_crc)
@@ -209,7 +209,10 @@ def test_crcs_are_signed_in_thrift_and_unsigned_here(crc: int) -> None:
 def test_a_crc_stays_where_none_is_given_and_none_is_added() -> None:
     with_crc = header_bytes(compressed_page_size=7, crc=-5)
     check_splice(with_crc, 9, None)
-    assert judged("PageHeader", bytes(splice(with_crc, 0, check_scan(with_crc), 9)))[0]["crc"] == -5
+    assert (
+        judge_decodes("PageHeader", bytes(splice(with_crc, 0, check_scan(with_crc), 9)))[0]["crc"]
+        == -5
+    )
     without = header_bytes(compressed_page_size=7)
     check_splice(without, 9, 123)
     assert check_scan(without)[-3:] == (None, -1, -1)

@@ -41,7 +41,13 @@ from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
 from tests.support.module_spans import ModuleSpan, list_modules
 from tests.support.parquet_parser import footer_of, thrift_struct
 from tests.support.paths import ROOT
-from tests.support.shared_vectors import keys_of, listed, metadata_bytes, reader_of, shared_vectors
+from tests.support.shared_vectors import (
+    entry_params,
+    keys_of,
+    metadata_bytes,
+    reader_of,
+    shared_vectors,
+)
 from tests.support.tables import nested_table, small_table
 from tests.support.watched_source import Watched
 
@@ -123,7 +129,7 @@ def properties_in(entry: dict[str, Any]) -> list[FileDecryptionProperties | None
     return [None, FileDecryptionProperties(**alone), FileDecryptionProperties(**reader)]
 
 
-@each_case(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), entry_params("entries"))
 def test_every_byte_of_every_writers_file_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path, enc = shared_vectors() / folder / entry["file"], entry["enc"]
     given = properties_in(entry)
@@ -197,7 +203,7 @@ def check_facts(found: Inspection, judge: pq.FileMetaData) -> None:
         assert (column.codec is None and not chunks) or {column.codec} == codecs
 
 
-@each_case(("folder", "entry"), listed("tampered"))
+@each_case(("folder", "entry"), entry_params("tampered"))
 def test_every_byte_of_tampered_files_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
     if "truncate" in entry["tamper"]:

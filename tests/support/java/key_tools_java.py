@@ -242,7 +242,7 @@ class JavaKeyTools:
         """Return Hadoop's configuration; `footer_key` is `parquet.encryption.footer.key`."""
         made = self._jvm.org.apache.hadoop.conf.Configuration()
         made.setClassLoader(self._loader)
-        for name, value in {**properties(), **prefixed(settings)}.items():
+        for name, value in {**properties(), **format_settings(settings)}.items():
             made.set(name, value)
         return made
 
@@ -258,7 +258,7 @@ def properties() -> dict[str, str]:
     }
 
 
-def prefixed(settings: Mapping[str, object]) -> dict[str, str]:
+def format_settings(settings: Mapping[str, object]) -> dict[str, str]:
     """Spell settings as the key tools do; those without a value are left out."""
     return {
         f"parquet.encryption.{name.replace('_', '.')}": str(value).lower()

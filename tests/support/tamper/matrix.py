@@ -252,7 +252,7 @@ def published_table() -> str:
     return DOCUMENT.read_text().partition(START)[2].partition(END)[0].strip() + "\n"
 
 
-def published(name: str) -> dict[str, str]:
+def published_outcomes(name: str) -> dict[str, str]:
     """Return the outcomes that the document has for a reader, by the attacks' titles."""
     text = published_table()
     reasons = dict(re.findall(r"^- ([a-z]): (.*)$", text, re.MULTILINE))
