@@ -3,8 +3,8 @@
 A flat JSON object, as parquet-java and Arrow C++ write it:
 
     keyMaterialType "PKMT1" | internalStorage | isFooterKey | kmsInstanceID, kmsInstanceURL (footer
-    key alone) | masterKeyID | wrappedDEK | doubleWrapping | keyEncryptionKeyID, wrappedKEK (double
-    wrapping alone)
+    key only) | masterKeyID | wrappedDEK | doubleWrapping | keyEncryptionKeyID, wrappedKEK (double
+    wrapping only)
 
 Internal key material is the file's key metadata itself. With external key material, the key
 metadata is a reference, and a file beside the data file contains the material: an object of such
@@ -12,8 +12,8 @@ objects, each encoded as a string.
 
     {"keyMaterialType":"PKMT1","internalStorage":false,"keyReference":"columnKey0"}
 
-modcrypt adds the member `modcryptWrite` to references and to external material, in order to detect
-whether both belong together; other implementations ignore it.
+modcrypt adds the member `modcryptWrite` to references and to external material, to detect whether
+both belong together; other implementations ignore it.
 
 Only the wrapped keys themselves are authenticated. modcrypt preserves the address of the key
 service in the material, and never uses it (CVE-2026-73334).
@@ -199,7 +199,7 @@ def external_name(name: str) -> str:
 
 
 def decode_store(data: bytes) -> dict[str, str]:
-    """Decode a file of external key material into a map of reference to undecoded material.
+    """Decode a file of external key material into a map from reference to undecoded material.
 
     Raises:
         KeyMaterialError: The data is not such a file.
