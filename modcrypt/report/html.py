@@ -1,8 +1,8 @@
 """Render self-contained HTML pages about files and tables from the templates of this package.
 
-Text from a file may be hostile. The templates' environment escapes every expression, spells out
-non-printable characters and cuts long text, whatever a template does. A Content-Security-Policy
-allows only the pages' own style sheet and script.
+Text from a file may be hostile. The templates' environment escapes every expression and all
+non-printable characters, and shortens long text, whatever a template does. A
+Content-Security-Policy allows only the pages' own style sheet and script.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_NAME = 240
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a complete page, of which every character can be encoded as UTF-8.
+    """Return a complete page, which can always be encoded as UTF-8.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
@@ -46,7 +46,7 @@ def _environment() -> Environment:
         ) from None
 
     def make_readable(value: object) -> object:
-        """Spell out and cut each string of an expression that is not a part of a template."""
+        """Make the strings of expressions readable; leave markup of templates unchanged."""
         if isinstance(value, Markup) or not isinstance(value, str):
             return value
         return format_readable(value)
@@ -88,7 +88,7 @@ def _hash_for_policy(content: str) -> str:
 
 
 def group_notes(notes: Iterable[tuple[str, str]]) -> list[tuple[list[str], tuple[str, ...]]]:
-    """Return headings with their sentences; headings that have the same ones share an entry."""
+    """Return headings with their sentences; headings with the same sentences share an entry."""
     sentences: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for heading, sentence in notes:
         sentences[heading][sentence] = None
@@ -99,13 +99,13 @@ def group_notes(notes: Iterable[tuple[str, str]]) -> list[tuple[list[str], tuple
 
 
 def format_readable(text: str, limit: int = MAX_NAME) -> str:
-    """Return printable text and, if it is cut, its length."""
+    """Return printable text; if it is shortened, followed by its full length."""
     length = f" ({len(text):,} characters)" if len(text) > limit else ""
     return printable(text, limit) + length
 
 
 def format_name(location: str) -> str:
-    """Return the last part of a location, with non-printable characters spelt out."""
+    """Return the last part of a location, with non-printable characters escaped."""
     return printable(location.rstrip("/").rpartition("/")[2] or location, MAX_NAME)
 
 
@@ -114,7 +114,7 @@ def format_day(milliseconds: int) -> str:
     try:
         return f"{datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC):%Y-%m-%d}"
     except (ValueError, OverflowError, OSError):
-        return "at no time"
+        return "at an unknown time"
 
 
 def format_share(size: int, of: int) -> str:

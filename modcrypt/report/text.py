@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def format_size(size: int) -> str:
-    """Return a number of bytes with a unit that people read."""
+    """Return a size in bytes with a readable unit."""
     if size < 1024:
         return f"{size} B"
     value, unit = float(size), ""
