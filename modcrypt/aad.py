@@ -84,8 +84,8 @@ def ordinal_bytes(ordinal: int) -> bytes:
     """
     if not 0 <= ordinal <= MAX_ORDINAL:
         raise LimitError(
-            f"ordinal {ordinal} is not in 0..{MAX_ORDINAL}: an int16 numbers the row groups, "
-            "columns and pages of a chunk (PME 4.4.2); write fewer, larger ones"
+            f"ordinal {ordinal} is not in 0..{MAX_ORDINAL}: ordinals of row groups, "
+            "columns and pages are int16 (PME 4.4.2); write fewer, larger ones"
         )
     return ordinal.to_bytes(2, "little")
 
@@ -108,9 +108,9 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
 
 
 def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
-    """Return the AAD of a module whose type may have another number, or other ordinals, than PME's.
+    """Return the AAD of a module whose type number or ordinals may differ from PME's.
 
-    Some foreign writers number types in another way.
+    Some other writers number the module types differently.
 
     Raises:
         LimitError: An ordinal is not in 0..32767.
@@ -127,8 +127,8 @@ _DATA = bytes((ModuleType.DATA_PAGE,))
 def page_aads(file_aad: bytes, row_group: int, column: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the AADs of a chunk's page modules (PME 4.4.2); data pages add their ordinal.
 
-    They are those of the header and the body of the dictionary page, and those of data pages. The
-    file AAD is the AAD prefix followed by the file-unique bytes.
+    The order is: dictionary page header, dictionary page, data page header, data page. The file AAD
+    is the AAD prefix followed by the file-unique bytes.
 
     Raises:
         LimitError: An ordinal is not in 0..32767.
@@ -148,7 +148,7 @@ def block_aad(aad_prefix: bytes, index: int) -> bytes:
     """
     if not 0 <= index <= MAX_BLOCK_INDEX:
         raise LimitError(
-            f"block index {index} is not in 0..{MAX_BLOCK_INDEX}: AGS1 numbers blocks by an int32; "
+            f"block index {index} is not in 0..{MAX_BLOCK_INDEX}: AGS1 block indexes are int32; "
             "use longer blocks"
         )
     return aad_prefix + index.to_bytes(4, "little")

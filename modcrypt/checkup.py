@@ -45,13 +45,11 @@ def secret_variables(environment: Mapping[str, str]) -> Check:
         if value and not value.startswith("/") and _SECRET_VARIABLE.search(name)
     )
     if not names:
-        return Check(
-            check="environment", state="ok", message="no variable has the name of a secret"
-        )
+        return Check(check="environment", state="ok", message="no variable name suggests a secret")
     return Check(
         check="environment",
         state="warn",
-        message=f"variables with names of secrets: {', '.join(names)}",
+        message=f"variables whose names suggest secrets: {', '.join(names)}",
         advice="every child process inherits them and may reveal them: pass secrets in files of "
         "mode 600 or by file descriptors",
     )
@@ -78,7 +76,7 @@ def secret_file(path: str, what: str) -> Check:
             check=what,
             state="fail",
             message=f"{path}: {'; '.join(faults)}",
-            advice="run chmod 600 on it, in a folder of yours with mode 700",
+            advice="run chmod 600 on it, and keep it in a folder of your own with mode 700",
         )
     return Check(check=what, state="ok", message=f"{path}: private, mode {mode:04o}")
 
@@ -142,7 +140,7 @@ def keyring(path: str) -> Iterator[Check]:
 
 
 def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check:
-    """Wrap and unwrap random bytes with a master key, which the key service may record."""
+    """Check a master key by wrapping and unwrapping random bytes, which the service may log."""
     from modcrypt.kms.client import unwrap, wrap
 
     what, probe = f"master key {master_key_id}", os.urandom(16)
@@ -176,7 +174,7 @@ def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check
             advice="writers only need to wrap; readers need to unwrap, and rotations need both",
         )
     if not same:
-        return Check(check=what, state="fail", message="unwrapped other bytes than it had wrapped")
+        return Check(check=what, state="fail", message="the unwrapped bytes differ")
     return Check(check=what, state="ok", message="wrapped and unwrapped 16 random bytes")
 
 
@@ -206,7 +204,7 @@ def _check_file(
             where = "" if key.message.startswith(key.file) else f"{key.file}: "
             return Check(check="file", state="fail", message=f"{where}{key.message}")
     masters = sorted({key.master_key_id for key in keys if key.master_key_id is not None})
-    used = f"master keys {', '.join(masters)}" if masters else "keys its key metadata does not name"
+    used = f"master keys {', '.join(masters)}" if masters else "keys not named in its key metadata"
     if decryption is None:
         footer = "encrypted" if any(key.kind == "hidden" for key in keys) else "readable"
         message = f"{path}: encrypted with {used}; its footer is {footer}"
@@ -246,8 +244,8 @@ def _check_log(log: SearchedLog) -> Iterator[Check]:
             check="event log",
             state="fail" if leak.certain else "warn",
             message=f"{leak.file}, line {leak.line}{times}{name}: {leak.what}",
-            advice="assume that everyone who could read the log knows it: rotate it, remove the "
-            "log, and add the name to spark.redaction.regex",
+            advice="assume that everyone who could read the log knows this secret: rotate it, "
+            "remove the log, and add the name to spark.redaction.regex",
             where=leak.fields(),
         )
     if log.unread:

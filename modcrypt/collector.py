@@ -1,8 +1,8 @@
-"""Pauses of Python's full garbage collections while many objects are created that stay in use.
+"""Pauses of Python's full garbage collections while many long-lived objects are created.
 
-A wide file needs several objects for each column chunk. Full collections would run over all of them
-dozens of times and find nothing, which took a third of the time to encrypt such a file. Collections
-of young objects go on, so that the garbage of other threads is collected.
+A wide file needs several objects for each column chunk. Full collections would traverse all of
+them dozens of times and free nothing, which took a third of the time to encrypt such a file. Young
+objects are still collected, including the garbage of other threads.
 """
 
 from __future__ import annotations

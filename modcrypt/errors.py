@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 MAX_MESSAGE = 4000
-"""Most characters of a message: a hostile file may declare a column name of many megabytes."""
+"""Length limit of a message in characters: a hostile file may have very long column names."""
 
 
 MAX_NAME = 200
-"""Most characters of one name from a file in a message that lists several."""
+"""Length limit, in characters, of one name from a file in a message that lists several."""
 
 
 MAX_NAMES = 20
-"""Most names from a file or folder that a message lists."""
+"""Largest number of names from a file or folder that a message lists."""
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -156,7 +156,7 @@ class TruncationError(IntegrityError):
 
 
 class PlaintextError(IntegrityError):
-    """An encrypted file was expected and a plaintext one found."""
+    """A file or column is in plaintext where an encrypted one was expected."""
 
     word = "plaintext"
 

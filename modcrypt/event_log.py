@@ -2,10 +2,11 @@
 
 Spark logs its configuration, the properties of every job and the text of every plan. It redacts
 only names that match `spark.redaction.regex`, which are neither `parquet.encryption.key.list` nor
-the options of a table. Everyone who can read the log, such as a history server's users, has them.
+the options of a table. Everyone who can read the log, such as a history server's users, can read
+those secrets.
 
-A finding states where a secret is, and never contains it. Logs are read as text or compressed by
-zstd (Spark's default) or gzip, rolled or not, and to where they break off.
+A finding states where a secret is, and never contains it. Logs may be text or compressed by zstd
+(Spark's default) or gzip, rolled or not; a truncated log is read as far as it goes.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from modcrypt.keys import Key, key_bytes
 from modcrypt.secret_patterns import find_secrets
 
 MAX_LINE = 64 << 20
-"""Bytes of the longest line that is read; Spark's longest are plans."""
+"""Length limit of a line, in bytes; Spark's longest lines are plans."""
 
-_PIECE = 64 << 10  # bytes at once: of a compressed log that breaks off, the last of them is lost
+_PIECE = 64 << 10  # bytes per read: a truncated compressed log loses at most the last of them
 
 _CODECS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"\x1f\x8b": "gzip"}
-"""PyArrow's names of codecs by the bytes that their streams begin with."""
+"""PyArrow's codec names, by the first bytes of a stream."""
 
 _JAVA_CODECS = {b"LZ4Block": "lz4", b"\x82SNAPPY\0": "snappy", b"ZV": "lzf"}
-"""Spark's names of codecs whose streams only Java libraries read."""
+"""Spark's names of the codecs that only Java libraries read, by the first bytes of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def _search_file(file: str, needles: Collection[bytes]) -> SearchedLog:
     except (LimitError, ValueError) as error:
         unread = str(error)
     except OSError as error:  # PyArrow's have no strerror
-        unread = error.strerror or "it breaks off"
+        unread = error.strerror or "the log is truncated"
     leaks = sorted(found.values(), key=lambda leak: (leak.line, leak.name or ""))
     return SearchedLog(file=file, events=events, unread=unread, leaks=tuple(leaks))
 
@@ -131,7 +132,7 @@ def _lines(path: str) -> Iterator[bytes]:
     Raises:
         LimitError: A line is longer than MAX_LINE.
         ValueError: Only Java libraries read the log's codec.
-        OSError: The log cannot be read, or breaks off.
+        OSError: The log cannot be read, or is truncated.
     """
     with _open(path) as log:
         while line := log.readline(MAX_LINE + 1):

@@ -9,9 +9,9 @@ It wraps another file system, which contains the files, and is found by its prot
 
     modcrypt::s3://bucket/key     file of any fsspec file system, whose options go under its name
     modcrypt::file:///abs/path    local file
-    modcrypt:///abs/path          short for it; or a path in the wrapped file system, as DuckDB
-                                  spells it after `register_filesystem`
-    modcrypt::/abs/path           the same for fsspec and Dask; pandas takes it for a file name,
+    modcrypt:///abs/path          short form; or a path in the wrapped file system, as DuckDB
+                                  writes it after `register_filesystem`
+    modcrypt::/abs/path           the same for fsspec and Dask; pandas treats it as a file name,
                                   like everything without "://"
 
 Files and folders have the same names as in the wrapped file system, which lists them. Only opening
@@ -46,8 +46,8 @@ class ModcryptFileSystem(StackedFileSystem):
             returns them for a path in the wrapped file system, so that each file can have its own
             keys or AAD prefix. Unless `on_missing_key` is "null" or "drop", opening a file raises
             an error if any of its columns lacks a key, whichever columns are read.
-        behind: `fs`, or `target_protocol` and `target_options`, for the wrapped file system, by
-            default the local one; and fsspec's own options.
+        behind: The wrapped file system, as `fs` or as `target_protocol` and `target_options`; by
+            default, the local one. Also fsspec's own options.
 
     Raises:
         TypeError: `decryption` is missing or has the wrong type.

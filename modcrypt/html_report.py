@@ -1,4 +1,4 @@
-"""Render results as HTML pages: the results know nothing of pages, and pages nothing of results."""
+"""Render results as HTML pages, so that results and page templates stay independent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render_html(result: Inspection | Verification | TableVerification | KeyTree)
     Only pages about files have a script.
 
     Args:
-        result: What `inspect_parquet`, `verify_parquet`, `verify_table` or `key_tree` returned.
+        result: Result of `inspect_parquet`, `verify_parquet`, `verify_table` or `key_tree`.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[html]` is not installed.

@@ -22,7 +22,7 @@ VERSION = 1
 PREFIX_LENGTH = 16
 """Length in bytes of a generated AAD prefix, as in Iceberg."""
 MAX_VARINT = 10
-"""Most bytes of an Avro long."""
+"""Length limit of an encoded Avro long, in bytes."""
 
 _LONGS = range(-(2**63), 2**63)
 
@@ -31,7 +31,7 @@ _LONGS = range(-(2**63), 2**63)
 class StandardKeyMetadata:
     """The key metadata that Iceberg stores for one encrypted file.
 
-    It never shows its values, and can't be pickled.
+    Its repr hides the values, and it can't be pickled.
 
     Args:
         key: Data key (DEK) of the file: 16, 24 or 32 bytes.
@@ -41,7 +41,7 @@ class StandardKeyMetadata:
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: The key has no length of AES, or the file length is not an int64.
+        ValueError: The key does not have an AES key length, or the file length is not an int64.
     """
 
     key: Key
@@ -84,11 +84,11 @@ class StandardKeyMetadata:
     @classmethod
     @hide_frames
     def decode(cls, data: bytes | bytearray | memoryview) -> StandardKeyMetadata:
-        """Return the key metadata that `encode` has encoded; messages never repeat its bytes.
+        """Decode the result of `encode`; messages never repeat its bytes.
 
         Raises:
-            FormatError: The version is unknown, bytes are missing or left over, the key has no
-                length of AES, or a number does not have Avro's shortest encoding.
+            FormatError: The version is unknown, bytes are missing or left over, the key does
+                not have an AES key length, or a number does not have Avro's shortest encoding.
         """
         reader = _Reader(bytes(data))
         if reader.take(1) != bytes((VERSION,)):
@@ -113,7 +113,7 @@ def as_prefix(value: bytes | bytearray | memoryview) -> bytes:
 
 
 def _long(value: SupportsIndex) -> int:
-    number = index(value)  # accepts integers of numpy, too
+    number = index(value)  # accepts NumPy integers, too
     if isinstance(value, bool) or number not in _LONGS:
         raise ValueError("file length must be a 64-bit int")
     return number

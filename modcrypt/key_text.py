@@ -1,4 +1,7 @@
-"""AES keys as text: hex, or base64 with either alphabet, padded or not; and what may be a key."""
+"""AES keys as text: hex, or base64 with either alphabet, padded or not.
+
+Also the detection of text that may be a key.
+"""
 
 from __future__ import annotations
 

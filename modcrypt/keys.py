@@ -20,7 +20,7 @@ KEY_LENGTHS = (16, 24, 32)
 """AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
 
 INVOCATION_LIMIT = 2**32
-"""Most seals with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
+"""Limit of seals with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
 
 
 class InvocationCounter:

@@ -19,7 +19,7 @@ from modcrypt.keys import Key
 State = Literal["ok", "hint", "warn", "fail"]
 
 SLOW_AES = 0.5
-"""Speed of AES-GCM in GB/s below which the hardware does not seem to support AES."""
+"""Speed of AES-GCM in GB/s below which the hardware probably lacks AES instructions."""
 
 _MEASURED = 0.05  # seconds
 _PIECE = 1 << 20
@@ -86,7 +86,7 @@ def _check_packages() -> Check:
         return Check(
             check="packages",
             state="hint",
-            message="modcrypt runs from a folder, without being installed",
+            message="modcrypt runs from a folder and is not installed",
         )
     installed, outdated = [], []
     for line in wanted:
@@ -134,7 +134,7 @@ def _check_idl() -> Check:
 
 def _check_code() -> Check:
     form = code_form()
-    advice = "" if form == "compiled" else "files of thousands of columns open faster if compiled"
+    advice = "" if form == "compiled" else "compiled code opens files of many columns faster"
     return Check(check="page and footer code", state="ok", message=form, advice=advice)
 
 

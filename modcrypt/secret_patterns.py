@@ -1,4 +1,4 @@
-"""Find what looks like keys, passphrases and tokens in JSON events and running text."""
+"""Find apparent keys, passphrases and tokens in JSON events and running text."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from modcrypt.keys import KEY_LENGTHS
 
 MAX_NESTING = 100
-"""Deepest nesting of an event that is looked into: plans are trees."""
+"""Limit of the nesting that is searched in an event: plans are trees."""
 
 Found = tuple[str | None, str, bool]
 
 _WORD = re.compile(r"key|passphrase|passw(?:or)?d|secret|token|credential", re.IGNORECASE)
 _TOKENS = (
-    (re.compile(r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}"), "a token of Vault", True),
-    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), "the id of an access key of AWS", False),
+    (re.compile(r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}"), "a Vault token", True),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), "an AWS access key ID", False),
     (re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----"), "a private key", True),
 )
-# A line without any of these has nothing to find; most lines have none.
+# Lines without any of these, which are most, need no further search.
 _HINTS = re.compile(_WORD.pattern.encode() + rb"|hv[sbr]\.|A[KS]IA|PRIVATE KEY", re.IGNORECASE)
 
 
 def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
-    """Yield what is found in a line of a log; equal findings may be repeated.
+    """Yield the findings in a line of a log; equal findings may be repeated.
 
     The needles are spellings of keys, in hex and base64.
 
@@ -42,7 +42,7 @@ def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
-        event = line.decode(errors="replace")  # cut short, or of something else
+        event = line.decode(errors="replace")  # truncated, or not JSON
     for name, text in _strings(event, None):
         for needle in given:
             if needle in text:
@@ -54,7 +54,7 @@ def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
 
 
 def _strings(value: Any, name: str | None, depth: int = 0) -> Iterator[tuple[str | None, str]]:
-    """Yield each text in an event, with the name that it has there."""
+    """Yield each string in an event, with its name."""
     if isinstance(value, str):
         yield name, value
     elif depth > MAX_NESTING:
@@ -94,7 +94,7 @@ _BEFORE = re.compile(r"[\w.-]*\Z")
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield what looks like options in running text: name, value, and whether it is set apart."""
+    """Yield apparent options in running text: name, value, and whether punctuation marks them."""
     for word in _WORD.finditer(text):
         rest = _REST.match(text, word.end())
         if rest is None:
@@ -109,25 +109,25 @@ _KEY_LIST = re.compile(r"encryption\.key\.list$", re.IGNORECASE)
 _SECRET_NAMES = re.compile(
     r"passphrase|passw(?:or)?d|secret|token|credential|access\.?key$", re.IGNORECASE
 )
-# What says something about a secret, and is none.
+# Names that describe a secret, such as its place or size, but do not hold it.
 _ABOUT = re.compile(
     r"(?:provider|class|file|path|regex|interval|enabled|length|bits|seconds|type|ur[il]|format"
     r"|size|name|ids?|algorithm|alias|timeout|count|num|version|service|renewer|issuer|kind)s?$",
     re.IGNORECASE,
 )
-# By the key tools these name master keys; who has no key service put the keys themselves there.
+# The key tools store ids of master keys here; without a key service, users may put keys here.
 _NAMES_IDS = re.compile(r"encryption\.(?:footer\.key|column\.keys|uniform\.key)$", re.IGNORECASE)
 _NO_SECRET = re.compile(
     r"|true|false|none|null|default|auto|-?[0-9.]{1,20}[a-z]{0,2}|(?:env|file|vault|arn|fd):.*|/.*"
     r"|[a-z][a-z0-9+.-]*://.*|\$\{.*|[a-z]\w*(?:\.\w+){2,}",
     re.IGNORECASE | re.DOTALL,
 )
-_SECRET = "a secret by its name"  # noqa: S105 (it is said of what is one)
+_SECRET = "a secret, judging by its name"  # noqa: S105 (a description)
 _REDACTED = "redacted)"
 
 
 def _judge(name: str, value: str) -> str | None:
-    """Return what a value is, judged by its name; None if it is not a secret."""
+    """Return a description of a secret, judging by its name; None if the value is not a secret."""
     value = value.strip()
     if not value or _REDACTED in value or "***" in value:
         return None
@@ -136,7 +136,7 @@ def _judge(name: str, value: str) -> str | None:
     if _ABOUT.search(name):
         return None
     if "key" in name.lower() and _has_key(value):
-        return "what has the form of a key"
+        return "a value that looks like a key"
     if _SECRET_NAMES.search(name) and not _NO_SECRET.fullmatch(value):
         return _SECRET
     return None
@@ -165,7 +165,7 @@ def _is_key(text: str) -> bool:
 
 
 def _printable_name(name: str | None) -> str | None:
-    """Return a name that may be printed: a key can stand in its place, too."""
+    """Return a name if it may be printed; a key may appear in place of a name."""
     if name is None or not name:
         return None
     return "(not repeated)" if _has_key(name) or len(name) > 300 else name
