@@ -38,8 +38,8 @@ class AuditEvent:
             a KEK or by such a call.
         master_key_id: Id of the master key that protects the other keys.
         kek_id: Id of the KEK, in hex or as an Iceberg table names it; None in single wrapping.
-        file: Absolute path or URL; None for a KEK, which serves many files, and for a file object
-            that is written.
+        file: Absolute path or URL; None for a KEK, which serves many files, and when writing to a
+            file object.
         columns: Dotted column names; empty for the footer key. For the rotation or shredding of
             external key material, the names of the keys in it.
         result: `"ok"`, or the error code.
@@ -64,7 +64,7 @@ class AuditEvent:
 
 Audit: TypeAlias = Callable[[AuditEvent], object]
 """A function that is called with each event, from any thread. If it raises an error, the operation
-fails, so that no use of a key stays unrecorded."""
+fails, so that every use of a key is recorded."""
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
 def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
     """Return an audit that appends each event to a file, mode 0600, as a line of JSON.
 
-    Every event opens the file again and writes its line by one call. Processes may therefore share
+    Each event opens the file again and writes its line in one call. Processes may therefore share
     the file, and it may be moved away. Its folder should not be writable by others, because they
     could move the file away, too.
 

@@ -1,4 +1,4 @@
-"""The key service protocol: wrapping and unwrapping of keys under master keys of the service.
+"""The key service protocol: wrapping and unwrapping keys under master keys of the service.
 
 A client needs two methods, `wrap` and `unwrap`. Some services offer more; for the others, modcrypt
 builds the rest from these two. modcrypt retries a call only if the service is unavailable.
@@ -29,7 +29,7 @@ ATTEMPTS = 4
 """Number of calls to an unavailable service."""
 
 GIVE_UP_AFTER = 20.0
-"""Seconds after which an unavailable service is not called again; one attempt may take as long."""
+"""Seconds after which modcrypt stops retrying; a single attempt may take as long."""
 
 FIRST_WAIT = 0.2
 """Seconds before the second attempt; each later wait doubles, minus a random part of up to half."""
@@ -78,7 +78,7 @@ class KmsClient(Protocol):
         """Return the key that `wrap` wrapped, under the newest or an older version.
 
         Raises:
-            KeyMaterialError: The key does not unwrap: altered, another master key or other AAD.
+            KeyMaterialError: The key does not unwrap: altered bytes, another master key or AAD.
             KeyRetrievalError: As `wrap`.
         """
 
@@ -123,12 +123,12 @@ class KeyAdmin(Protocol):
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
         """Disable a master key, or the unwrapping by all versions up to `version`.
 
-        If the service can undo this, it does so by `enable_key(master_key_id, version=None)`.
+        If the service can undo this, `enable_key(master_key_id, version=None)` does.
         """
 
 
 class UnpicklableClient:
-    """The base class of clients that hold credentials or keys, so no other process gets them."""
+    """A base class that keeps clients, which hold credentials or keys, in their process."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{type(self).__name__} can't be pickled or copied; pass its URI instead")
@@ -204,7 +204,7 @@ def rewrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b""
 
 
 def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | None:
-    """Return whether a key is under its master key's newest version; None if it is unknown."""
+    """Return whether a key is under its master key's newest version; None if unknown."""
     ask = getattr(client, "is_current", None)
     if ask is None:
         return None

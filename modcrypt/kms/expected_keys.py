@@ -1,8 +1,8 @@
 """The master keys that a reader accepts for the files it opens.
 
-Keys are symmetric. An attacker who may wrap by a master key that the reader may unwrap by, or who
-has read one file under it, can forge whole files. Therefore the reader's policy, never the file,
-decides which master keys count, and it decides before modcrypt calls the key service.
+Keys are symmetric. An attacker who may wrap under a master key under which the reader may unwrap,
+or who has read one file under it, can forge whole files. Therefore the reader's policy, never the
+file, decides which master keys modcrypt accepts, before it calls the key service.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ExpectedKeys:
             `declared` may protect anything.
         declared: Further ids, as during a rotation. With a policy, an id that the policy itself
             names counts only for the columns to which the policy assigns it.
-        anything: Whether to accept every master key, for lack of a policy and of ids.
+        anything: Whether to accept every master key, because there is no policy and no id.
     """
 
     policy: Policy | None = None
@@ -83,7 +83,7 @@ class ExpectedKeys:
         return replace(self, declared=self.declared | id_set(master_key_ids))
 
     def check(self, material: KeyMaterial, column: str | None, where: str) -> None:
-        """Check the master key of key material before the key service is asked.
+        """Check the master key of key material before calling the key service.
 
         `column` is a dotted name, or None for the footer key; `where` is the name of the file.
 

@@ -1,4 +1,4 @@
-"""Writing of external key material beside a file, so that the keys exist before the file does.
+"""Writing external key material beside a file, so that the keys exist before the file does.
 
 `modcrypt.pkmt1.external` describes the content of the material during the write.
 """
@@ -34,7 +34,7 @@ from modcrypt.pkmt1.material import (
 
 
 class ExternalKeys:
-    """The external key material of one file to be written.
+    """The external key material of one new file.
 
     Raises:
         KeyMaterialError: The place of the material contains something else.
@@ -45,7 +45,7 @@ class ExternalKeys:
         self._place = place.resolve()
         self.write = token_hex(8)
         self._store: dict[str, str] = {}
-        read_if_present(self._place)  # raises if it must not be replaced, before keys are created
+        read_if_present(self._place)  # raises before keys are created if it must not be replaced
 
     def add(self, material: KeyMaterial) -> bytes:
         """Add the key material of the footer or the next column, and return its key metadata."""
@@ -90,7 +90,7 @@ class ExternalKeys:
         }
 
     def _publish_keys(self, present: dict[str, str], replaced: str | None) -> dict[str, str]:
-        """Replace the old keys by the new ones if this run wrote the file that is now in place."""
+        """Replace the old keys with the new ones if this run wrote the current file."""
         left = self._remove_new_keys(present)
         if _find_write(self._place) != self.write:
             return left

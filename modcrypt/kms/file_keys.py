@@ -1,4 +1,4 @@
-"""Retrieval of the keys of files that are read, under the master keys that are expected."""
+"""Retrieval of the keys of files, under the master keys that the reader expects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FileKeyRetriever:
 
         Args:
             source: The opened file.
-            lenient: Whether a column whose master key is refused counts as one without a key.
+            lenient: Whether to treat a column whose master key is refused as one without a key.
         """
         place = source.place
         name = source.name if place is None else place.full_name
@@ -44,10 +44,10 @@ class FileKeyRetriever:
 def expect_also(
     properties: FileDecryptionProperties, master_key_ids: Collection[str]
 ) -> tuple[FileDecryptionProperties, ExpectedKeys | None]:
-    """Return properties that accept further master keys, and the keys that they expect.
+    """Return properties that accept further master keys, and the master keys that they expect.
 
     Args:
-        properties: Properties of `KeyTools.decryption`; others expect nothing and stay unchanged.
+        properties: Result of `KeyTools.decryption`; other properties stay unchanged.
         master_key_ids: Ids of the further master keys.
     """
     retriever = properties.key_retriever

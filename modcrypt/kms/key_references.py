@@ -25,16 +25,16 @@ from modcrypt.kms.wrapped_key_metadata import is_sealed
 from modcrypt.tracebacks import hide_frames
 
 MAX_KEY_FILE = 4096
-"""Maximal length of a key file in bytes: ample for the longest key in hex, and white space."""
+"""Length limit of a key file in bytes: enough for the longest key in hex, and white space."""
 
 MAX_METADATA_FILE = 64 << 10
-"""Maximal length of a key metadata file in bytes: encrypted metadata exceeds a key file."""
+"""Length limit of a key metadata file in bytes: encrypted metadata is longer than a key."""
 
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
 def check_reference(reference: str) -> None:
-    """Raise ValueError if a reference has another form; it may be a key, so messages omit it."""
+    """Raise ValueError if a reference is malformed; it may be a key, so messages omit it."""
     kind, _, where = reference.partition(":")
     is_number = where.isascii() and where.isdigit()
     if kind not in ("file", "env", "fd") or not where or (kind == "fd" and not is_number):
@@ -67,7 +67,7 @@ def read_key(reference: str, what: str) -> Key:
         KeyNotFoundError: The file or variable does not exist or is empty, or the descriptor is
             not open or at its end.
         KeyAccessDeniedError: The file may not be read.
-        KeyMaterialError: There is no key.
+        KeyMaterialError: The content is not a key.
     """
     kind, _, where = reference.partition(":")
     if kind == "file":
@@ -90,7 +90,8 @@ def _read_variable(name: str, what: str) -> Key:
 def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> StandardKeyMetadata:
     """Return Iceberg's standard key metadata from a file: raw, hex or base64.
 
-    With `decrypt`, for metadata encrypted by a key service, unencrypted metadata is rejected.
+    `decrypt` decrypts metadata that a key service encrypted; with it, unencrypted metadata is
+    rejected.
 
     Raises:
         ValueError: The metadata is encrypted, but `decrypt` is missing.
@@ -100,7 +101,7 @@ def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> Sta
     if is_sealed(data):
         if decrypt is None:
             raise ValueError(
-                f"{where} is encrypted under a key service; name it by --kms or --policy"
+                f"{where} is encrypted under a key service; name it with --kms or --policy"
             )
         return decrypt(data)
     if decrypt is not None:
@@ -177,7 +178,7 @@ def _parse_key(data: bytes, where: str, *, raw: bool = True) -> Key:
     if (key := key_from_hex(text)) is not None:
         return key
     if (key := key_from_base64(text)) is not None:
-        # AES-192 as base64 has the length of a raw AES-256 key: a guess could weaken a key.
+        # An AES-192 key in base64 is as long as a raw AES-256 key: a guess could weaken a key.
         if raw and len(data) == 32:
             raise KeyMaterialError(
                 f"{where} holds 32 characters, a raw 256-bit key or a 192-bit key as base64; "
@@ -196,7 +197,7 @@ def _parse_key(data: bytes, where: str, *, raw: bool = True) -> Key:
 
 
 def _decode_text(data: bytes) -> bytes:
-    """Decode hex or base64; return raw key metadata, which begins otherwise, unchanged."""
+    """Decode hex or base64; return raw key metadata, which is neither, unchanged."""
     text = data.strip()
     if re.fullmatch(rb"([0-9A-Fa-f]{2})+", text):
         return binascii.unhexlify(text)

@@ -29,7 +29,7 @@ from modcrypt.tracebacks import hide_frames
 
 
 class KeyTools:
-    """A wrapper and unwrapper of files' keys with one key service, for any number of threads.
+    """A tool that wraps and unwraps files' keys with one key service, from any thread.
 
     Use one instance for all files: it caches KEKs, so that a dataset of a thousand files costs the
     service one call for each KEK.
@@ -43,7 +43,7 @@ class KeyTools:
         audit: Function that is called with an `AuditEvent` for every use of a key.
         master_key_ids: Ids of the master keys that may protect what is read, besides the one in the
             URI of `kms`. Without either, and without a policy, a file may be under any master key
-            that the service unwraps by, so anyone who may wrap by one of them can forge it.
+            under which the service unwraps, so anyone who may wrap under one can forge it.
         options: Options for `open_kms`, if `kms` is a URI.
 
     Raises:
@@ -96,10 +96,10 @@ class KeyTools:
         cls, policy: Policy, *, audit: Audit | None = None, kms: KmsClient | str | None = None,
         master_key_ids: Collection[str] | None = None, **options: Any,
     ) -> Self:  # fmt: skip
-        """Return tools for the key service of a policy, to read what its master keys protect.
+        """Return tools for the key service of a policy.
 
         Args:
-            policy: Policy that names the service, unless `kms` does, and the use of its keys.
+            policy: Policy that names the key service, unless `kms` does, and its master keys.
             audit, kms, options: Arguments of `KeyTools`.
             master_key_ids: Ids of further master keys that may protect what is read, as during a
                 rotation.
@@ -164,15 +164,15 @@ class KeyTools:
         master key, or under the footer key. modcrypt requests no other master key. Columns that the
         policy leaves in plaintext may be encrypted under the footer key.
 
-        With `on_missing_key="drop"` or `"null"`, a column counts as one without a key if its master
-        key is refused or does not exist.
+        With `on_missing_key="drop"` or `"null"`, modcrypt treats a column whose master key is
+        refused or does not exist as one without a key.
 
         Args:
             policy: Policy by which the files were written; its master keys, AAD prefix and
                 algorithm are required.
             master_key_ids: Ids of further master keys that may protect the files, as during a
                 rotation: those of the old policy.
-            root: Folder as of `encryption`; None for the folder that is read.
+            root: Folder, as in `encryption`; None for the folder that is read.
             properties: Further arguments of `FileDecryptionProperties`.
 
         Raises:
@@ -198,7 +198,7 @@ class KeyTools:
 
         Args:
             policy: Policy that names the master keys, if there is one.
-            master_key_ids: Ids of further master keys, as of `decryption`.
+            master_key_ids: Ids of further master keys, as in `decryption`.
         """
         given = [ids for ids in (master_key_ids, self.master_key_ids) if ids is not None]
         declared = frozenset[str]().union(*map(id_set, given)) if given else None
@@ -210,7 +210,7 @@ class KeyTools:
         """Return the master keys that may protect an AGS1 stream or an Iceberg table.
 
         Args:
-            policy: Policy whose master key for footers counts. By default, that of `from_policy`.
+            policy: Policy whose master key for footers may. By default, that of `from_policy`.
         """
         return self.expected_keys(policy or self._policy)
 
@@ -244,7 +244,7 @@ class KeyTools:
 
         Raises:
             KeyMaterialError: The metadata is malformed, altered, under an unexpected master key, or
-                of another key service.
+                from another key service.
             KeyRetrievalError: The key service refuses the master key.
         """
         expected = self.keys_of_whole_files(policy)
@@ -261,7 +261,7 @@ class KeyTools:
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
             kind = type(policy).__name__
-            raise TypeError(f"policy must be a Policy, such as Policy.load returns, not {kind}")
+            raise TypeError(f"policy must be a Policy, for example from Policy.load, not {kind}")
         if (policy.kms_aad or "").encode() != self.wrapper.aad:
             raise ValueError(
                 "the policy's kms_aad differs from that of these KeyTools; create them with "

@@ -25,7 +25,7 @@ class KeyedEncryption:
     """The encryption of each file by a policy, with fresh data keys; see `KeyTools.encryption`.
 
     Attributes:
-        retriever: Retriever of the keys, to read the files again; its wrapper wraps them.
+        retriever: Retriever that can read the files again; its wrapper wraps their keys.
         policy: Policy with master keys and columns.
         aad_prefix: AAD prefix of the files, or its template.
     """
@@ -45,7 +45,7 @@ class KeyedEncryption:
         return self.policy.plaintext_columns
 
     def for_check(self) -> FileEncryptionProperties:
-        """Return properties with temporary keys, in order to check names and options."""
+        """Return properties with temporary keys, to check names and options."""
         keys = {name: Key.generate() for name in self.column_keys}
         prefix = self.aad_prefix
         if isinstance(prefix, PathPrefix):
@@ -103,7 +103,7 @@ class KeyedEncryption:
     def _wrap_keys(
         self, footer_key: Key, keys: Mapping[str, Key], place: Place | None
     ) -> dict[str | None, str]:
-        """Return the material of all keys of a file; keys of one master key go in one call."""
+        """Return the material of all keys of a file; one call per master key wraps them."""
         texts: dict[str | None, str] = {}
         for master, names in self._groups.items():
             deks = [footer_key if name is None else keys[name] for name in names]

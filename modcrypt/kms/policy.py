@@ -41,12 +41,12 @@ MAX_CACHE_LIFETIME = 7 * 24 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A specification of how to encrypt files with keys from a key service.
+    """A policy for encrypting files with keys from a key service.
 
     Args:
         footer_key: Id of the master key that wraps footer keys.
         column_keys: Map of master key id to the columns, or groups, whose keys it wraps. Columns
-            that are named nowhere are encrypted with the footer key.
+            that the policy does not name are encrypted with the footer key.
         plaintext_columns: Names of columns or groups to leave unencrypted.
         kms: URI of the key service, for `KeyTools.from_policy`.
         kms_aad: Text to which the key service binds every wrapped key, if it supports AAD.
@@ -56,8 +56,8 @@ class Policy:
         aad_prefix: AAD prefix of each file. `{path}` in it stands for the file's path inside the
             dataset and binds the file to that path; `{name}` stands for the last part of the path,
             so that files of equal names in two folders can be swapped.
-        double_wrapping: Whether to wrap data keys under key encryption keys (KEKs), which saves
-            calls of the key service, instead of under the master keys themselves.
+        double_wrapping: Whether to wrap data keys under key encryption keys (KEKs) instead of under
+            the master keys themselves, which saves calls to the key service.
         internal_key_material: Whether to store wrapped keys in the file instead of in a file beside
             it, where they can be rotated without a change of the data file.
         data_key_length_bits, kek_length_bits: Key lengths in bits: 128, 192 or 256.
@@ -109,7 +109,7 @@ class Policy:
         with open(path, "rb") as file:
             data = file.read(MAX_POLICY + 1)
         if len(data) > MAX_POLICY:
-            raise ValueError(f"{os.fspath(path)}: a policy has at most {MAX_POLICY} bytes")
+            raise ValueError(f"{os.fspath(path)}: the policy is longer than {MAX_POLICY} bytes")
         try:
             policy = cls.loads(data.decode())
         except UnicodeDecodeError:  # the original message repeats a byte
@@ -124,7 +124,7 @@ class Policy:
         members = strict_toml(text)
         known = {member.name: member.default for member in fields(cls)}
         faults = []
-        if members.keys() & known:  # otherwise a file of another kind, perhaps full of secrets
+        if members.keys() & known:  # otherwise it is another kind of file, perhaps full of secrets
             unknown = [printable(name, MAX_NAME) for name in sorted(members.keys() - known)]
             faults = [f"unknown member {list_names(unknown)}"] if unknown else []
         if "footer_key" not in members:
@@ -252,7 +252,7 @@ def _list_prefix_faults(prefix: str | None) -> list[str]:
         return []
     rest = prefix.replace(NAME, "").replace(PATH, "")
     if not prefix:
-        return ["aad_prefix is empty; remove it for no prefix"]
+        return ["aad_prefix is empty; remove it to use no prefix"]
     if "{i}" in rest:
         return [
             'aad_prefix does not support "{i}"; to number the files of a dataset, use '

@@ -8,9 +8,9 @@
     azure-kms://name.vault.azure.net             Azure Key Vault; .../keys/NAME
     pkcs11:token=lake;object=NAME                PKCS#11 (RFC 7512)
 
-A URI names the place of keys. It never contains a key or a password: `passphrase=env:NAME` and the
-like name the place of a secret. A URI comes from the caller, never from a file's key material,
-where the writer or an attacker chose the address (CVE-2026-73334).
+A URI names the place of keys. It never contains a key or a password; parts such as
+`passphrase=env:NAME` name the place of a secret. A URI comes from the caller, never from a file's
+key material, where the writer or an attacker chose the address (CVE-2026-73334).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_kms(uri: str, **options: Any) -> KmsClient:
         TypeError: The URI is not a string.
         ValueError: The scheme is unknown, or the URI is invalid for its scheme.
         ModuleNotFoundError: The extra for the service is not installed.
-        KeyRetrievalError: The service does not exist, or refuses.
+        KeyRetrievalError: The service does not exist, or refuses access.
     """
     if not isinstance(uri, str):
         raise TypeError(f"a key service URI must be a string, not {type(uri).__name__}")

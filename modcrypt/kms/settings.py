@@ -1,9 +1,9 @@
 """Settings: references to keys, which are resolved in the process that uses them.
 
 Settings hold the URI of a key service, a policy, or the names of files, environment variables and
-file descriptors that contain keys; never a key, a token or a passphrase. So they can be sent to
-other processes, for example by Spark, Dask or `multiprocessing`, and be logged and shown. The
-command line and Spark's options become Settings.
+file descriptors that contain keys; never a key, a token or a passphrase. They can therefore be
+sent to other processes, for example by Spark, Dask or `multiprocessing`, and be logged and shown.
+The command line and Spark's options become Settings.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ class Settings(KeySettings):
             last two cannot be sent to other processes.
         policy: Policy that determines how files are encrypted, and the AAD prefix and algorithm for
             reading.
-        footer_key: Instead of a key service, `file:PATH`, `env:NAME` or `fd:N` of the footer key:
-            raw bytes, hex or base64 in a file or descriptor, hex or base64 in a variable.
-        column_keys: Mapping of column names to such references.
+        footer_key: Reference to the footer key, instead of a key service: `file:PATH`, `env:NAME`
+            or `fd:N`. A file or descriptor contains raw bytes, hex or base64; a variable contains
+            hex or base64.
+        column_keys: Mapping of column names to references to their keys.
         plaintext_columns: Columns to leave unencrypted, with `footer_key`.
         encryption_options: Further arguments of `FileEncryptionProperties`, with `footer_key`:
             `plaintext_footer`, `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels`,
@@ -88,7 +89,8 @@ class Settings(KeySettings):
         check_footer_integrity: Whether to verify signatures, as in `FileDecryptionProperties`.
         master_key_ids: Ids of master keys that may protect the files that are read, besides those
             that the policy or the URI of `kms` names, for example during a rotation.
-        audit: File to which each use of a key of the key service is appended as a line of JSON.
+        audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
+            line of JSON.
 
     Raises:
         ValueError: Both kinds of keys are given, or a reference is invalid.
@@ -164,7 +166,7 @@ class Settings(KeySettings):
         """Return a copy with other values, which shares keys and the key service's client."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, **changes)
-        if "policy" in changes:  # the tools are made for a policy
+        if "policy" in changes:  # the tools belong to a policy
             opened = {key: value for key, value in self._opened.items() if key[1] == "client"}
             copy.__dict__["_opened"] = opened
         return copy
@@ -184,7 +186,9 @@ class Settings(KeySettings):
         """
         values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
         if self.passphrase == PROMPT:
-            raise ValueError("other processes cannot ask for a passphrase; name its place")
+            raise ValueError(
+                "other processes cannot ask for a passphrase; pass passphrase=env:NAME or file:PATH"
+            )
         for name in ("footer_key", "passphrase"):
             if values[name] is not None:
                 values[name] = absolute_reference(values[name])
@@ -327,7 +331,7 @@ class Settings(KeySettings):
         return KeyTools.from_policy(self.policy, kms=self.client, audit=audit, master_key_ids=ids)
 
     def _open_once(self, what: str, opener: Callable[[], T]) -> T:
-        """Return what `opener` returned first in this process; clients do not survive a fork."""
+        """Call `opener` once per process and return its result; clients do not survive a fork."""
         key = os.getpid(), what
         with _opening:
             if key not in self._opened:
@@ -339,9 +343,9 @@ _opening = fork_safe(threading.RLock())
 
 
 def _receive(values: dict[str, Any]) -> Settings:
-    """Return the settings that another process sent, the same object each time.
+    """Return the settings that another process sent, as the same object each time.
 
-    So each process opens a key service once for all tasks.
+    A process therefore opens a key service once for all tasks.
     """
     settings = Settings(**values)
     for known in _received:

@@ -1,4 +1,4 @@
-"""Parsing of TOML with limited nesting, because `tomllib` is slow or fails on deep nesting.
+"""Parsing TOML with limited nesting, because `tomllib` is slow or fails on deep nesting.
 
 For a dotted key of n parts, `tomllib` takes n² steps; deeply nested arrays and inline tables make
 it raise a RecursionError.
@@ -29,8 +29,9 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 def strict_toml(text: str) -> dict[str, Any]:
     """Parse TOML.
 
-    ValueError: The text is not TOML, or nested too deeply. The message contains only the place
-        of the fault, because messages of `tomllib` may repeat the text.
+    Raises:
+        ValueError: The text is not TOML, or nested too deeply. The message contains only the place
+            of the fault, because messages of `tomllib` may repeat the text.
     """
     bare = _STRING_OR_COMMENT.sub("s", text)
     depth = 0

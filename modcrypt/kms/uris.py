@@ -1,4 +1,4 @@
-"""Parsing of key service URIs of any scheme."""
+"""Parsing key service URIs of any scheme."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parse_kms_uri(uri: str, allowed: frozenset[str] = frozenset()) -> KmsUri:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or IP address is of the loopback interface."""
+    """Return whether a host name or IP address belongs to the loopback interface."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

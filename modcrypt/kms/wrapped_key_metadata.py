@@ -40,7 +40,7 @@ _NAMES = {
 def seal_key_metadata(
     wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str
 ) -> bytes:
-    """Encrypt key metadata under a KEK of the length of its key, which the key service wraps."""
+    """Encrypt key metadata under a KEK as long as its key; the key service wraps the KEK."""
     kek = wrapper.get_writing_kek(master_key_id, len(metadata.key))
     sealed = _encode_base64(kek.cipher.seal_block(metadata.encode(), kek.id))
     return encode_wrapped_metadata(kek.material(sealed, is_footer_key=False, internal=True))
@@ -84,7 +84,7 @@ def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
     """Decrypt the result of `seal_key_metadata`, and accept nothing else.
 
     Raises:
-        KeyMaterialError: The data is malformed, altered, or of another KEK or master key.
+        KeyMaterialError: The data is malformed, altered, or under another KEK or master key.
     """
     material = parse_wrapped_metadata(data)
     kek = wrapper.get_reading_kek(material)
@@ -120,7 +120,9 @@ def _parse_members(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise KeyMaterialError("encrypted key metadata: not JSON, or a repeated member") from None
+        raise KeyMaterialError(
+            "encrypted key metadata: not valid JSON, or a member is repeated"
+        ) from None
     if not isinstance(found, dict) or found.keys() != _NAMES:
         raise KeyMaterialError(
             f"encrypted key metadata must have exactly the members {', '.join(sorted(_NAMES))}"

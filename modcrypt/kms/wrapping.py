@@ -1,4 +1,4 @@
-"""Wrapping and unwrapping of data keys, by a key service or under KEKs that the service wraps.
+"""Wrapping and unwrapping data keys, by a key service or under KEKs that the service wraps.
 
 Single wrapping: the service wraps every data key (DEK). Double wrapping: the service wraps a key
 encryption key (KEK), and modcrypt wraps data keys under the KEK, so that a thousand files cost one
@@ -54,13 +54,13 @@ UNAVAILABLE_LIFETIME = 1.0
 
 
 MAX_DAMAGED = 3
-"""Number of keys of one file that may fail to unwrap before modcrypt tries no more."""
+"""Number of keys of one file that may fail to unwrap before modcrypt stops trying."""
 
 MAX_REFUSED = 3
 """Number of keys of one file that modcrypt requests under a master key that refuses them all."""
 
 MAX_REFUSING = 16
-"""Number of master keys of one file that may refuse before modcrypt requests no others."""
+"""Number of master keys of one file that may be refused before modcrypt requests no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Kek:
         )
 
     def wrap_to_json(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
-        """Wrap a data key and return its material as JSON; the part common to all is cached."""
+        """Wrap a data key and return its material as JSON; the common part is cached."""
         head = self.heads.get((is_footer_key, internal))
         if head is None:
             head = self.material("", is_footer_key=is_footer_key, internal=internal).head()
@@ -171,7 +171,7 @@ class Refusals:
 
 
 class KeyWrapper:
-    """A wrapper and unwrapper of data keys with one key service, for use from any thread.
+    """A tool that wraps and unwraps data keys with one key service, from any thread.
 
     Args:
         client: Client of the key service.

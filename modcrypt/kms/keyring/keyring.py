@@ -83,15 +83,15 @@ class Keyring(UnpicklableClient):
 
     Args:
         path: Path of an existing file; `create` writes a new one.
-        passphrase: Passphrase that encrypts the file. With one, a plaintext keyring is refused,
-            because it may have replaced the encrypted one.
-        default_key: Id of the master key to use if none is named.
+        passphrase: Passphrase that encrypts the file. If given, modcrypt refuses a plaintext
+            keyring, which may have replaced the encrypted one.
+        default_key: Id of the master key to use if the caller names none.
 
     Raises:
         FileNotFoundError: The file does not exist.
         KeyAccessDeniedError: The passphrase is missing or wrong.
-        KeyMaterialError: The file is not a keyring, or malformed.
-        KeyRetrievalError: The file is in plaintext, although others can read it or a passphrase was
+        KeyMaterialError: The file is not a keyring, or is malformed.
+        KeyRetrievalError: The file is in plaintext, and others can read it or a passphrase was
             passed; it belongs to another user; or it is older than one that this process has read.
         ValueError: The passphrase is empty or too long.
     """
@@ -365,7 +365,7 @@ class Keyring(UnpicklableClient):
         return KeyNotFoundError(f"the keyring {self.path} has no master key {shown}")
 
     def _load_current(self) -> _State:
-        """Return the current content of the file."""
+        """Return the current content of the file; read it again if it was replaced."""
         if keyring_file.make_stamp(os.stat(self.path)) != self._state.stamp:
             self._state = self._load(self.path)
         return self._state
@@ -472,7 +472,7 @@ class Keyring(UnpicklableClient):
 def _check_protection(passphrase: Passphrase | None, plaintext: bool) -> Ask | None:
     if (passphrase is not None) == plaintext:
         raise ValueError(
-            "a keyring is encrypted under a passphrase or, with plaintext=True, in plaintext: pass "
+            "a keyring is encrypted under a passphrase or, with plaintext=True, in plaintext; pass "
             "exactly one of passphrase and plaintext"
         )
     return make_asker(passphrase)

@@ -52,11 +52,11 @@ def read(path: str) -> tuple[bytes, os.stat_result]:
 def lock_file(path: str) -> Iterator[os.stat_result]:
     """Lock a file against updates by this and other processes, and yield the file's status.
 
-    The lock is on the file itself, so no lock file remains. After the wait, the locked file may
-    have been replaced; then the loop locks its successor.
+    The lock is on the file itself, so no lock file remains. If the file was replaced during the
+    wait, the loop locks the new one.
     """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only what is open for writing
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only files open for writing
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             try:

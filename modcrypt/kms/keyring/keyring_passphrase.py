@@ -30,7 +30,7 @@ MAX_PASSPHRASE = 4096
 
 @hide_frames
 def make_asker(passphrase: Passphrase | None) -> Ask | None:
-    """Return a function that returns the passphrase; raise at once for an invalid argument."""
+    """Return a function that returns the passphrase; raise now if the argument is invalid."""
     if passphrase is None or callable(passphrase):
         return passphrase
     return Secret(_encode_passphrase(passphrase))
@@ -106,11 +106,11 @@ class Seals:
 # --- references to the passphrase ----------------------------------------------------------------
 
 PROMPT = "prompt"
-"""The reference that asks on the terminal."""
+"""Reference to a passphrase that the user enters on the terminal."""
 
 
 def check_passphrase_reference(reference: str) -> None:
-    """Raise ValueError for another form of reference; it may be a secret, so messages omit it."""
+    """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     kind, _, where = reference.partition(":")
     is_number = where.isascii() and where.isdigit()
     if reference != PROMPT and (
@@ -173,7 +173,7 @@ def ask_passphrase(keyring: str, *, twice: bool = False) -> str:
     """Ask for the passphrase of a keyring on the terminal, without echo; if `twice`, compare.
 
     Raises:
-        ValueError: No terminal exists, nothing is typed, or the two answers differ.
+        ValueError: No terminal exists, the answer is empty, or the two answers differ.
     """
     if not _is_on_terminal():
         raise ValueError(
@@ -187,7 +187,7 @@ def ask_passphrase(keyring: str, *, twice: bool = False) -> str:
     except EOFError:
         passphrase = ""
     if not passphrase:
-        raise ValueError(f"no passphrase of {keyring} is given")
+        raise ValueError(f"no passphrase was entered for {keyring}")
     return passphrase
 
 

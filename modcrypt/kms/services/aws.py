@@ -5,7 +5,7 @@
     aws-kms://?region=eu-central-1               without a default key; region or AWS_DEFAULT_REGION
 
 The id of a master key is its ARN, its KMS id or its alias; a plain name NAME stands for
-`alias/NAME`. boto3 finds the credentials in its usual places. Files store KMS's CiphertextBlob in
+`alias/NAME`. boto3 finds credentials in its usual places. Files store KMS's CiphertextBlob in
 base64. AAD becomes the encryption context, which CloudTrail shows in plaintext:
 
     {"modcrypt:aad": base64(AAD)}
@@ -290,7 +290,7 @@ class AwsKms(UnpicklableClient):
         return MasterKey(id=master_key_id, enabled=False)
 
     def destroy_key(self, master_key_id: str) -> None:
-        """Destroy a master key in 7 days; nothing that it wrapped can be read after that.
+        """Schedule a master key for deletion in 7 days; nothing that it wrapped can be read then.
 
         KMS disables the key at once. Until the deletion, AWS can cancel it (CancelKeyDeletion).
         """

@@ -13,7 +13,7 @@ before it builds an address. Files store the format of parquet-java's local wrap
 The service's wrapKey does not support AAD. modcrypt calls it through Azure's KeyClient and never
 through Azure's CryptographyClient. The latter wraps locally if it can, with an RSA key even if that
 is disabled. For an AES key, whose value a managed HSM does not release, it generates a random key,
-wraps by that, and forgets it (seen in azure-keyvault-keys 4.11.3).
+wraps under that, and forgets it (seen in azure-keyvault-keys 4.11.3).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class AzureKms(UnpicklableClient):
 
     def _make_answer_error(self, name: str) -> KeyRetrievalError:
         return KeyRetrievalError(
-            f"master key {name}: the answer of vault {self._host} is not the JSON of a key"
+            f"master key {name}: the answer of vault {self._host} does not describe a key"
         )
 
 
@@ -171,7 +171,7 @@ def _make_transport() -> RequestsTransport:
 
 
 def _encode_base64url(data: bytes) -> str:
-    # Without padding, because managed HSMs have been seen to take padding for bytes of the key.
+    # Without padding, because some managed HSMs treat padding as bytes of the key.
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 

@@ -106,7 +106,7 @@ def _create_channel(host: str, **options: Any) -> Any:
 
 
 class GcpKms(UnpicklableClient):
-    """Google Cloud KMS as a key service; keys are wrapped by Encrypt, unwrapped by Decrypt."""
+    """Google Cloud KMS as a key service; Encrypt wraps keys, Decrypt unwraps them."""
 
     capabilities = Capabilities(aad=True)
 

@@ -14,8 +14,8 @@ AES-GCM wraps keys, in the format of parquet-java's local wrapping:
     {"masterKeyVersion":"NO_VERSION","encryptedKey":base64( nonce (12) | ciphertext | tag (16) )}
     AAD: the master key id in UTF-8; with AAD of the caller: master key id | 00 | AAD
 
-PKCS#11 logs in the application and not a session. If this process is already logged in to the
-token, no PIN is needed; and if any part of the process logs out, no part can use the keys.
+PKCS#11 logs in the whole application, not a session. If this process is already logged in to the
+token, no PIN is needed; if any part of the process logs out, no part can use the keys any more.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs
     module = where.module or os.environ.get("MODCRYPT_PKCS11_MODULE", "")
     if not os.path.isabs(module):
         raise ValueError(
-            "the PKCS#11 module is missing or has no absolute path: set module-path in the URI, or "
-            "MODCRYPT_PKCS11_MODULE"
+            "the PKCS#11 module is missing or is not an absolute path: set module-path in the "
+            "URI, or MODCRYPT_PKCS11_MODULE"
         )
     return Pkcs11Kms(where, module, _make_pin_source(pin, where.pin_source))
 
@@ -203,7 +203,7 @@ class Pkcs11Kms(UnpicklableClient):
     """A PKCS#11 token as a key service, with administration of its master keys.
 
     Keys on a token have no versions. To rotate a key, create one with another label, and rewrap the
-    files under that.
+    files under it.
     """
 
     capabilities = Capabilities(aad=True)
@@ -292,7 +292,7 @@ class Pkcs11Kms(UnpicklableClient):
         """Raise KeyRetrievalError, because keys on a token have no versions."""
         raise KeyRetrievalError(
             f"master key {master_key_id}: keys on a PKCS#11 token have no versions; create a key "
-            "with another label, and rewrap the files under that"
+            "with another label, and rewrap the files under it"
         )
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:

@@ -20,7 +20,7 @@ such a key and wraps it again. With `derived=true`, AAD becomes the `context` th
 (the master key's id without AAD), and Vault rewraps internally. AAD requires Vault 1.9 or later; an
 older version ignores associated data.
 
-modcrypt follows no redirects, because they would receive the token.
+modcrypt does not follow redirects, because their targets would receive the token.
 
 This module has more than 400 lines because wrapping, key management and the handling of answers are
 one client of one HTTP API.
@@ -166,7 +166,7 @@ class VaultKms(UnpicklableClient):
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key under the newest version; see `KmsClient.wrap`. Never create a master key."""
+        """Wrap a key under the newest version, as `KmsClient.wrap`; never create a master key."""
         body = {
             "plaintext": _encode_base64(key),
             "type": NO_KEY_TYPE,
@@ -263,7 +263,7 @@ class VaultKms(UnpicklableClient):
 
         Raises:
             ValueError: The version is less than 1.
-            KeyRetrievalError: The version is the newest; or Vault is to disable a whole key.
+            KeyRetrievalError: The version is the newest; or Vault cannot disable a whole key.
         """
         if version is not None and version < 1:
             raise ValueError(f"versions of a key start at 1; there is no version {version}")

@@ -547,9 +547,9 @@ def test_a_key_is_not_sent_on_to_where_the_azure_stub_points(hsm: VaultStub) -> 
     wrapped = client.wrap(KEY, "a")
     hsm.refuse = (307, {}, {"Location": f"https://{hsm.host}/elsewhere"})
     hsm.calls.clear()
-    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="does not describe a key"):
         client.wrap(KEY, "a")
-    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="does not describe a key"):
         client.unwrap(wrapped, "a")
     assert not [path for _, path in hsm.calls if path == "/elsewhere"]
 
@@ -571,7 +571,7 @@ def test_an_azure_answer_without_a_key_is_an_error(
 ) -> None:
     wrapped = azure.wrap(KEY, "a")
     vault.refuse = (200, body)
-    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="does not describe a key"):
         azure.unwrap(wrapped, "a")
 
 
@@ -585,7 +585,7 @@ def test_an_azure_answer_without_the_newest_version_is_an_error(
     """A version that is none would have every file be rotated, again and again."""
     wrapped = azure.wrap(KEY, "a")
     vault.refuse = (200, body)
-    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="does not describe a key"):
         azure.is_current(wrapped, "a")
 
 
