@@ -1,8 +1,8 @@
 """Conversion of files: encrypt, decrypt, re-key, mask or share, here or on an executor of Spark.
 
-A file whose destination is already up to date is left, with the result `current`. modcrypt inspects
-the destination before the work, and again if the work fails, as another attempt may have finished
-it meanwhile.
+modcrypt does not touch a destination that is already up to date; the result is `current`. It
+inspects the destination before the work, and again if the work fails, because another attempt may
+have finished it meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ConvertedFile:
     Attributes:
         path: Name of the source.
         destination: Name of the destination; the source's in place.
-        result: The verb's word in `DONE`; `"current"`, the destination is up to date; `"planned"`
+        result: The verb's entry in `DONE`; `"current"`, the destination is up to date; `"planned"`
             in a dry run; `"different"`, the destination is encrypted, but not as these keys and
             options say; or an error code.
         message: Message of the error, or columns that are missing without their key.
@@ -104,7 +104,7 @@ class ConvertedFile:
 
 
 class DifferentError(FileExistsError):
-    """The destination is encrypted, but not as the keys and options of the job say."""
+    """The destination is encrypted, but not as the keys and options of the job specify."""
 
     word = "different"
 
@@ -192,8 +192,8 @@ class Conversion:
     def _must_redo(self, file: File) -> bool:
         """Return whether to replace an existing destination, even if it looks up to date.
 
-        An inspection does not see all options; and of a file that is named by itself, `overwrite`
-        means no other.
+        An inspection cannot detect all options, and for a single file, `overwrite` always replaces
+        it.
         """
         if not self.overwrite or self.destination is None:
             return False
@@ -220,7 +220,7 @@ class Conversion:
         )  # fmt: skip
 
     def _describe_losses(self, columns: Mapping[str, Sequence[str]]) -> str:
-        """Return a sentence on columns that are missing, or exposed, without being asked for."""
+        """Return a sentence about columns that are missing or exposed without a request for it."""
         expected = (*self.change.null, *self.change.drop)
         sentences = []
         for what, action in (("dropped", "left out"), ("nulls", "filled with nulls")):
@@ -265,7 +265,7 @@ class Conversion:
     # --- the work --------------------------------------------------------------------------------
 
     def check(self, file: File) -> None:
-        """Open a file as `convert` does, and check that it can be converted, unless it is.
+        """Open a file as `convert` does, and check that it can be converted if it is not yet.
 
         Raises:
             ModcryptError, ValueError, OSError: The file can't be converted.
@@ -282,7 +282,7 @@ class Conversion:
         dry_run = self.dry_run if dry_run is None else dry_run
         target = self._target_place(name)
         change, more = self.change, self._arguments(progress, overwrite)
-        # Below a folder, no link is followed; a file that is named by itself may be one.
+        # modcrypt follows no link below a folder, but a single named file may be a link.
         destination: Any = self.target(name) if target.root is None else target
         if self.verb in ("encrypt", "decrypt"):
             if dry_run:

@@ -77,7 +77,7 @@ def _derive_policy(
     file: OpenFile, materials: Mapping[str | None, KeyMaterial], new_master_keys: Mapping[str, str],
     kek_length: int | None,
 ) -> Policy:  # fmt: skip
-    """Return a policy by which the file is encrypted as it is, from its authenticated footer."""
+    """Return a policy that describes the file's encryption, from its authenticated footer."""
     opened, footer = file.footer, materials[None]
     assert opened.footer_key is not None
     masters = {

@@ -1,4 +1,4 @@
-"""The engine of jobs on many files: threads, progress, and the end of a run that is given up.
+"""The engine of jobs on many files: threads, progress, and abandoned runs.
 
 On Spark, each task runs the same job in threads on its share of the files.
 """
@@ -15,7 +15,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import in_threads
 
 Progress: TypeAlias = Callable[[int], None]
-"""Function to call with the number of bytes of one file that are done."""
+"""Function to call with the number of bytes of one file that have been processed."""
 
 THREADS = 4
 """Default number of files processed concurrently; most of the time is spent waiting for IO."""
@@ -30,7 +30,7 @@ class FileResult:
 
     Attributes:
         path: Path of the file.
-        result: What was done, or an error code.
+        result: Outcome, or an error code.
         message: Message of the error.
     """
 

@@ -1,4 +1,4 @@
-"""Error codes, messages and exit codes of failures, of one file or of a program."""
+"""Error codes, messages and exit codes of failures of a file or of the program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
     (FormatError, 1),
 )
 
-# Error codes without an exception class. A file error alone exits with 2 or 74, and here with 2.
+# Error codes without an exception class. `describe` distinguishes file errors (2 or 74) by their
+# type; from the error code alone, the exit code is 2.
 _CODES_OF_OTHER_ERRORS = {"file": 2, "different": 2, "usage": 2, "internal": 70}
 
 _USAGE_OS_ERRORS = (
@@ -49,11 +50,11 @@ _USAGE_OS_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is reported of an exception.
+    """The report of an exception.
 
     Attributes:
         word: The error code.
-        message: What went wrong.
+        message: Description of the failure.
         code: The exit code of a program that ends for this reason.
         module: The module or block that is affected.
     """
@@ -112,7 +113,7 @@ def _internal_message(error: BaseException) -> str:
 
 
 def describe_failure(error: Exception) -> tuple[str, str]:
-    """Return error code and message of an error that concerns one file; raise others again."""
+    """Return error code and message of an error about a file; re-raise internal errors."""
     failure = describe(error)
     if failure.word == "internal":
         raise error
@@ -120,19 +121,19 @@ def describe_failure(error: Exception) -> tuple[str, str]:
 
 
 def describe_verification(verification: Verification) -> dict[str, Any]:
-    """Return what `verify --json` prints of a file, here and on Spark."""
+    """Return what `verify --json` prints about a file, locally and on Spark."""
     fields = verification.fields()
     del fields["regions"]
     return fields
 
 
 def describe_finding(finding: Finding) -> dict[str, Any]:
-    """Return what `--json` prints of a finding."""
+    """Return what `--json` prints about a finding."""
     return finding.fields()
 
 
 def describe_inspection(inspection: Inspection) -> dict[str, Any]:
-    """Return what `inspect --json` prints of a file, here and on Spark."""
+    """Return what `inspect --json` prints about a file, locally and on Spark."""
     fields = inspection.fields()
     del fields["regions"]
     return fields

@@ -34,9 +34,9 @@ def update_store(
 ) -> dict[str, str]:
     """Replace external key material as a whole, or delete it with its last key.
 
-    Return the old key material, empty if there is none. `read` returns None if there is none to
-    change; `change` returns None to leave the old. `check` is called before the change, while other
-    processes are kept out.
+    Return the old key material, which is empty if none exists. `read` returns None if no key
+    material exists; `change` returns None to keep the old. `check` is called before the change,
+    under the lock.
 
     Raises:
         OSError: Another process keeps changing the key material, or it can't be written.

@@ -46,11 +46,11 @@ from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How an existing file differs from the expected result.
+    """The difference between an existing file and the expected result.
 
     Attributes:
         why: The difference, as a clause about "it".
-        of_encryption: Whether the file is encrypted, and only not as expected.
+        of_encryption: Whether the file is encrypted, but not as expected.
     """
 
     why: str
@@ -64,7 +64,7 @@ class Shape:
     Attributes:
         rows: Number of rows.
         leaves: Paths of the leaf columns.
-        marks: What chunks state of their values, by column; only of columns that are compared.
+        marks: Marks of the chunks of each column; only for columns that are compared.
         masked: Masks of the columns; None if masks are not compared.
     """
 
@@ -76,7 +76,7 @@ class Shape:
     def find_difference(self, other: Shape) -> str | None:
         """Return how another file's shape differs from this one; None if it does not."""
         if other.rows != self.rows:
-            return f"it has {other.rows} rows, its source {self.rows}"
+            return f"it has {other.rows} rows, but its source has {self.rows}"
         if other.leaves != self.leaves:
             return "it has other columns than its source"
         names = [".".join(path) for path, marks in self.marks.items() if other.marks[path] != marks]
@@ -378,9 +378,9 @@ class NewKeys:
             return f"its footer key is {fault}"
         has_explicit_keys = isinstance(self.encryption, FileEncryptionProperties)
         if has_explicit_keys and file.footer.footer_key != wanted.footer_key:
-            return "its footer key is another one"
+            return "it has another footer key"
         if has_explicit_keys and file.footer.key_metadata != wanted.footer_key_metadata:
-            return "the key metadata of its footer key is another"
+            return "its footer key has other key metadata"
         if not file.metadata.row_groups:
             return None  # without row groups, no column has a key
         own, plain = file.own_keys(everything), set(file.plaintext_columns(everything))
@@ -410,7 +410,7 @@ class NewKeys:
     ) -> str | None:
         """Return how the wrapping of a key differs from the policy; None if it does not.
 
-        `name` is that of the column or group, None for the footer. `read` reads the external key
+        `name` names the column or group; None for the footer. `read` reads the external key
         material of the file.
         """
         if not isinstance(self.encryption, KeyedEncryption):
@@ -422,7 +422,7 @@ class NewKeys:
         if material.master_key_id != master:
             return f"under the master key {material.master_key_id}, not {master}"
         if material.double_wrapping != policy.double_wrapping:
-            return "not in the wrapping (single or double) of the policy"
+            return "not wrapped (single or double) as in the policy"
         if is_internal != policy.internal_key_material:
-            return "not in the storage (internal or external) of the policy"
+            return "not stored (internally or externally) as in the policy"
         return None

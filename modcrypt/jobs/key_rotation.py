@@ -126,11 +126,11 @@ def rotate_keys(
             `tools.decryption()`.
         record: Path of a file that receives a line of JSON for each finished file. An interrupted
             run resumes: files that it finished, and that have not changed since, are `"current"`.
-            After a complete run, that only holds for files whose keys are still the newest.
-        dry_run: Only report what would be done, and write nothing. A key is only requested if an
-            encrypted footer hides the keys of columns.
-        threads: Number of files processed concurrently, 4 by default; more help if each request to
-            a store takes long.
+            After a complete run, only files whose keys are still the newest are.
+        dry_run: Whether to only report what would be done, and write nothing. Requests a key only
+            if an encrypted footer hides the keys of columns.
+        threads: Number of files processed concurrently, 4 by default; use more if requests to a
+            store are slow.
         progress: Function called in the calling thread with each file's result and the number of
             files.
 
@@ -205,9 +205,9 @@ class _Rotation:
     def is_done(self, entry: dict[str, Any]) -> bool:
         """Return whether a file that the record lists needs no more work.
 
-        In an interrupted run it needs none, unless a key is known to be under an older version by
-        now. After a complete run it needs none only for mek, and only if all keys are known to be
-        under the newest version.
+        After an interrupted run, it needs work only if a key is known to be under an older version
+        by now. After a complete run, it needs none only for mek, and only if all keys are known to
+        be under the newest version.
         """
         is_complete = "ended" in entry
         answers = [self._ask_if_newest(master, wrapped) for master, wrapped in entry["under"]]
@@ -287,7 +287,7 @@ class _Rotation:
 
     def _rotate_text(self, place: Place, name: str, text: str, under: set[tuple[str, str]]) -> str:
         material = self._check_expected(decode_material(text), place)
-        # Rotation of other implementations marks the footer key as a column key meanwhile.
+        # Rotations by other implementations mark the footer key as a column key.
         is_footer_key = material.is_footer_key or name.startswith(FOOTER_KEY)
         rotated = self._rotate_material(material, under)
         if rotated.is_footer_key != is_footer_key:
@@ -338,7 +338,7 @@ class _Rotation:
         )
 
     def _check_expected(self, material: KeyMaterial, place: Place) -> KeyMaterial:
-        """Return the key material if its master key is expected; no request is sent before.
+        """Return the key material if its master key is expected; called before any request.
 
         Readers still check which column needs which master key: rotation keeps the master key of
         each key, unless the caller replaces that master key everywhere.

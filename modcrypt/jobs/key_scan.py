@@ -154,7 +154,7 @@ def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Ite
         try:
             keys, hidden = list_key_metadata(source, decryption)
         except (KeyMaterialError, KeyDisabledError) as error:
-            # List files under an unexpected or disabled master key all the same.
+            # List files under an unexpected or disabled master key nevertheless.
             if decryption is None:
                 raise
             yield _make_error_row(place, error)
@@ -168,7 +168,7 @@ def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Ite
             names.add(material.name)
             try:
                 material = find_material(store, material)
-            except KeyNotFoundError as error:  # the other keys are listed all the same
+            except KeyNotFoundError as error:  # still list the other keys
                 yield ScannedKey(
                     file=place.path, kind=_name_kind(key), column=key.column, message=str(error)
                 )

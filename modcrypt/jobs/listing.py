@@ -18,8 +18,8 @@ from modcrypt.io.places import Place, place_of
 from modcrypt.io.stores import is_same_store, locate
 
 MakeFilesystem: TypeAlias = Callable[[], Any]
-"""Function that makes a pyarrow or fsspec filesystem in each process that needs it; it finds its
-credentials there, so that none are sent."""
+"""Function that makes a pyarrow or fsspec filesystem in each process that needs it, so that no
+credentials are sent between processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Folder:
         If `absolute`, make a local name absolute, so that other processes find it.
         """
         if not isinstance(where, str | os.PathLike):
-            raise TypeError(f"name a table by path or URL, not {type(where).__name__}")
+            raise TypeError(f"a table must be a path or URL, not {type(where).__name__}")
         filesystem = None if make is None else make()
         resolved, path = locate(where, filesystem)
         if resolved is None:
@@ -88,11 +88,11 @@ class Folder:
         return is_dataset(self.name, self.filesystem)
 
     def file(self, inside: str) -> str:
-        """Return the name of a file by its path within the folder; of the folder for no path."""
+        """Return the name of a file by its path within the folder; an empty path is the folder."""
         return posixpath.join(self.name, inside) if inside else self.name
 
     def inside(self, name: str) -> str:
-        """Return the path of a file of the folder within it; empty for the folder itself."""
+        """Return the path of a file within the folder; empty for the folder itself."""
         return name[len(self.name) :].lstrip("/")
 
 

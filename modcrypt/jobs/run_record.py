@@ -38,7 +38,7 @@ def read_record(path: str | os.PathLike[str], run: Mapping[str, Any]) -> dict[st
     done: dict[str, dict[str, Any]] = {}
     with suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
-            # Skip lines that a crash has cut, or that are not of a record.
+            # Skip lines that a crash truncated, or that do not belong to a record.
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 entry = json.loads(line)
                 if {name: entry[name] for name in run} != run:
@@ -56,8 +56,8 @@ class RunRecord:
     Args:
         path: Path of the record.
         run: JSON fields that identify the run among others in the record.
-        is_done: Function that returns whether the file of a line needs no more work.
-        write: Whether lines are added.
+        is_done: Function that takes a line and returns whether its file needs no more work.
+        write: Whether to add lines.
         alone: Whether to refuse a record that another run writes to. Needs `write`.
 
     Raises:
@@ -136,7 +136,7 @@ class RunRecord:
     def _write(self, fields: dict[str, Any]) -> None:
         if self._file is not None:
             line = json.dumps({**fields, **self._run}).encode()
-            data = b"\n" + line + b"\n"  # the first newline ends a line that a crash has cut
+            data = b"\n" + line + b"\n"  # the first newline ends a line that a crash truncated
             while data:  # a full disk accepts a part, then raises
                 data = data[self._file.write(data) :]
 
@@ -180,7 +180,7 @@ class ConversionRecord(RunRecord):
         self._of_command = read_record(path, {"command": command})  # with any options
 
     def has(self, source: Place, destination: Place) -> bool:
-        """Return whether source and destination are as such a run left them."""
+        """Return whether source and destination are as a run with these options left them."""
         stamps = _stamps_of_pair(source, destination)
         noted = None if None in stamps[:2] else self.find_done(destination.full_name, stamps)
         return noted is not None and noted.get("source") == source.full_name

@@ -67,15 +67,15 @@ REMAINS = (
     "disk, snapshots, versions of an object, replicas, backups, copies. Such a key opens the data "
     "for as long as its master key unwraps it: destroy the master key if it wraps nothing else."
 )
-"""What shredding can't reach, as a text for its results."""
+"""Text for results about what shredding can't reach."""
 
 _TEMPORARY = "_TMP"
-"""Prefix that the rotation of other implementations gives to new key material meanwhile."""
+"""Prefix of new key material during a rotation by other implementations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShreddedFile(FileResult):
-    """The result of shredding for one file; or for a master key, after all files.
+    """The result of shredding for one file, or for a master key after all files.
 
     Attributes:
         path: Path of the file; for a master key, its key service.
@@ -141,7 +141,7 @@ def shred_keys(
         filesystem: The pyarrow or fsspec filesystem of `where`.
         decryption: Decryption properties for files that do not store their AAD prefix, or whose
             footer key is known; by default `tools.decryption()`.
-        dry_run: Only report what would be done, and write nothing.
+        dry_run: Whether to only report what would be done, and write nothing.
         record: Path of a file that receives a line of JSON for each finished file. Files that a run
             with the same selection has finished, and that have not changed since, are `"current"`.
         threads: Number of files processed concurrently, 4 by default.
@@ -257,8 +257,8 @@ class _Shredding:
             result = "elsewhere"
             names = ", ".join(dict.fromkeys(chosen.elsewhere))
             chosen.notes.append(
-                f"{names}: the key metadata is not of the key tools; the key is stored elsewhere, "
-                "destroy it there"
+                f"{names}: the key metadata is not key material (PKMT1); the key is stored "
+                "elsewhere, destroy it there"
             )
         if chosen.bare:
             result = "plaintext"
@@ -461,7 +461,7 @@ def end_master_keys(
         tools: Key tools of their key service.
         master_keys: Ids of the master keys.
         failed: Number of files that have failed.
-        dry_run: Only report what would be done.
+        dry_run: Whether to only report what would be done.
 
     Returns:
         The result of each master key.

@@ -89,7 +89,7 @@ class Chosen:
 
     Attributes:
         within: Mapping of key metadata with internal key material to the decoded material.
-        owners: Mapping of the same key metadata to the columns that have it.
+        owners: Mapping of the same key metadata to the columns that use it.
         references: References of selected columns to external key material; unused for master
             keys, as external key material states its master keys itself.
         columns: Dotted names of the selected columns, as far as they are known.

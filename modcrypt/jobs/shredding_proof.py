@@ -60,7 +60,7 @@ class ProvenFile:
         size: Size in bytes; None if the file could not be opened.
         sha256: SHA-256 of the examined file, in hex; None if it could not be opened.
         keys: Findings about the selected keys.
-        leftover: Whether the file was not named, but lies around the named files.
+        leftover: Whether the caller did not name the file, and it was found near the named files.
         message: Reason why the file could not be inspected; empty if it could.
     """
 
@@ -185,7 +185,7 @@ def prove_shredded(
         where: Path or URL of a file or a folder, or a list of files. In folders hidden files are
             examined, too; beside a single file, its copies and key material.
         tools: Key tools of the key service that is asked to unwrap the remaining keys; without
-            them, remaining key material proves nothing.
+            them, the state of remaining keys stays unknown.
         columns: Dotted names of columns, as in `shred_keys`.
         master_keys: Ids of master keys, as in `shred_keys`.
         everything: Whether all keys are selected, as in `shred_keys`.
@@ -236,7 +236,7 @@ def list_surroundings(where: Any, filesystem: Any) -> Surroundings:
 
 
 class Examination:
-    """The examination of files and of what lies around them for a proof.
+    """The examination of files and their surroundings for a proof.
 
     Args:
         tools: Key tools of the key service; None for no key service.
@@ -269,7 +269,7 @@ class Examination:
     def conclude(
         self, named: Sequence[Place], files: Sequence[ProvenFile], surroundings: Surroundings
     ) -> Proof:
-        """Examine what lies around the files, and return the proof.
+        """Examine the surroundings of the files, and return the proof.
 
         Args:
             named: Files that were examined.
@@ -297,7 +297,7 @@ class Examination:
         near = {place.path for place in surroundings.beside}
         rest = [place for places in surroundings for place in places]
         rest = [place for place in rest if identify(place) not in known]
-        # Key material comes last, as the files that refer to it show whose it is.
+        # Key material comes last, because files that refer to it show which file it belongs to.
         for place in sorted(rest, key=_may_be_store):
             file = self._examine_leftover(place, place.path in near)
             if file is not None:

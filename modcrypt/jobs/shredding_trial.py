@@ -1,6 +1,6 @@
 """Trials of the keys of one file, for a proof of shredding: which of them still open.
 
-An error is never taken for a proof: a key is gone or refused, it opens, or its state is unknown.
+An error proves nothing: a key is gone or refused, it opens, or its state is unknown.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ _WORST: tuple[State, ...] = ("readable", "unknown", "refused", "gone")
 
 
 def identify(place: Place) -> str:
-    """Return a path that identifies a file in its file system, whatever links lead to it."""
+    """Return a path that identifies a file in its file system, with links resolved."""
     return place.resolve().path if place.filesystem is None else place.path.lstrip("/")
 
 
 @dataclass(slots=True)
 class Traces:
-    """Traces of the files of a trial, by which other files are recognised as theirs; no keys.
+    """Traces of the files of a trial, which reveal leftovers of these files; without keys.
 
     Attributes:
         column_names: Selected column names that some file has.
@@ -160,7 +160,8 @@ class Trial:
     def try_leftover(self, place: Place, source: Source, near: bool) -> list[KeyProof] | None:
         """Try the keys of a leftover; return None if it is neither Parquet nor key material.
 
-        If it is only `near`, beside a named file, only copies and key material of that file matter.
+        If the leftover is only `near`, beside a named file, only copies and key material of that
+        file count.
         """
         if holds_encrypted_metadata(source):
             return [] if near else self._try_key_metadata(source)
@@ -425,7 +426,8 @@ class _Keys:
         material = try_decode_metadata(metadata)
         if material is None:
             return _make_result(
-                "unknown", "the key metadata is not of the key tools; the key is stored elsewhere"
+                "unknown",
+                "the key metadata is not key material (PKMT1); the key is stored elsewhere",
             )
         return material if isinstance(material, KeyMaterial) else self._resolve_reference(material)
 
