@@ -47,17 +47,19 @@ def rows(table: IcebergTable) -> list[int]:
     return sorted(table.refreshed().scan()["id"].to_pylist())
 
 
-def then(room: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None]) -> None:
-    """Have others do something once a function has done its work, the first time."""
-    real = getattr(room, name)
+def run_after(
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None]
+) -> None:
+    """Call `after` when a function of a module or class returns for the first time."""
+    real = getattr(owner, name)
 
-    def do_then(*arguments: Any) -> Any:
-        monkeypatch.setattr(room, name, real)
+    def call_and_run(*arguments: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
         result = real(*arguments)
         after()
         return result
 
-    monkeypatch.setattr(room, name, do_then)
+    monkeypatch.setattr(owner, name, call_and_run)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files(
         expire_history(lake.append(ids(3)))
         raise OSError("timed out")
 
-    then(versions.FolderVersions, "commit", monkeypatch, others)
+    run_after(versions.FolderVersions, "commit", monkeypatch, others)
     with pytest.raises(OSError, match="timed out"):
         _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
     assert rows(lake) == ([1, 2, 3] if kind == "append" else [1, 3])
@@ -92,7 +94,7 @@ def test_a_version_that_is_there_was_created_whatever_the_answer(
     def answer() -> None:
         raise error
 
-    then(versions, "_create", monkeypatch, answer)
+    run_after(versions, "_create", monkeypatch, answer)
     done = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind).table
     assert done.place.name == "v3.metadata.json"
     assert rows(lake) == ([1, 2] if kind == "append" else [1])
@@ -105,7 +107,7 @@ def test_a_table_that_is_there_was_created_whatever_the_answer(
     def answer() -> None:
         raise FileExistsError(17, "there")
 
-    then(versions, "_create", monkeypatch, answer)
+    run_after(versions, "_create", monkeypatch, answer)
     table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
     assert rows(table.append(ids(1))) == [1]
     with pytest.raises(FileExistsError):
@@ -121,7 +123,7 @@ def test_a_version_that_is_gone_may_have_been_created(
         expire_history(lake.append(ids(3)))
         raise FileExistsError(17, "there")
 
-    then(versions, "_create", monkeypatch, others)
+    run_after(versions, "_create", monkeypatch, others)
     with pytest.raises(OSError, match="the file may have been created"):
         lake.append(ids(2))
     assert rows(lake) == [1, 2, 3]
@@ -138,7 +140,7 @@ def test_a_committed_version_is_not_read_again(
 
         monkeypatch.setattr("modcrypt.iceberg.read.table_version.read_metadata", read)
 
-    then(versions.FolderVersions, "commit", monkeypatch, fail_reading)
+    run_after(versions.FolderVersions, "commit", monkeypatch, fail_reading)
     done = lake.append(ids(2))
     monkeypatch.undo()
     assert (done.place.name, done.metadata.name) == ("v3.metadata.json", done.place.path)
@@ -234,7 +236,7 @@ def test_a_version_that_others_went_on_from_is_not_taken_back(
     def others() -> None:
         expire_history(lake.append(ids(3)))
 
-    then(versions, "_create", monkeypatch, others)
+    run_after(versions, "_create", monkeypatch, others)
     with pytest.raises(OSError, match="this commit may be lost"):
         lake.append(ids(2))
     assert rows(lake) == [1, 2, 3]
@@ -249,7 +251,7 @@ def test_a_log_of_one_version_is_enough(
     def others() -> None:
         table.append(ids(2)).append(ids(3))
 
-    then(versions, "_create", monkeypatch, others)
+    run_after(versions, "_create", monkeypatch, others)
     assert rows(table.append(ids(1))) == [1, 2, 3]
 
 
@@ -286,7 +288,7 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
         newest = in_catalog.append(ids(3)).append(ids(4))
         expired.append(expire_history(newest))
 
-    then(catalogs, "create_once", monkeypatch, others)
+    run_after(catalogs, "create_once", monkeypatch, others)
     _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
     found = load_table(catalog, "n.t", kms)
     assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
