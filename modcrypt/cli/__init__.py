@@ -1,6 +1,6 @@
 """The command line: one module for each family of commands, and `app`, which combines them.
 
-Nothing heavy is imported before a command runs, so `--help` and `--version` answer at once.
+Nothing heavy is imported before a command runs, so `--help` and `--version` are fast.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _key_options = combine_options(
         "--key-metadata-file",
         metavar="PATH",
         help="File of Iceberg's standard key metadata with key, AAD prefix and trusted length: "
-        "raw, hex or base64, or with --kms encrypted.",
+        "raw, hex or base64; encrypted if --kms is given.",
     ),
     prefix_options,
     service_options,
@@ -138,8 +138,8 @@ def ags1(context: click.Context) -> None:
 @click.option(
     "--new-key-metadata",
     metavar="PATH",
-    help="Make a fresh key and AAD prefix, and write them with the stream's length to this "
-    "private file as Iceberg's standard key metadata, with --kms encrypted.",
+    help="Generate a key and AAD prefix, and write them with the stream's length to this private "
+    "file, as Iceberg's standard key metadata; --kms encrypts it.",
 )
 @click.option(
     "--key-length",
@@ -183,7 +183,7 @@ def encrypt(
         settings = _parse_service(source, references)
         if any(references[name] is not None for name in references.keys() & _KEY_PARAMETERS):
             raise click.UsageError(
-                "--new-key-metadata makes key and AAD prefix; omit other options for them"
+                "--new-key-metadata generates the key and AAD prefix; omit other options for them"
             )
         length = int(key_length or 16)
         key, aad_prefix = modcrypt.StandardKeyMetadata.generate(length), None
@@ -329,7 +329,7 @@ def _read_key_and_prefix(
     if key is None:
         raise click.UsageError(
             "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; encrypt "
-            "makes one with --new-key-metadata"
+            "generates one with --new-key-metadata"
         )
     return key, prefix
 

@@ -45,13 +45,13 @@ files_options = combine_options(
     click.option(
         "--glob",
         metavar="PATTERN",
-        help='Only files whose path matches, as "*.parquet".',
+        help='Process only files whose path matches PATTERN, for example "*.parquet".',
     ),
     click.option(
         "--jobs",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Files processed concurrently. Default: number of processors.",
+        help="Number of files processed concurrently. Default: number of processors.",
     ),
 )
 in_place_option = click.option(
@@ -197,8 +197,9 @@ class Batch:
     ) -> int:  # fmt: skip
         """Convert the file, or all files; return the exit code.
 
-        `encryption` and `decryption` are results of the methods, if the verb needs them. `hash_key`
-        is the key of hashes, or the reference to it for Spark; `changes` are arguments of `Change`.
+        `encryption` and `decryption` are results of these methods, if the verb needs them.
+        `hash_key` is the key of hashes, or the reference to it for Spark; `changes` are arguments
+        of `Change`.
         """
         options = self._options
         from modcrypt.parquet.rewrite.changes import Change

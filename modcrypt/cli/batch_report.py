@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 
 class BatchReport:
-    """Results of a run, as they are told to the user, the same here and on Spark."""
+    """The report of a run to the user, the same locally and on Spark."""
 
     def __init__(self, verb: Verb, dry_run: bool, as_json: bool, arguments: Sequence[str]) -> None:
         from modcrypt.jobs.conversion import DONE
@@ -36,7 +36,7 @@ class BatchReport:
 
     @property
     def files(self) -> int:
-        """The number of files that were counted."""
+        """Number of files counted so far."""
         return self._counts.total()
 
     def count(self, file: ConvertedFile) -> None:
@@ -54,7 +54,7 @@ class BatchReport:
             self._notes[message] += count
 
     def show(self, file: ConvertedFile) -> None:
-        """Print the line of one file, or keep what `finish` prints of it."""
+        """Print the line of one file, or keep it for `finish`."""
         message = show(file.result, file.message, self._arguments) if file.failed else file.message
         if self.as_json:
             print_line(json.dumps({**file.fields(), "message": message}))
@@ -65,7 +65,7 @@ class BatchReport:
             print_line(printable(f"would {self._verb} {file.path}{where}"))
 
     def finish(self, files: int) -> int:
-        """Print the totals of `files`, with those not begun; return the exit code."""
+        """Print the totals for `files` files, including those not begun; return the exit code."""
         counts = self._counts
         counts["not begun"] = files - self.files
         names = (self._done, "current", "planned", "failed", "not begun")

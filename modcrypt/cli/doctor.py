@@ -32,7 +32,7 @@ Examples: only the machine; a keyring and a file under it; logs of a history ser
   modcrypt doctor --key-file footer.key --spark-event-log spark-events"""
 
 MAX_PROBED = 20
-"""Maximal number of master keys tried if neither a policy nor the URI names one."""
+"""Largest number of master keys tried if neither a policy nor the URI names one."""
 
 
 @cloup.command(epilog=_EXAMPLE)
@@ -43,8 +43,8 @@ MAX_PROBED = 20
     "files",
     metavar="FILE",
     multiple=True,
-    help="Parquet file whose keys to look up and try, or a file with a secret whose "
-    "permissions to check. Repeatable.",
+    help="Parquet file whose keys to try, or file with a secret whose permissions to check. "
+    "Repeatable.",
 )
 @click.option(
     "--spark-event-log",
@@ -71,7 +71,8 @@ def doctor(
 
     doctor checks Python, packages, AES, files with secrets, the policy and master keys. With --kms
     or --policy, it wraps and unwraps random bytes under each master key, which the key service may
-    record. It searches the logs for keys that options give or that it opens. It prints no secret.
+    log. It searches Spark's logs for the keys that options name or a keyring holds. It prints no
+    secret.
     The exit code is 1 if a check fails.
     """
     explicit = modcrypt.Settings(**key_references(options))
@@ -160,7 +161,7 @@ class _Examination:
         if service is None:
             return
         if offline:
-            yield Check(check="key service", state="hint", message="not asked: --offline")
+            yield Check(check="key service", state="hint", message="not contacted: --offline")
             return
         try:
             self._client = service.client
@@ -217,7 +218,7 @@ class _Examination:
         yield from checkup.parquet_file(path, tools, decryption)
 
     def _keys_to_find(self) -> list[Key]:
-        """Return the keys to search for: those of the options, and those in a keyring."""
+        """Return the keys to search for: those that options name, and those in a keyring."""
         from modcrypt.kms.keyring.keyring import Keyring
 
         footer, columns = self._explicit.keys

@@ -45,7 +45,7 @@ html_options = combine_options(
 def properties_of_options(
     reading: dict[str, Any], root: str | None
 ) -> FileDecryptionProperties | None:
-    """Return the properties that the options set; None if no option is typed.
+    """Return the properties that the options describe; None if no option is typed.
 
     Args:
         reading: Values of the options.

@@ -55,9 +55,9 @@ def scan(
     """List the master key that protects each file and column.
 
     PATH is a file or a folder. No key is needed, but to list the columns of a file with an
-    encrypted footer, name the key service that opens it. Nothing else is authenticated. If files
-    could not be scanned, the exit code is that of the failure, or 1 if failures have different
-    codes.
+    encrypted footer, name the key service that opens it. Only those columns are authenticated.
+    If files could not be scanned, the exit code is that of the failure, or 1 if failures have
+    different codes.
     """
     if spark_master is not None:
         return _scan_on_spark(spark_master, paths, options, as_json=as_json)

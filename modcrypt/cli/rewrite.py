@@ -1,6 +1,6 @@
 """`modcrypt rekey`, `mask` and `share`: new encrypted files from encrypted files.
 
-Options of `decrypt` give the old keys; those of `encrypt`, prefixed with `new-`, give the new.
+Options of `decrypt` name the old keys; those of `encrypt`, prefixed with `new-`, the new ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _encrypt() -> None:
-    """Take the options of `encrypt`, from which those of the new file are made."""
+    """Carry the options of `encrypt`, from which the options of the new file are derived."""
 
 
 encryption_options(_encrypt)
@@ -76,7 +76,7 @@ def _rename_options(text: str) -> str:
 
 @contextmanager
 def _use_new_option_names() -> Iterator[None]:
-    """Replace option names in usage errors by those of the new file."""
+    """Replace option names in usage errors with those of the new file."""
     try:
         yield
     except click.UsageError as error:
@@ -143,8 +143,8 @@ Example: two columns for a partner, under a key of their own
 @click.option(
     "--keep-unchanged",
     is_flag=True,
-    help="Copy the pages of columns whose key, algorithm and AAD prefix stay, without "
-    "opening them; modules of the old file then still fit into the new one.",
+    help="Copy pages of columns whose key, algorithm and AAD prefix stay the same, without "
+    "opening them; an attacker can then put parts of the old file into the new one.",
 )
 @_new_options
 @in_place_option

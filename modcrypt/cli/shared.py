@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
 
 SIGPIPE_EXIT = 141
-"""Exit code that a shell reports for a program ended by SIGPIPE."""
+"""Exit code that a shell reports for a program that SIGPIPE ended."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
@@ -120,7 +120,7 @@ prefix_options = combine_options(
     click.option(
         "--aad-prefix-file",
         metavar="PATH",
-        help="AAD prefix: a whole file, with a final newline.",
+        help="AAD prefix: content of a file, including a final newline.",
     ),
     exclude_each_other("aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
 )
@@ -149,7 +149,7 @@ def threads_option(text: str) -> Callable[[F], F]:
 
 
 def make_reference(options: Mapping[str, Any], option: str) -> str | None:
-    """Return the reference that three options give, whose names begin with `option`; or None."""
+    """Return the reference that one of the three options beginning with `option` sets, or None."""
     start = option[2:].replace("-", "_")
     given = {kind: options[f"{start}_{kind}"] for kind in ("file", "env", "fd")}
     references = [f"{kind}:{where}" for kind, where in given.items() if where is not None]

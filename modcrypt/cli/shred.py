@@ -348,7 +348,7 @@ def _print_totals(
 
 
 def _run_proof(files: _Files, as_json: bool) -> int:
-    with files_bar("Looking") as bar:
+    with files_bar("Examining") as bar:
         proof = files.prove(lambda _, total: bar(total))
     if as_json:
         for file in proof.files:
@@ -405,8 +405,8 @@ def _verdict(proof: Proof) -> str:
     counts = f"{lost} no longer readable, {still} still readable, {unknown} unknown"
     if proof.ok:
         refused = len(proof.refused)
-        refusal = f" {refused} of them are refused by {proof.key_service}, and so not gone from "
-        return f"Proven: {counts}." + f"{refusal}the files: is that where they were?" * bool(
+        refusal = f" {refused} of them are still in the files, but {proof.key_service} refuses "
+        return f"Proven: {counts}." + f"{refusal}them; check that it is their key service." * bool(
             refused
         )
     nothing = "" if lost or still or unknown else ": no selected key was found"

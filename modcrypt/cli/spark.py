@@ -31,12 +31,12 @@ spark_option = click.option(
     "--spark",
     "spark_master",
     metavar="MASTER",
-    help="Run on Spark: local[4], spark://HOST:PORT, yarn or sc://HOST:PORT; executors must reach "
-    "keys.",
+    help="Run on Spark: local[4], spark://HOST:PORT, yarn or sc://HOST:PORT; executors must have "
+    "access to the keys.",
 )
 
 SHOWN = 100
-"""Maximal number of failures printed for people, followed by the number of others."""
+"""Largest number of failures printed for people, followed by the number of others."""
 
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
@@ -97,7 +97,7 @@ def print_report(
 
 
 def take_details(row: dict[str, Any]) -> dict[str, Any]:
-    """Return what the command prints of the row of a file as JSON without Spark."""
+    """Return what the command prints as JSON for a file, as without Spark."""
     details: dict[str, Any] = json.loads(row["details"])
     for fields in (details, *details.get("findings", ())):
         if "message" in fields:
@@ -109,7 +109,7 @@ def take_details(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_local_options() -> None:
-    """Raise a usage error if an option is typed that Spark's executors can't follow."""
+    """Raise a usage error if an option is typed that is not supported on Spark."""
     refuse(
         _NOT_ON_SPARK,
         "not supported with --spark, which checks each file and distributes the work itself",

@@ -162,7 +162,7 @@ def _verify_with_record(
         verified = {path for path, place in places.items() if record.find(place) is not None}
         if verified:
             click.echo(
-                f"modcrypt: {format_count(len(verified), 'file')} found correct before: only "
+                f"modcrypt: {format_count(len(verified), 'file')} already found correct; only "
                 "compared with the others",
                 err=True,
             )
@@ -231,7 +231,7 @@ def _print_result(
     result: Verification | DatasetVerification, files: Sequence[Verification], strict: bool,
     as_json: bool, started: float,
 ) -> int:  # fmt: skip
-    """Print what was found in one file, or in files and by comparing them; return the exit code."""
+    """Print the findings about one file, or about several and their set; return the exit code."""
     several = not any(file is result for file in files)
     seconds = round(time.perf_counter() - started, 6)
     code = _exit_code(result, files, strict)

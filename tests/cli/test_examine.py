@@ -411,7 +411,9 @@ def test_an_interrupted_verification_goes_on_with_what_it_has_not_found_right(la
     flip(lake / "lake" / "part-1.parquet", 200)  # and so it is another file by now
     found = invoke(lake, *command)
     assert found.exit_code == 1
-    assert "modcrypt: 2 files found correct before: only compared with the others\n" in found.stderr
+    assert (
+        "modcrypt: 2 files already found correct; only compared with the others\n" in found.stderr
+    )
     assert "part-1" in found.stdout
     assert "part-0" not in found.stdout
 

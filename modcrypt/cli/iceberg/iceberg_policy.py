@@ -1,4 +1,4 @@
-"""`modcrypt iceberg policy`: how a table's keys are managed, and the options for it."""
+"""`modcrypt iceberg policy`: the key policy of a table, and its options."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
             type=click.IntRange(min=1),
             default=730 if new else None,
             show_default=new,
-            help="Age at which a new KEK replaces a KEK.",
+            help="Age in days at which a new KEK replaces the current one.",
         ),
         click.option(
             "--wrapping",
@@ -87,7 +87,7 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
 @listing_options
 @lines_option
 def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) -> None:
-    """Show or change how keys of the table's new files are made.
+    """Show or change the key policy for the table's new files.
 
     A change is one commit, to metadata.json only, and needs no key. Existing files keep their
     keys: rotate dek applies the policy to those of the current snapshot.

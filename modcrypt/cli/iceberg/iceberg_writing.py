@@ -133,7 +133,7 @@ _NEW_TABLE_PARAMETERS = (
 @cloup.command(epilog=_CREATE_EXAMPLE)
 @table_argument
 @click.option(
-    "--like", metavar="FILE", required=True, help="Parquet file whose columns the table gets."
+    "--like", metavar="FILE", required=True, help="Parquet file that defines the columns."
 )
 @click.option(
     "--partition-by",

@@ -117,7 +117,7 @@ listing_options = combine_options(_service_options(required=False), _where_optio
 
 
 def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
-    """Open the table that the TABLE argument and exactly the values of `table_options` select.
+    """Open the table that the TABLE argument and the values of `table_options` select.
 
     Raises:
         click.UsageError: The options contradict each other.
@@ -154,7 +154,7 @@ def open_service(options: dict[str, Any]) -> KmsClient | KeyTools:
 
 
 class _NoService:
-    """A substitute for the key service of commands that name none and need none."""
+    """A substitute for the key service, for commands that name none and need none."""
 
     def wrap(self, key: Any, master_key_id: str, *, aad: bytes = b"") -> NoReturn:
         raise KeyAccessDeniedError("a key service is needed: --kms")
@@ -185,7 +185,7 @@ def open_catalog(
     """Open the catalog of `catalog_options`; return None if none is given.
 
     `name` is that of an SQL catalog in its database. If `create`, create the tables of an SQL
-    catalog, and its SQLite file. `option` is the option that gives the catalog.
+    catalog, and its SQLite file. `option` is the option that names the catalog.
 
     Raises:
         click.UsageError: The URI has a password, which other users could see among the arguments,

@@ -47,8 +47,8 @@ service_options = combine_options(
         "--policy",
         "policy_file",
         metavar="FILE",
-        help="TOML file of keys, columns and how to encrypt, with the key service unless --kms "
-        "names it.",
+        help="TOML file with master keys, columns and encryption settings; also names the key "
+        "service, unless --kms does.",
     ),
     passphrase_options,
 )
@@ -57,8 +57,8 @@ master_keys_option = click.option(
     "master_keys",
     metavar="ID",
     multiple=True,
-    help="Accept keys under this master key besides those of the policy or the URI, for "
-    "example during a rotation. Repeatable.",
+    help="Accept keys under this master key in addition to those of the policy or the URI, "
+    "for example during a rotation. Repeatable.",
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 
@@ -76,8 +76,8 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     """Return references to the key service that options name; None if they name none.
 
     Nothing is opened. A keyring's passphrase is that of the options, the URI or the environment,
-    or is asked for on the terminal, except on Spark. Of the options, those of `service_options` and
-    `reading_service_options`, `--root` and `--audit` count; `more` are attributes of the Settings.
+    or is asked for on the terminal, except on Spark. It uses the options of `service_options` and
+    `reading_service_options`, `--root` and `--audit`; `more` are attributes of the Settings.
 
     Raises:
         click.UsageError: The options contradict each other.

@@ -1,4 +1,4 @@
-"""Digests of options, by which records tell runs apart."""
+"""Digests of options, which distinguish the runs in a record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def digest_of(parameters: dict[str, Any]) -> str:
 
 
 def _fingerprint_value(value: Any) -> Any:
-    """Return an option's value, in which the hashed content of files replaces their names."""
+    """Return an option's value, with the names of files replaced by hashes of their content."""
     if isinstance(value, tuple):
         return [_fingerprint_value(item) for item in value]
     if not isinstance(value, str):

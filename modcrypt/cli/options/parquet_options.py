@@ -1,4 +1,4 @@
-"""Options that say how Parquet files are encrypted, and the properties made from them."""
+"""Options that describe how Parquet files are encrypted, and the properties made from them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ accept_option = click.option(
     type=click.Choice(ALGORITHMS),
     multiple=True,
     help="Accept files of this algorithm. Default: AES_GCM_V1 only, because AES_GCM_CTR_V1 "
-    "does not authenticate pages and the name in a file can be forged. Repeatable.",
+    "does not authenticate pages and an attacker can forge the name in a file. Repeatable.",
 )
 missing_key_option = click.option(
     "--on-missing-key",
@@ -131,14 +131,14 @@ encryption_options = combine_options(
         click.option(
             "--footer-key-metadata",
             metavar="TEXT",
-            help="Unencrypted text to find the footer key by.",
+            help="Unencrypted text by which readers find the footer key.",
         ),
         click.option(
             "--column-key-metadata",
             metavar="NAME=TEXT",
             multiple=True,
-            help="Text to find the key of column NAME by; unencrypted in a plaintext footer. "
-            "Repeatable.",
+            help="Text by which readers find the key of column NAME; unencrypted in a plaintext "
+            "footer. Repeatable.",
         ),
         click.option(
             "--v2-levels",
@@ -146,7 +146,7 @@ encryption_options = combine_options(
             type=click.Choice(["encrypted", "plaintext"]),
             default="encrypted",
             show_default=True,
-            help="Data pages V2: levels encrypted (for Arrow) or plaintext (parquet-java).",
+            help="Levels of data pages V2: encrypted (for Arrow) or plaintext (for parquet-java).",
         ),
     ),
     cloup.option_group(
@@ -157,7 +157,7 @@ encryption_options = combine_options(
         click.option(
             "--no-store-aad-prefix",
             is_flag=True,
-            help="Leave the prefix out; readers must supply it.",
+            help="Do not store the prefix in the file; readers must supply it.",
         ),
         needs_one_of("no_store_aad_prefix", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
     ),
@@ -199,7 +199,7 @@ def _column_key_metadata(values: tuple[str, ...], columns: Sequence[str]) -> dic
         names = [name for name in columns if value.startswith(f"{name}=")]
         if not names:
             raise click.UsageError(
-                "--column-key-metadata takes NAME=TEXT, for a NAME that --column-key gives a key"
+                "--column-key-metadata takes NAME=TEXT; NAME must have a key from --column-key"
             )
         name = max(names, key=len)
         metadata[name] = os.fsencode(value[len(name) + 1 :])
@@ -213,8 +213,8 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
         match = _COLUMN_KEY.fullmatch(value)
         if match is None:
             raise click.UsageError(
-                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; a key itself "
-                "is never an argument, other users could see it (the value is not repeated here)"
+                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; never pass a "
+                "key itself, which other users could see (the value is not repeated here)"
             )
         name, reference = match.groups()
         if reference.startswith("fd:") and runs_on_spark():

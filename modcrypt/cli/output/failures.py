@@ -62,7 +62,7 @@ _OPTION_NAMES = (
         "MODCRYPT_PASSPHRASE",
     ),
     ("pass pin=, set pin-source in the URI", "set pin-source in the URI"),
-    ("open it without a passphrase", "give no passphrase, and unset MODCRYPT_PASSPHRASE"),
+    ("open it without a passphrase", "pass no passphrase, and unset MODCRYPT_PASSPHRASE"),
     ("map its beginning to a folder with location_map", "map its beginning with --location-map"),
     ("open the table with load_table", "name the catalog with --catalog"),
     ("open_table(at_least=...)", "--at-least"),

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from modcrypt.errors import printable
 
 WIDEST = 40
-"""Maximal width of a value in a table of rows; longer values are cut."""
+"""Largest width of a value in a table of rows; longer values are cut."""
 
 
 def format_cell(value: Any) -> str:
