@@ -74,54 +74,54 @@ PLAINTEXT = (
 )
 CTR_BODIES = (
     "Pages have no tag under AES_GCM_CTR_V1, and a CRC has no key. Write AES_GCM_V1, and accept "
-    "nothing else: the default."
+    "nothing else, which is the default."
 )
 LEVELS = (
-    "parquet-java leaves repetition and definition levels of data pages V2 in clear, so they are "
-    'not part of what the tag covers. Write V1 pages, or `data_page_v2_levels="encrypted"`.'
+    "parquet-java leaves repetition and definition levels of data pages V2 unencrypted, so the "
+    'tag does not cover them. Write V1 pages, or use `data_page_v2_levels="encrypted"`.'
 )
 REPLAY = (
-    "Nothing in a file says that there is a newer one, or which file was meant. Demand an AAD "
+    "Nothing in a file reveals that a newer one exists, or which file was meant. Require an AAD "
     "prefix that names the file and its version."
 )
 OWN_RIGHT = (
-    "Who has the key may write what it seals; a tag says that a holder of the key wrote it. "
-    "Give keys to those alone who may write."
+    "Anyone who has the key can write what it encrypts; a tag only proves that a holder of the "
+    "key wrote it. Give keys only to those who may write."
 )
 COUNT = (
-    "Only the footer counts row groups, and its key's holder seals it. A number of rows kept "
-    "elsewhere (`expected_rows`) shows it."
+    "Only the footer counts row groups, and a holder of its key can write another footer. A "
+    "number of rows stored elsewhere (`expected_rows`) reveals it."
 )
 DROPPED = (
-    '`on_missing_key="drop"` asks for it: who alters key metadata makes a column seem one without '
-    'a key. Keep `"error"`, the default, where columns matter.'
+    '`on_missing_key="drop"` permits this: with altered key metadata, a column looks like one '
+    'without a key. Keep `"error"`, the default, where columns matter.'
 )
 PARTS = (
-    "Files without AAD prefixes of their own are no set. Write datasets with "
+    "Files without AAD prefixes of their own do not form a set. Write datasets with "
     "`aad_prefix_template`, and read them with it and `expected_parts`."
 )
 NOT_READ = (
-    "The bytes altered are not needed for this reading, so they are not opened; the rows are "
-    "right. `verify_parquet` opens everything."
+    "This kind of reading does not need the altered bytes, so it does not open them; the rows "
+    "are right. `verify_parquet` opens everything."
 )
 UNUSED = (
-    "The format does not authenticate these bytes, and the reading does not use them: keys are "
-    "given, addresses in files are never contacted, and of two copies of metadata the sealed one "
-    "counts."
+    "The format does not authenticate these bytes, and this kind of reading does not use them: "
+    "the caller passes keys, modcrypt never contacts addresses in files, and of two copies of "
+    "metadata it uses the encrypted one."
 )
 NO_KEY = (
-    "Verification works with whatever keys there are: a column without one is named as not "
-    "verified. Reading is refused."
+    "Verification uses the keys that it has, and reports a column without one as not verified. "
+    "Reading is refused."
 )
 NAMED = (PLAINTEXT, CTR_BODIES, LEVELS, DROPPED, NO_KEY)
 """Parts that verification reports as not authenticated."""
 ANY_MASTER = (
     "Key material is not authenticated, so the file chooses the master key, and the reader may "
-    "unwrap by it. Read by a policy, or with `master_key_ids`."
+    "unwrap with it. Read with a policy, or with `master_key_ids`."
 )
 BY_NAME = (
-    "A column key that is given demands that the column is encrypted, not under which key. Name "
-    "the column in `require_encrypted`."
+    "An explicit column key requires that the column is encrypted, but not under which key. "
+    "Name the column in `require_encrypted`."
 )
 FILTERED: dict[str, Any] = {"where": ("id", 7)}
 CITY_FILTER: dict[str, Any] = {"where": ("city", CITY)}
