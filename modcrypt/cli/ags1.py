@@ -100,13 +100,13 @@ Examples: a fresh key, stored with the length; an existing key; a fresh key,
 encrypted under a master key of a keyring
   modcrypt ags1 encrypt --new-key-metadata notes.key notes.txt notes.ags1
   tar c notes.txt | modcrypt ags1 encrypt --key-file own.key - notes.tar.ags1
-  modcrypt ags1 encrypt --new-key-metadata notes.sealed --kms file:lake.keyring#footer \\
+  modcrypt ags1 encrypt --new-key-metadata notes.key.enc --kms file:lake.keyring#footer \\
       notes.txt notes.kms.ags1"""
 
 _DECRYPT_EXAMPLE = """\b
 Examples:
   modcrypt ags1 decrypt --key-metadata-file notes.key notes.ags1 notes.again.txt
-  modcrypt ags1 decrypt --key-metadata-file notes.sealed --kms file:lake.keyring \\
+  modcrypt ags1 decrypt --key-metadata-file notes.key.enc --kms file:lake.keyring \\
       notes.kms.ags1 notes.back.txt"""
 
 _CAT_EXAMPLE = """\b

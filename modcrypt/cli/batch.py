@@ -67,7 +67,7 @@ batch_options = cloup.option_group(
     files_options,
     record_option,
     click.option("--dry-run", is_flag=True, help="Report what would be done; write nothing."),
-    click.option("--fail-fast", is_flag=True, help="Start no further file after a failure."),
+    click.option("--fail-fast", is_flag=True, help="Start no more files after a failure."),
     spark_option,
 )
 

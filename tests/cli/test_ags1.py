@@ -345,10 +345,10 @@ def test_sealed_key_metadata_is_under_the_master_key_that_is_expected(folder: Pa
     for name in ("footer", "other"):
         ring.create_key(name)
     (folder / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
-    forged = ("--new-key-metadata", "notes.sealed", "--kms", "file:lake.keyring#other")
+    forged = ("--new-key-metadata", "notes.key.enc", "--kms", "file:lake.keyring#other")
     assert invoke(folder, "encrypt", *forged, "notes.txt", "forged.ags1").exit_code == 0
     for service in (("--policy", "lake.toml"), ("--kms", "file:lake.keyring#footer")):
-        reading = ("cat", "--key-metadata-file", "notes.sealed", *service, "forged.ags1")
+        reading = ("cat", "--key-metadata-file", "notes.key.enc", *service, "forged.ags1")
         message = check_refusal(invoke(folder, *reading), 3, "key-material")
         assert "'other', not under 'footer'; pass --master-key" in message
         assert invoke(folder, *reading, "--master-key", "other").stdout_bytes == NOTES
@@ -965,7 +965,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     kms = ("--kms", "file:lake.keyring#footer")
     path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "MODCRYPT_PASSPHRASE": passphrase}
     if command == "decrypt":
-        sealed_folder = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
+        sealed_folder = ("--new-key-metadata", "notes.key.enc", *kms, "notes.txt", "notes.kms.ags1")
         check_ok(run(folder, "encrypt", *sealed_folder, env=path))
     text = check_ok(run_here(folder, *([] if command is None else [command]), "--help")).decode()
     joined = text.replace("\\\n", " ")

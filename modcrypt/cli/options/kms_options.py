@@ -26,13 +26,13 @@ passphrase_options = combine_options(
     click.option(
         "--passphrase-env",
         metavar="VARIABLE",
-        help=f"Passphrase of a keyring: variable. Default: {VARIABLE}, else a prompt.",
+        help=f"Passphrase of a keyring: environment variable. Default: {VARIABLE}, else a prompt.",
     ),
     click.option(
         "--passphrase-fd",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Passphrase: first line of a descriptor.",
+        help="Passphrase of a keyring: first line of an open file descriptor.",
     ),
     exclude_each_other("passphrase_file", "passphrase_env", "passphrase_fd"),
 )

@@ -62,7 +62,10 @@ output_options = cloup.option_group(
         help="Keep Thrift fields unknown to modcrypt, which may hold statistics of any column.",
     ),
     force_option,
-    threads_option("1, or more to write in a second thread. Default: by file size and processors."),
+    threads_option(
+        "Number of threads: 1, or more to write in a second thread. Default: by file size and "
+        "processors."
+    ),
     click.option(
         "--json",
         "as_json",
