@@ -23,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
+from textwrap import wrap
 
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.paths import ROOT
@@ -236,7 +237,14 @@ def _limits(matrix: Matrix) -> Iterator[str]:
     yield "### What modcrypt lets pass, and what helps"
     yield ""
     for why, numbers in passed.items():
-        yield f"- {', '.join(map(str, numbers))}: {why}"
+        yield from _wrap(f"- {', '.join(map(str, numbers))}: {why}")
+
+
+def _wrap(item: str) -> Iterator[str]:
+    """Yield the lines of a list item: each sentence starts one."""
+    for number, sentence in enumerate(re.split(r"(?<=\.) (?=[A-Z`])", item)):
+        indent = "  " if number else ""
+        yield from wrap(sentence, 100, initial_indent=indent, subsequent_indent="  ")
 
 
 def document_with(table: str) -> str:

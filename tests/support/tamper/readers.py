@@ -13,11 +13,13 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,8 @@ import pyarrow.parquet.encryption as pe
 import modcrypt as mc
 from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
+from modcrypt.spark.jvm.native_jar import build_jar, compile_sources
+from modcrypt.spark.jvm.native_parquet import native_options
 from tests.support.java.jvm import java_errors, pyspark_jars
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError, ReadOptions
@@ -107,6 +111,12 @@ def _lacks_java_keys(reading: Reading) -> str | None:
 
 def _lacks_java_kms(reading: Reading) -> str | None:
     return _lacks_key_tools(reading) or (NO_FOLDERS if reading.folder else None)
+
+
+def _lacks_native(reading: Reading) -> str | None:
+    if reading.rows or reading.drop or reading.template:
+        return NO_SUCH_OPTION
+    return NO_FOLDERS if reading.folder else None
 
 
 def _lacks_duckdb(reading: Reading) -> str | None:
@@ -395,13 +405,72 @@ def _read_by_java_keys(java: ParquetJava, path: Path, reading: Reading) -> Rows:
 def _read_by_java_kms(java: ParquetJava, tools: JavaKeyTools, path: Path, reading: Reading) -> Rows:
     """Read as `JavaKeyTools.read` does, with a filter and with columns."""
     tools.knows(MemoryKms.of(MASTERS))  # and keeps no connection
+    configuration = tools.configuration(**{"key.access.token": TOKEN})
+    return _read_by_configuration(java, configuration, path, reading)
+
+
+class JavaFactory:
+    """Our factory in parquet-java's JVM, with the reader's master keys in a keyring."""
+
+    def __init__(self, java: ParquetJava) -> None:
+        self._java = java
+        self._folder = ExitStack()
+        self._kms = ""
+        self._loader: Any = None
+
+    def __call__(self, path: Path, reading: Reading) -> Answer:
+        """Return the answer of parquet-java with our factory to a file."""
+        if self._loader is None:
+            self._start(Path(self._folder.enter_context(TemporaryDirectory())))
+        return _in_java(self._read, path, reading)
+
+    def close(self) -> None:
+        """Remove the keyring and the jar."""
+        self._folder.close()
+
+    def _start(self, folder: Path) -> None:
+        ring = mc.Keyring.create(folder / "reader.keyring", plaintext=True)
+        for name, value in MASTERS.items():
+            ring.create_key(name, value=value)
+        self._kms = f"file:{ring.path}"
+        jvm, jar = self._java._jvm, folder / "modcrypt.jar"
+        jar.write_bytes(build_jar(compile_sources(jvm)))
+        kind = jvm.java.lang.Class.forName("java.net.URL")
+        urls = jvm.java.lang.reflect.Array.newInstance(kind, 1)
+        urls[0] = jvm.java.net.URI(jar.as_uri()).toURL()
+        self._loader = jvm.java.net.URLClassLoader(urls)
+
+    def _read(self, path: Path, reading: Reading) -> Rows:
+        """Read as Spark does with `native`."""
+        configuration = self._java._jvm.org.apache.hadoop.conf.Configuration()
+        configuration.setClassLoader(self._loader)
+        for name, value in native_options(_native_policy(reading), kms=self._kms).items():
+            configuration.set(name, value)
+        return _read_by_configuration(self._java, configuration, path, reading)
+
+
+def _native_policy(reading: Reading) -> mc.Policy | None:
+    """Return the policy that demands what a reading demands, and no more."""
+    if reading.policy or reading.own_key or (reading.column_keys and not reading.material):
+        return POLICY
+    if reading.aad_prefix is None and not reading.ctr:
+        return None
+    return mc.Policy(
+        footer_key="kf",
+        aad_prefix=None if reading.aad_prefix is None else reading.aad_prefix.decode(),
+        encryption_algorithm=BOTH[reading.ctr],
+    )
+
+
+def _read_by_configuration(
+    java: ParquetJava, configuration: Any, path: Path, reading: Reading
+) -> Rows:
     jvm, harness = java._jvm, java._harness
     place = jvm.org.apache.hadoop.fs.Path(str(path))
     where = reading.where
     with java_errors(ParquetJavaError):
         chosen = jvm.org.apache.parquet.filter2.compat.FilterCompat.NOOP
         chosen = chosen if where is None else harness.equal(*where)
-        configuration = tools.configuration(**{"key.access.token": TOKEN})
         builder = jvm.org.apache.parquet.HadoopReadOptions.builder(configuration, place)
         builder.withRecordFilter(chosen).usePageChecksumVerification(reading.crc)
         hadoop = jvm.org.apache.parquet.hadoop
@@ -432,19 +501,19 @@ def java_version() -> str:
 
 
 def java_readers(java: ParquetJava) -> list[Reader]:
-    """Return parquet-java with keys, and with a key service."""
+    """Return parquet-java with keys, with a key service, and with our factory."""
     tools = JavaKeyTools(java)
     keys = partial(_in_java, partial(_read_by_java_keys, java))
     kms = partial(_in_java, partial(_read_by_java_kms, java, tools))
-
     return [
         Reader("parquet-java, keys", java_version(), keys, _lacks_java_keys),
         Reader("parquet-java, KMS", java_version(), kms, _lacks_java_kms),
+        Reader("parquet-java, modcrypt", java_version(), JavaFactory(java), _lacks_native),
     ]
 
 
 def close(readers: Iterable[Reader]) -> None:
     """Stop what was started for readers."""
     for reader in readers:
-        if isinstance(reader.answer, Elsewhere):
+        if isinstance(reader.answer, Elsewhere | JavaFactory):
             reader.answer.close()
