@@ -5,6 +5,7 @@ The files come from modcrypt's own writer under other policies, or are altered b
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.kms.keyring.keyring import Keyring
-from modcrypt.pkmt1.material import external_name
+from modcrypt.parquet.format.idl import decode
+from modcrypt.pkmt1.material import KeyMaterial, external_name
+from tests.support import forging
 from tests.support.java.jvm import why_unavailable
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.spark.native import make_ring, rows_of, table, uri_of
@@ -266,3 +269,141 @@ def test_a_master_key_that_is_disabled_opens_no_column_and_the_others_are_still_
     assert frame.agg({"id": "sum"}).collect()[0][0] == sum(range(300))
     with pytest.raises(Exception, match="master key kc2 is disabled in its keyring"):
         frame.select("name").collect()
+
+
+def test_a_kek_is_cached_for_the_lifetime_of_the_policy(
+    read: Read, ring: Keyring, policy: mc.Policy, tmp_path: Path
+) -> None:
+    brief = replace(policy, cache_lifetime_seconds=0)
+    file = write(policy, ring, tmp_path / "t.parquet")
+    assert read(file, policy) == read(file, brief) == table().to_pylist()
+    ring.disable_key("kc2")
+    assert read(file, policy) == table().to_pylist()
+    refused(read, "master key kc2 is disabled", file, brief)
+
+
+READERS: dict[str, dict[str, str]] = {
+    "rows": {"spark.sql.parquet.enableVectorizedReader": "false"},
+    "merged schemas": {"spark.sql.parquet.mergeSchema": "true"},
+    "DataSource V2": {
+        "spark.sql.sources.useV1SourceList": "",
+        "spark.sql.parquet.aggregatePushdown": "true",
+    },
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_of_spark_checks_files(
+    spark: Any, ring: Keyring, policy: mc.Policy, tmp_path: Path, name: str
+) -> None:
+    session = spark.newSession()
+    bound = replace(policy, aad_prefix="lake/{path}", store_aad_prefix=False)
+    native(session, policy=bound, root=tmp_path / "lake")
+    for setting, value in READERS[name].items():
+        session.conf.set(setting, value)
+    rows = session.range(20).selectExpr(
+        "id", "concat('name-', id) as name", "id * 1.5D as score", "struct(id as zip) as address"
+    )
+    rows.repartition(2).write.parquet(str(tmp_path / "lake"))
+    assert mc.read_table(tmp_path / "lake", mc.KeyTools(ring).decryption(bound)).num_rows == 20
+    lake = session.read.parquet(str(tmp_path / "lake"))
+    assert lake.where("name = 'name-3'").count() == 1
+    assert lake.agg({"id": "max"}).collect()[0][0] == 19
+    first, second = (tmp_path / "lake").glob("part-*.parquet")
+    shutil.copy(first, second)
+    shutil.copy(first.with_name(f".{first.name}.crc"), second.with_name(f".{second.name}.crc"))
+    for frame in (lake.select("id"), lake.groupBy().count(), lake.agg({"id": "max"})):
+        with pytest.raises(Exception, match="another AAD prefix"):
+            frame.collect()
+
+
+# --- forgeries by holders of the footer key ------------------------------------------------------
+
+
+def data_keys(ring: Keyring, file: Path) -> tuple[bytes, Any]:
+    """Return a file's footer key, as its holder has it."""
+    data = file.read_bytes()
+    crypto, _ = decode("FileCryptoMetaData", forging.split_tail(data)[1])
+    members = json.loads(crypto.key_metadata)
+    return ring.unwrap(members["wrappedDEK"], members["masterKeyID"]), data
+
+
+def rename(metadata: Any) -> None:
+    chunk = metadata.row_groups[0].columns[1]
+    chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.path_in_schema = [b"score"]
+
+
+def drop_crypto(metadata: Any) -> None:
+    metadata.row_groups[0].columns[0].crypto_metadata = None
+
+
+def use_footer_metadata(metadata: Any) -> None:
+    column = metadata.row_groups[0].columns[1].crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY
+    column.key_metadata = column.key_metadata.replace(b"kc2", b"kc1")
+
+
+def nest(metadata: Any) -> None:
+    metadata.schema[0].num_children = 10_000
+
+
+FORGERIES: dict[str, tuple[Callable[[Any], None], str]] = {
+    "another column's name": (rename, "a chunk of column name names another column"),
+    "an encrypted column without a key": (drop_crypto, "column id is in plaintext, but the policy"),
+    "another column's master key": (use_footer_metadata, "master key kc1, not under kc2"),
+    "a schema that is cut off": (nest, "its schema is cut off"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_footer_is_refused(
+    read: Read, ring: Keyring, policy: mc.Policy, tmp_path: Path, name: str
+) -> None:
+    change, message = FORGERIES[name]
+    policy = replace(policy, double_wrapping=False)
+    file = write(policy, ring, tmp_path / "t.parquet")
+    key, data = data_keys(ring, file)
+    file.write_bytes(forging.change_footer(data, key, change))
+    refused(read, message, file, policy)
+
+
+def test_a_column_may_not_have_the_footer_key_as_its_own(
+    read: Read, ring: Keyring, policy: mc.Policy, tmp_path: Path
+) -> None:
+    key = bytes(range(16))
+
+    def material(master: str, *, footer: bool = False) -> bytes:
+        wrapped = ring.wrap(key, master)
+        made = KeyMaterial(is_footer_key=footer, master_key_id=master, wrapped_dek=wrapped)
+        return made.encode().encode()
+
+    own = {"name": "kc2", "address": "kc1"}
+    for metadata in ({name: material(master) for name, master in own.items()},
+                     dict.fromkeys(own, material("kf", footer=True))):  # fmt: skip
+        properties = mc.FileEncryptionProperties(
+            footer_key=key,
+            footer_key_metadata=next(iter(metadata.values()))
+            if len(set(metadata.values())) == 1
+            else material("kf", footer=True),
+            column_keys=dict.fromkeys(own, key),
+            column_key_metadata=metadata,
+            plaintext_columns=["score"],
+        )
+        file = tmp_path / "t.parquet"
+        mc.write_table(table(), file, properties)
+        refused(read, "is the footer key, but the policy requires a key of its own", file, policy)
+
+
+def test_the_border_of_prefix_and_unique_part_may_not_move(
+    read: Read, ring: Keyring, policy: mc.Policy, tmp_path: Path
+) -> None:
+    policy = replace(policy, aad_prefix="lake/a")
+    file = write(policy, ring, tmp_path / "t.parquet")
+
+    def move(crypto: Any) -> None:
+        algorithm = crypto.encryption_algorithm.AES_GCM_V1
+        algorithm.aad_prefix, rest = algorithm.aad_prefix[:-2], algorithm.aad_prefix[-2:]
+        algorithm.aad_file_unique = rest + algorithm.aad_file_unique
+
+    file.write_bytes(forging.edit_crypto(file.read_bytes(), move))
+    refused(read, "its aad_file_unique has 10 bytes instead of 8", file,
+            replace(policy, aad_prefix="lake"))  # fmt: skip

@@ -27,7 +27,9 @@ import org.apache.parquet.format.Util;
  * The footer of an encrypted file, which modcrypt reads a second time.
  *
  * parquet-java passes key metadata to a factory, but neither the column that it belongs to nor the
- * algorithm, and nothing at all of plaintext columns.
+ * algorithm, and nothing at all of plaintext columns. Between the two reads, only somebody who holds
+ * the footer key of this very file could exchange the footer unnoticed: its key metadata must be the
+ * same, and data keys are fresh for each file.
  */
 final class Footer {
   private static final int MAX_FOOTER = 512 << 20; // bytes, as modcrypt's own readers

@@ -30,6 +30,7 @@ final class WrittenPath {
 
   /** Finds the final path; throws if it is unknown because another committer moves the file. */
   static WrittenPath of(Path path, Configuration configuration) {
+    if (path == null) throw unknown(path); // an OutputFile may have none
     String output = configuration.get(OUTPUT);
     if (output == null || output.isEmpty()) {
       checkVisible(path.toUri().getPath().split("/"), path);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.parse
 from collections.abc import Collection
 from typing import Any
@@ -66,9 +67,8 @@ def _policy_members(policy: Policy) -> dict[str, Any]:
 
 
 def _format_root(root: str) -> str:
-    if "://" in root or root.startswith("file:"):
-        return root
-    return os.path.abspath(root)
+    is_uri = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", root)
+    return root if is_uri else os.path.abspath(root)
 
 
 def _encode(value: Any) -> str:
