@@ -1,8 +1,11 @@
 package modcrypt;
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 import org.apache.parquet.format.ColumnChunk;
 import org.apache.parquet.format.ColumnCryptoMetaData;
@@ -24,7 +27,7 @@ final class EncryptedColumn {
   final String[] leaf;
   private final boolean repeated; // whether a row can have several values, or none
   private int kind = NO_ROWS;
-  private final List metadata = new ArrayList(); // key metadata of its own keys, each once
+  final Set keyMetadata = new HashSet(); // of its own keys, as ByteBuffers
 
   private EncryptedColumn(String[] leaf, boolean repeated) {
     this.leaf = leaf;
@@ -94,7 +97,8 @@ final class EncryptedColumn {
       found = COLUMN_KEY;
       // parquet-java takes the column's name from here.
       checkPath(crypto.getENCRYPTION_WITH_COLUMN_KEY().getPath_in_schema());
-      remember(crypto.getENCRYPTION_WITH_COLUMN_KEY().getKey_metadata());
+      byte[] metadata = crypto.getENCRYPTION_WITH_COLUMN_KEY().getKey_metadata();
+      if (metadata != null) keyMetadata.add(ByteBuffer.wrap(metadata));
     }
     if (chunk.isSetMeta_data()) {
       checkPath(chunk.getMeta_data().getPath_in_schema());
@@ -121,21 +125,6 @@ final class EncryptedColumn {
     if (!Arrays.asList(leaf).equals(path)) {
       throw damaged("a chunk of column " + name() + " names another column");
     }
-  }
-
-  private void remember(byte[] keyMetadata) {
-    if (keyMetadata == null) return;
-    for (Object known : metadata) {
-      if (Arrays.equals((byte[]) known, keyMetadata)) return;
-    }
-    metadata.add(keyMetadata);
-  }
-
-  boolean uses(byte[] keyMetadata) {
-    for (Object known : metadata) {
-      if (Arrays.equals((byte[]) known, keyMetadata)) return true;
-    }
-    return false;
   }
 
   String name() {

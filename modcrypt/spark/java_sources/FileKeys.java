@@ -1,5 +1,6 @@
 package modcrypt;
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -40,7 +41,7 @@ final class FileKeys implements DecryptionKeyRetriever {
   private ExternalMaterial external; // read once
   private Footer footer;
   private byte[] footerKey;
-  private List columns = new ArrayList();
+  private Map columns = new HashMap(); // lists of columns by the key metadata of their own keys
 
   FileKeys(Configuration configuration, Path path, Policy policy, byte[] prefix) {
     this.configuration = configuration;
@@ -69,10 +70,17 @@ final class FileKeys implements DecryptionKeyRetriever {
     if (prefix != null && read.unique.length != FILE_UNIQUE_SIZE) {
       throw unfit("its aad_file_unique has " + read.unique.length + " bytes instead of 8");
     }
-    byte[] key = unwrap(keyMetadata, null);
-    List found = EncryptedColumn.list(
-        read.open(key, read.storedPrefix == null ? prefix : read.storedPrefix));
-    for (Object column : found) check((EncryptedColumn) column, keyMetadata);
+    KeyMaterial material = material(keyMetadata);
+    expected.check(material, null, path.toString());
+    byte[] key = unwrap(material);
+    byte[] used = read.storedPrefix == null ? prefix : read.storedPrefix;
+    Map found = new HashMap();
+    for (Object column : EncryptedColumn.list(read.open(key, used))) {
+      expected.checkKind((EncryptedColumn) column);
+      index((EncryptedColumn) column, found);
+    }
+    List users = (List) found.get(ByteBuffer.wrap(keyMetadata));
+    if (users != null) checkApart(users);
     footer = read;
     footerKey = key;
     columns = found;
@@ -89,30 +97,42 @@ final class FileKeys implements DecryptionKeyRetriever {
     }
   }
 
-  private void check(EncryptedColumn column, byte[] footerMetadata) {
-    expected.checkKind(column);
-    if (column.uses(footerMetadata) && expected.hasOwnKey(column.leaf)) throw shared(column);
+  private static void index(EncryptedColumn column, Map columns) {
+    for (Object metadata : column.keyMetadata) {
+      List users = (List) columns.get(metadata);
+      if (users == null) {
+        users = new ArrayList();
+        columns.put(metadata, users);
+      }
+      users.add(column);
+    }
   }
 
   private byte[] columnKey(byte[] keyMetadata) {
-    List users = new ArrayList();
-    for (Object column : columns) {
-      if (((EncryptedColumn) column).uses(keyMetadata)) users.add(column);
-    }
-    if (users.isEmpty()) throw unfit("the file changed while it was read");
-    byte[] key = null;
+    List users = (List) columns.get(ByteBuffer.wrap(keyMetadata));
+    if (users == null) throw unfit("the file changed while it was read");
+    KeyMaterial material = material(keyMetadata);
     for (Object user : users) {
-      EncryptedColumn column = (EncryptedColumn) user;
-      if (key == null) key = unwrap(keyMetadata, column.leaf);
-      expected.check(material(keyMetadata), column.leaf, path.toString());
-      if (Arrays.equals(key, footerKey) && expected.hasOwnKey(column.leaf)) throw shared(column);
+      expected.check(material, ((EncryptedColumn) user).leaf, path.toString());
     }
+    byte[] key = unwrap(material);
+    if (Arrays.equals(key, footerKey)) checkApart(users);
     return key;
   }
 
-  private byte[] unwrap(byte[] keyMetadata, String[] leaf) {
-    KeyMaterial material = material(keyMetadata);
-    expected.check(material, leaf, path.toString());
+  /** Refuses columns whose own key is the footer key: its holders could forge them. */
+  private void checkApart(List users) {
+    for (Object user : users) {
+      EncryptedColumn column = (EncryptedColumn) user;
+      if (expected.hasOwnKey(column.leaf)) {
+        throw unfit(
+            "the key of column " + column.name()
+                + " is the footer key, but the policy requires a key of its own");
+      }
+    }
+  }
+
+  private byte[] unwrap(KeyMaterial material) {
     raiseIfEnough(material.masterKeyId);
     try {
       byte[] key = wrapper.unwrap(material);
@@ -152,12 +172,6 @@ final class FileKeys implements DecryptionKeyRetriever {
       throw new KeyAccessDeniedException(
           "key not requested, because 16 other master keys of this file were refused");
     }
-  }
-
-  private ParquetCryptoRuntimeException shared(EncryptedColumn column) {
-    return unfit(
-        "the key of column " + column.name()
-            + " is the footer key, but the policy requires a key of its own");
   }
 
   private ParquetCryptoRuntimeException unfit(String why) {

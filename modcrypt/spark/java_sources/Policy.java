@@ -19,6 +19,7 @@ final class Policy {
   private static final String PROPERTY = "modcrypt.policy";
 
   private static final int MAX_TEXT = 8 << 20; // characters: escapes lengthen a policy of 1 MiB
+  private static final int MAX_LIFETIME = 7 * 24 * 3600; // a revocation must reach running JVMs
   private static final String[] MEMBERS = {
     "footer_key", "column_keys", "plaintext_columns", "encryption_algorithm", "plaintext_footer",
     "aad_prefix", "store_aad_prefix", "data_page_v2_levels", "double_wrapping",
@@ -51,6 +52,9 @@ final class Policy {
     dataKeyLength = keyLength(members, "data_key_length_bits");
     kekLength = keyLength(members, "kek_length_bits");
     cacheLifetime = ((Number) of(members, "cache_lifetime_seconds", Number.class)).doubleValue();
+    if (!(cacheLifetime >= 0 && cacheLifetime <= MAX_LIFETIME)) {
+      throw invalid("cache_lifetime_seconds must be 0 to " + MAX_LIFETIME);
+    }
     Map keys = (Map) of(members, "column_keys", Map.class);
     for (Iterator entries = keys.entrySet().iterator(); entries.hasNext(); ) {
       Map.Entry entry = (Map.Entry) entries.next();
