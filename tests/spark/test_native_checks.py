@@ -342,6 +342,11 @@ def use_footer_metadata(metadata: Any) -> None:
     column.key_metadata = column.key_metadata.replace(b"kc2", b"kc1")
 
 
+def point_elsewhere(metadata: Any) -> None:
+    for chunk in metadata.row_groups[0].columns:
+        chunk.file_path = b"other.parquet"
+
+
 def nest(metadata: Any) -> None:
     metadata.schema[0].num_children = 10_000
 
@@ -350,6 +355,7 @@ FORGERIES: dict[str, tuple[Callable[[Any], None], str]] = {
     "another column's name": (rename, "a chunk of column name names another column"),
     "an encrypted column without a key": (drop_crypto, "column id is in plaintext, but the policy"),
     "another column's master key": (use_footer_metadata, "master key kc1, not under kc2"),
+    "chunks of another file": (point_elsewhere, "a chunk of column id is in another file"),
     "a schema that is cut off": (nest, "its schema is cut off"),
 }
 

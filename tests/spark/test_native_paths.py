@@ -117,6 +117,31 @@ def test_tables_of_the_session_catalog(
         session.sql("DROP TABLE paths_t")
 
 
+def test_a_table_carries_its_policy_in_its_options(
+    spark: Any, session: Any, policy: mc.Policy, ring: Keyring, tmp_path: Path
+) -> None:
+    """A session without settings of its own reads and writes the table, and no other file."""
+    lake = tmp_path / "lake"
+    options = ", ".join(
+        f"'{name}' = '{value}'" for name, value in native_options(policy, root=lake).items()
+    )
+    bare = spark.newSession()
+    bare.sql(
+        f"CREATE TABLE optioned (id bigint, name string, b string) USING parquet "
+        f"OPTIONS ({options}) PARTITIONED BY (b) LOCATION '{lake}'"
+    )
+    try:
+        frame_of(bare).createOrReplaceTempView("rows")
+        bare.sql("INSERT INTO optioned SELECT id, name, b FROM rows")
+        check(lake, policy, ring, range(20))
+        found = bare.sql("SELECT count(*), count(DISTINCT name) FROM optioned WHERE b LIKE '1%'")
+        assert [tuple(row) for row in found.collect()] == [(10, 10)]
+        with pytest.raises(Exception, match=r"(?i)encrypted footer"):
+            bare.read.parquet(str(lake)).collect()
+    finally:
+        bare.sql("DROP TABLE optioned")
+
+
 def test_a_stream(session: Any, policy: mc.Policy, ring: Keyring, tmp_path: Path) -> None:
     source, lake = tmp_path / "source", tmp_path / "lake"
     session.range(20).selectExpr("id", "concat('name-', id) as name").write.json(str(source))

@@ -91,6 +91,7 @@ final class EncryptedColumn {
   }
 
   private void add(ColumnChunk chunk, long rows) {
+    if (chunk.isSetFile_path()) throw damaged("a chunk of column " + name() + " is in another file");
     ColumnCryptoMetaData crypto = chunk.getCrypto_metadata();
     int found = crypto == null ? PLAINTEXT : FOOTER_KEY;
     if (crypto != null && crypto.isSetENCRYPTION_WITH_COLUMN_KEY()) {
