@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 import modcrypt as mc
 from modcrypt.io.sources import open_source
@@ -590,33 +591,45 @@ class ArrowVault(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
 
 
 @pytest.mark.parametrize("name", ["keyring", "vault"])
+@pytest.mark.parametrize("material", ["internal", "external"])
 def test_files_go_from_spark_to_pyarrow_and_from_pyarrow_to_spark(
     session: Any, service: Callable[[str], str], bao: Bao, transit: str, ring: Keyring,
-    tmp_path: Path, name: str,
+    tmp_path: Path, name: str, material: str,
 ) -> None:  # fmt: skip
+    inside = material == "internal"
     makers = {"keyring": as_pyarrow_client(ring), "vault": lambda config: ArrowVault(bao, transit)}
     factory = pe.CryptoFactory(makers[name])
     connection = pe.KmsConnectionConfig()
     native(session, kms=service(name), require_encrypted=False)
     pq.write_table(table(), tmp_path / "plain.parquet")
     plain = session.read.parquet(str(tmp_path / "plain.parquet"))
-    policy = mc.Policy(footer_key="kf", column_keys=COLUMNS, kms=service(name))
+    policy = mc.Policy(
+        footer_key="kf", column_keys=COLUMNS, kms=service(name), internal_key_material=inside
+    )
     options = native_options(policy)
     plain.coalesce(1).write.options(**options).parquet(str(tmp_path / "theirs"))
     (file,) = (tmp_path / "theirs").glob("part-*.parquet")
-    opening = factory.file_decryption_properties(connection)
+    opening = factory.file_decryption_properties(
+        connection, None, *(() if inside else (str(file), LocalFileSystem()))
+    )
     found = pq.ParquetFile(file, decryption_properties=opening).read()
     assert found.to_pylist() == table().to_pylist()
 
+    leaves = {
+        "kc1": ["id", "address.zip", "address.city"],
+        "kc2": ["name"],
+        "kf": ["score", "tags.list.element"],
+    }
     configuration = pe.EncryptionConfiguration(
-        footer_key="kf", column_keys={"kc1": ["id"], "kc2": ["name"]}
+        footer_key="kf", column_keys=leaves, internal_key_material=inside
     )
-    sealing = factory.file_encryption_properties(connection, configuration)
-    with pq.ParquetWriter(
-        tmp_path / "arrow.parquet", table().schema, encryption_properties=sealing
-    ) as writer:
+    arrow = tmp_path / "arrow.parquet"
+    sealing = factory.file_encryption_properties(
+        connection, configuration, *(() if inside else (str(arrow), LocalFileSystem()))
+    )
+    with pq.ParquetWriter(arrow, table().schema, encryption_properties=sealing) as writer:
         writer.write_table(table())
-    assert rows_of(session.read.parquet(str(tmp_path / "arrow.parquet"))) == table().to_pylist()
+    assert rows_of(session.read.options(**options).parquet(str(arrow))) == table().to_pylist()
 
 
 @pytest.mark.parametrize("what", ["mek", "kek", "dek"])

@@ -74,17 +74,27 @@ final class FileKeys implements DecryptionKeyRetriever {
     expected.check(material, null, path.toString());
     byte[] key = unwrap(material);
     byte[] used = read.storedPrefix == null ? prefix : read.storedPrefix;
-    Map found = new HashMap();
-    for (Object column : EncryptedColumn.list(read.open(key, used))) {
-      expected.checkKind((EncryptedColumn) column);
-      index((EncryptedColumn) column, found);
-    }
+    Map found = checkedColumns(read, key, used);
     List users = (List) found.get(ByteBuffer.wrap(keyMetadata));
     if (users != null) checkApart(users);
     footer = read;
     footerKey = key;
     columns = found;
     return key;
+  }
+
+  /** Authenticates the footer; returns the columns by the key metadata of their own keys. */
+  private Map checkedColumns(Footer read, byte[] key, byte[] used) {
+    Map found = new HashMap();
+    try {
+      for (Object column : EncryptedColumn.list(read.open(key, used))) {
+        expected.checkKind((EncryptedColumn) column);
+        index((EncryptedColumn) column, found);
+      }
+    } catch (ParquetCryptoRuntimeException error) {
+      throw unfit(error.getMessage());
+    }
+    return found;
   }
 
   private void checkAlgorithm(Footer read) {
