@@ -17,7 +17,7 @@ import pyarrow.parquet.encryption as pe
 import modcrypt as mc
 from tools.bench_files import KEY, bare_aes, job, page_sizes, plain_pages
 from tools.bench_rekey import NEW_KEY, verify
-from tools.figures import Bench, Figure, Job, Row, Sample, below, timing
+from tools.figures import Bench, Figure, Job, Row, Sample, below, faster, timing
 
 COLUMNS = 8
 ROWS = 1 << 17
@@ -30,7 +30,9 @@ def small_pages(bench: Bench) -> Iterator[Row]:
         sealed = bench.work / f"pages-{kilobytes}k"
         job("encrypt", plain, sealed)()
         yield page_sizes(plain)
-        yield from one_size(bench, {"encrypt": plain, "decrypt": sealed}, f"{kilobytes} KiB")
+        files = {"encrypt": plain, "decrypt": sealed}
+        yield from one_size(bench, files, f"{kilobytes} KiB")
+        yield from second_thread(bench, files, f"{kilobytes} KiB")
 
 
 def write_pages(size: int, path: Path) -> None:
@@ -65,6 +67,22 @@ def one_size(bench: Bench, files: dict[str, Path], size: str) -> Iterator[Row]:
         for peer in ("PyArrow", "Polars"):
             samples = beyond(f"{peer} {what}", f"{peer} {what} plain")
             yield Row(f"  {peer}, encrypted {what} beyond plaintext {what}", None, samples)
+
+
+def second_thread(bench: Bench, files: dict[str, Path], size: str) -> Iterator[Row]:
+    """Compare two threads with one: the page loop holds Python's lock, AES of small pages too."""
+    out, keys = bench.scratch / "a", mc.FileDecryptionProperties(footer_key=KEY)
+    fresh = mc.FileEncryptionProperties(footer_key=NEW_KEY)
+    sealed = files["decrypt"]
+    jobs: dict[str, Job] = {}
+    for count in (1, 2):
+        jobs |= {f"{way} {count}": job(way, files[way], out, threads=count) for way in files}
+        jobs[f"re-key {count}"] = partial(mc.rekey_parquet, sealed, out, keys, fresh, threads=count)
+        jobs[f"verify {count}"] = partial(mc.verify_parquet, sealed, keys, threads=count)
+    taken = bench.time(jobs)
+    for way in (*files, "re-key", "verify"):
+        two, one = taken[f"{way} 2"], taken[f"{way} 1"]
+        yield faster(f"{size} pages: {way}, threads=2; peer threads=1", two, one, 0.9)  # noise
 
 
 def modcrypt_jobs(files: dict[str, Path], nowhere: io.FileIO) -> dict[str, Job]:
