@@ -64,10 +64,13 @@ def test_partitions(session: Any, policy: mc.Policy, ring: Keyring, tmp_path: Pa
         session.read.parquet(str(lake)).collect()
 
 
+@pytest.mark.parametrize("rooted", [False, True])
 def test_partitions_that_are_overwritten_dynamically(
-    session: Any, policy: mc.Policy, ring: Keyring, tmp_path: Path
+    session: Any, policy: mc.Policy, ring: Keyring, tmp_path: Path, rooted: bool
 ) -> None:
     lake = tmp_path / "lake"
+    if rooted:
+        session.conf.set("modcrypt.root", str(lake))
     frame_of(session).write.partitionBy("a").parquet(str(lake))
     write = frame_of(session).write.mode("overwrite").partitionBy("a")
     write.option("partitionOverwriteMode", "dynamic").parquet(str(lake))
@@ -153,7 +156,7 @@ def test_a_stream(session: Any, policy: mc.Policy, ring: Keyring, tmp_path: Path
     assert reader.parquet(*files).select("name").distinct().count() == 20
 
 
-@pytest.mark.parametrize("folder", ["__magic/job/x", "_temporary/0/x", ".staging", "_temp"])
+@pytest.mark.parametrize("folder", ["__magic/job/x", "_temporary/0/x", ".spark-staging-1", "_x"])
 def test_a_path_of_an_unknown_committer_is_refused(
     session: Any, policy: mc.Policy, tmp_path: Path, folder: str
 ) -> None:
@@ -168,9 +171,10 @@ def test_a_path_of_an_unknown_committer_is_refused(
     factory = jvm.java.lang.Class.forName(
         "modcrypt.ModcryptCryptoFactory", True, configuration.getClassLoader()
     ).newInstance()
-    for output in (True, False):
-        if output:
-            configuration.set("mapreduce.output.fileoutputformat.outputdir", str(tmp_path))
+    staging = [tmp_path / folder] if folder.startswith(".spark-staging") else []
+    for output in (tmp_path, None, *staging):
+        if output is not None:
+            configuration.set("mapreduce.output.fileoutputformat.outputdir", str(output))
         else:
             configuration.unset("mapreduce.output.fileoutputformat.outputdir")
         path = jvm.org.apache.hadoop.fs.Path(f"{tmp_path}/{folder}/part-0.parquet")
