@@ -27,7 +27,7 @@ modcrypt.spark.native(spark, policy=...) in a session that has the jar."""
 @force_option
 @json_option
 def spark_jar(destination: str, force: bool, as_json: bool) -> None:
-    """Write a jar with which Spark's own Parquet uses the keys of a keyring or Vault.
+    """Write a jar with which Spark's own Parquet uses the keys of a key service.
 
     Needs pyspark and Java 17 or 21. DESTINATION is the path of the jar.
     """

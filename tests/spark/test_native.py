@@ -736,6 +736,35 @@ def test_what_a_file_says_of_its_key_service_is_never_contacted(
 URI = "file:/lake.keyring"
 
 
+@pytest.mark.parametrize(
+    ("kms", "named"),
+    [
+        ("file:ring.json#a%20key", "a key"),
+        ("file:ring.json", None),
+        ("hcvault://h/a/transit/keys/kf", "kf"),
+        ("hcvault://h/transit", None),
+        ("aws-kms://alias/lake?region=eu-west-1", "alias/lake"),
+        ("aws-kms://?region=eu-west-1", None),
+        (
+            "gcp-kms://projects/p/locations/l/keyRings/r/cryptoKeys/k",
+            "projects/p/locations/l/keyRings/r/cryptoKeys/k",
+        ),
+        ("gcp-kms://projects/p/locations/l/keyRings/r", None),
+        ("azure-kms://lake.vault.azure.net/keys/kf", "kf"),
+        ("azure-kms://lake.vault.azure.net", None),
+        ("pkcs11:token=lake;object=kf?pin-source=env:PIN", "kf"),
+        ("pkcs11:token=lake?pin-source=env:PIN", None),
+    ],
+)
+def test_without_a_policy_the_master_key_in_the_uri_is_required(
+    kms: str, named: str | None
+) -> None:
+    ids = native_options(kms=kms)["modcrypt.master.key.ids"]
+    assert ids == ("" if named is None else json.dumps([named]))
+    with_policy = native_options(mc.Policy(footer_key="kf"), kms=kms)
+    assert with_policy["modcrypt.master.key.ids"] == ""
+
+
 def test_the_options_hold_the_policy_as_ascii_without_substitutions() -> None:
     policy = mc.Policy(footer_key="kf", column_keys={"ä": ["${user.home}", '"\\']}, kms=URI)
     options = native_options(policy, root="hdfs:/lake", master_key_ids=["new", "old"])
@@ -861,8 +890,13 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
     ("kms", "told"),
     [
         (None, "no key service is named"),
-        ("env:KEY", "supports key services at file: hcvault: aws-kms:"),
+        ("env:KEY", "supports key services at file: hcvault: aws-kms: gcp-kms: azure-kms: pkcs11:"),
         ("aws-kms://?region=r#kf", "remove the fragment"),
+        ("pkcs11:token=lake?pin-source=hunter2", "must be env:NAME or file:PATH"),
+        ("pkcs11:token=lake?pin-value=hunter2", "remove pin-value"),
+        ("pkcs11:object=kf;id=%01", "remove id="),
+        ("azure-kms://lake.vault.azure.net?key=hunter2", "it takes NAME=VALUE, each name once"),
+        ("gcp-kms://projects/p?key=hunter2", "it takes NAME=VALUE, each name once"),
         ("aws-kms://?key=hunter2", "it takes NAME=VALUE, each name once"),
         ("file:x?passphrase=hunter2", "must be env:NAME or file:PATH"),
         ("hcvault://h/transit?token=hunter2", "must be env:NAME or file:PATH"),
@@ -890,6 +924,15 @@ def test_paths_in_a_uri_are_made_absolute_for_every_process(
     assert vault["modcrypt.kms.uri"] == (
         f"hcvault://h:1/transit?token=file:{tmp_path}/tok&namespace=a/b&tls=on"
     )
+
+
+def test_a_token_is_named_as_in_its_own_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    uri = "pkcs11:token=my%20lake;object=kf?module-path=/usr/lib/x.so&pin-source=file:pin"
+    found = native_options(kms=uri)["modcrypt.kms.uri"]
+    assert found == uri.replace("file:pin", f"file:{tmp_path}/pin")
 
 
 def test_native_takes_nothing_but_a_session() -> None:

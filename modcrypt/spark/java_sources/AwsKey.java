@@ -5,6 +5,8 @@ import java.time.Instant;
 
 /** An access key of AWS, of which no text form exists. */
 final class AwsKey {
+  private static final long REFRESH_SECONDS = 300; // AWS renews keys at least that long before
+
   final String id;
   final String secret;
   final String token; // of a session; null for a permanent key
@@ -17,15 +19,16 @@ final class AwsKey {
     this.expires = expires;
   }
 
-  /** Whether the key can sign for at least so many seconds. */
-  boolean lasts(long seconds) {
-    return expires == null || Instant.now().plusSeconds(seconds).isBefore(expires);
+  /** Whether the key will not expire within the next minutes. */
+  boolean isFresh() {
+    return expires == null || Instant.now().plusSeconds(REFRESH_SECONDS).isBefore(expires);
   }
 
-  /** Returns the key of a service's answer; null if a part is missing or malformed. */
-  static AwsKey of(String id, String secret, String token, String expires) {
+  /** Returns a temporary key; null if a part is missing or malformed. */
+  static AwsKey temporary(String id, String secret, String token, String expires) {
+    if (token == null || expires == null) return null;
     try {
-      AwsKey key = new AwsKey(id, secret, token, expires == null ? null : Instant.parse(expires));
+      AwsKey key = new AwsKey(id, secret, token, Instant.parse(expires));
       return key.isWellFormed() ? key : null;
     } catch (DateTimeException error) {
       return null;

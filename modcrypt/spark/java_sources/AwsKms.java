@@ -76,7 +76,7 @@ final class AwsKms implements KeyService {
           "aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION");
     }
     address = AwsEndpoint.address("kms", region, environment);
-    credentials = new AwsCredentials(environment);
+    credentials = new AwsCredentials(region, environment);
     context = aad.length == 0 ? Collections.EMPTY_MAP
         : Collections.singletonMap("modcrypt:aad", Base64.getEncoder().encodeToString(aad));
     http = new Http(where(), address, AwsEndpoint.AUTHORITIES, environment);
@@ -183,6 +183,7 @@ final class AwsKms implements KeyService {
           said + ": the key is disabled, or scheduled for deletion");
     }
     if (DENIED.contains(code)) {
+      credentials.forget();
       return new KeyAccessDeniedException(
           said + ": the credentials or the key's policy do not permit the request");
     }

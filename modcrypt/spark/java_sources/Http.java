@@ -31,8 +31,8 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
  * request or an answer.
  */
 final class Http {
-  static final int SECONDS = 10; // limit for a connection, and for an answer
-  static final int MAX_ANSWER = 1 << 20;
+  private static final int SECONDS = 10; // limit for a connection, and for an answer
+  private static final int MAX_ANSWER = 1 << 20;
 
   private final String name;
   private final String address;

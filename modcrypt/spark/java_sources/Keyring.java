@@ -6,6 +6,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.util.Arrays;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -23,7 +24,6 @@ import org.apache.parquet.crypto.keytools.KeyToolkit;
 final class Keyring implements KeyService {
   private static final long MAX_FILE = 64L << 20;
   private static final int MAX_PASSPHRASE = 4096;
-  private static final int MAX_WRAPPED = 1024;
   private static final int SALT_SIZE = 16;
   private static final int MIN_N = 1 << 14;
   private static final int MAX_N = 1 << 18;
@@ -69,32 +69,22 @@ final class Keyring implements KeyService {
     List versions = versions(master(id), id);
     int newest = versions.size();
     byte[] value = value(id, versions, newest);
-    String encoded = KeyToolkit.encryptKeyLocally(key, value, bound(id));
+    String encoded = KeyToolkit.encryptKeyLocally(key, value, LocalWrap.aad(id, aad));
     Arrays.fill(value, (byte) 0);
-    return "{\"masterKeyVersion\":\"" + newest + "\",\"encryptedKey\":\"" + encoded + "\"}";
+    return LocalWrap.format(String.valueOf(newest), Base64.getDecoder().decode(encoded));
   }
 
   public byte[] unwrap(String wrapped, String id) {
     Map master = master(id);
     List versions = versions(master, id);
-    if (wrapped.length() > MAX_WRAPPED) throw malformed();
-    String version = "NO_VERSION";
-    Object encoded = wrapped;
-    if (wrapped.startsWith("{")) {
-      Map members = Texts.object(wrapped);
-      demand(members, new String[] {"masterKeyVersion", "encryptedKey"}, "a wrapped key");
-      version = String.valueOf(members.get("masterKeyVersion"));
-      encoded = members.get("encryptedKey");
-    }
-    byte[] block = Texts.base64(encoded);
-    if (block == null || block.length < 44 || block.length > 60) throw malformed();
-    if (!version.equals("NO_VERSION")) {
-      if (!version.matches("[1-9][0-9]{0,8}")) throw malformed();
-      return opened((String) encoded, id, versions, Integer.parseInt(version), true);
+    LocalWrap parts = LocalWrap.parse(wrapped);
+    String encoded = Base64.getEncoder().encodeToString(parts.block);
+    if (parts.version != null) {
+      return opened(encoded, id, versions, Integer.parseInt(parts.version), true);
     }
     for (int number = versions.size(); number > 0; number--) {
       if (!isEnabled(versions, number)) continue;
-      byte[] key = opened((String) encoded, id, versions, number, false);
+      byte[] key = opened(encoded, id, versions, number, false);
       if (key != null) return key;
     }
     value(id, versions, versions.size()); // none is enabled: throws the reason
@@ -104,22 +94,13 @@ final class Keyring implements KeyService {
   private byte[] opened(String encoded, String id, List versions, int number, boolean must) {
     byte[] value = value(id, versions, number);
     try {
-      return KeyToolkit.decryptKeyLocally(encoded, value, bound(id));
+      return KeyToolkit.decryptKeyLocally(encoded, value, LocalWrap.aad(id, aad));
     } catch (ParquetCryptoRuntimeException error) {
       if (must) throw unfit(id);
       return null;
     } finally {
       Arrays.fill(value, (byte) 0);
     }
-  }
-
-  /** Returns the AAD of a wrapped key; an id has no zero byte, so it is unambiguous. */
-  private byte[] bound(String id) {
-    byte[] name = id.getBytes(StandardCharsets.UTF_8);
-    if (aad.length == 0) return name;
-    byte[] both = Arrays.copyOf(name, name.length + 1 + aad.length);
-    System.arraycopy(aad, 0, both, name.length + 1, aad.length);
-    return both;
   }
 
   // --- master keys ---
@@ -364,10 +345,6 @@ final class Keyring implements KeyService {
 
   private ParquetCryptoRuntimeException broken(String why) {
     return new ParquetCryptoRuntimeException("the keyring " + path + ": " + why);
-  }
-
-  private static ParquetCryptoRuntimeException malformed() {
-    return new ParquetCryptoRuntimeException("the wrapped key has an unknown format");
   }
 
   private static ParquetCryptoRuntimeException unfit(String id) {

@@ -54,9 +54,12 @@ public class ModcryptKmsClient implements KmsClient {
     if (scheme.equals("file")) return new Keyring(uri, aad);
     if (scheme.equals("hcvault")) return new VaultTransit(uri, aad);
     if (scheme.equals("aws-kms")) return new AwsKms(uri, aad);
+    if (scheme.equals("gcp-kms")) return new GoogleKms(uri, aad);
+    if (scheme.equals("azure-kms")) return new AzureKms(uri, aad);
+    if (scheme.equals("pkcs11")) return new Pkcs11Kms(uri, aad);
     throw new ParquetCryptoRuntimeException(
-        URI_PROPERTY + " must be a file:, hcvault: or aws-kms: URI; for other key services, use the"
-            + " data source modcrypt");
+        URI_PROPERTY + " must be a file:, hcvault:, aws-kms:, gcp-kms:, azure-kms: or pkcs11: URI; for"
+            + " other key services, use the data source modcrypt");
   }
 
   public String wrapKey(byte[] key, String masterKeyId) {

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.URLEncoder;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.Charset;
@@ -69,6 +70,16 @@ final class Texts {
     } catch (IOException error) {
       throw new IllegalStateException("cannot encode JSON");
     }
+  }
+
+  /** Encodes the fields of a form, which are name, value, name, value. */
+  static byte[] form(String[] fields) {
+    StringBuilder text = new StringBuilder();
+    for (int n = 0; n < fields.length; n++) {
+      if (n > 0) text.append(n % 2 == 0 ? '&' : '=');
+      text.append(URLEncoder.encode(fields[n], StandardCharsets.UTF_8));
+    }
+    return text.toString().getBytes(StandardCharsets.US_ASCII);
   }
 
   /** Decodes UTF-8; returns null for anything else. */

@@ -1,7 +1,8 @@
 """The jar that connects parquet-java to our key services, compiled from sources by Janino.
 
 pyspark contains the compiler Janino, but no clients of key services. The classes (`java_sources`)
-support the local keyring, Vault's transit engine and AWS KMS, and need only Spark's own jars.
+support the local keyring, Vault's transit engine, the key services of AWS, Google and Azure, and
+PKCS#11 tokens. They need only Spark's own jars.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import Any
 
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.spark.jvm.native_jar import FACTORY, build_jar, compile_sources
 from modcrypt.spark.jvm.native_policy import policy_options
@@ -33,6 +34,9 @@ _QUERIES = {
     "file": frozenset({"passphrase"}),
     "hcvault": frozenset({"derived", "namespace", "tls", "token"}),
     "aws-kms": frozenset({"region"}),
+    "gcp-kms": frozenset(),
+    "azure-kms": frozenset({"algorithm"}),
+    "pkcs11": frozenset({"module-path", "pin-source"}),
 }
 
 
@@ -57,9 +61,10 @@ def native(
 
     Args:
         spark: Spark session; other sessions of the same Spark keep their own settings.
-        kms: URI of a keyring (`file:`), of Vault's transit engine (`hcvault:`) or of AWS KMS
-            (`aws-kms:`), as for `open_kms`; None for the policy's. Each executor resolves its
-            paths, also those of passphrase and token, and its variables in the environment of the
+        kms: URI of a keyring (`file:`), Vault's transit engine (`hcvault:`), AWS KMS (`aws-kms:`),
+            Google Cloud KMS (`gcp-kms:`), Azure Key Vault (`azure-kms:`) or a PKCS#11 token
+            (`pkcs11:`), as for `open_kms`; None for the policy's. Each executor resolves its paths,
+            also those of passphrase, token and PIN, and its variables in the environment of the
             JVM, and finds credentials there.
         policy: Policy by which the session encrypts all Parquet files that it writes, and which
             it requires of those that it reads; or the path of its file.
@@ -149,7 +154,10 @@ def _normalize_uri(kms: str | None) -> str:
             f"Spark's own Parquet supports key services at {': '.join(_QUERIES)}: URIs; for others "
             'use the data source: spark.read.format("modcrypt")'
         )
-    parts = parse_kms_uri(f"{scheme}:{kms.partition(':')[2]}", _QUERIES[scheme])
+    rest = kms.partition(":")[2]
+    if scheme == "pkcs11":
+        _refuse_pkcs11_id(f"pkcs11:{rest}")
+    parts = parse_kms_uri(f"{scheme}:{rest}", _QUERIES[scheme])
     location = parts.location
     if parts.fragment and scheme not in ("file", "hcvault"):
         raise ValueError(f"{scheme}: remove the fragment (#...) from the URI")
@@ -164,11 +172,18 @@ def _normalize_uri(kms: str | None) -> str:
     return uri
 
 
+def _refuse_pkcs11_id(uri: str) -> None:
+    if parse_pkcs11_uri(uri).id is not None:
+        raise ValueError(
+            "pkcs11: remove id=: in the JVM, only labels identify keys, and each must be unique"
+        )
+
+
 def _quote(name: str, value: str) -> str:
-    if name in ("passphrase", "token"):
+    if name in ("passphrase", "token", "pin-source"):
         kind, _, where = value.partition(":")
         if kind not in ("env", "file") or not where:
-            raise ValueError(f"{name}= must be env:NAME or file:PATH, never the {name} itself")
+            raise ValueError(f"{name}= must be env:NAME or file:PATH, never the secret itself")
         if kind == "file":
             value = f"file:{os.path.abspath(os.path.expanduser(where))}"
     return urllib.parse.quote(value, safe="/:")

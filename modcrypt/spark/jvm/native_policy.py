@@ -15,6 +15,7 @@ from typing import Any
 
 from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
 
 PROPERTIES = (
     "modcrypt.policy", "modcrypt.root", "modcrypt.master.key.ids", "modcrypt.require.encrypted",
@@ -46,9 +47,9 @@ def policy_options(
         require_encrypted: Whether to refuse plaintext files.
     """
     ids = None if master_key_ids is None else id_set(master_key_ids)
-    fragment = urllib.parse.unquote(kms.partition("#")[2])
-    if policy is None and fragment:
-        ids = (ids or frozenset()) | {fragment}
+    named = named_key(kms)
+    if policy is None and named:
+        ids = (ids or frozenset()) | {named}
     values = (
         "" if policy is None else _encode(_policy_members(policy)),
         "" if root is None else _format_root(os.fspath(root)),
@@ -56,6 +57,21 @@ def policy_options(
         "true" if require_encrypted else "false",
     )
     return dict(zip(PROPERTIES, values, strict=True))
+
+
+def named_key(kms: str) -> str | None:
+    """Return the master key that the URI of a key service names: its client's `default_key`."""
+    scheme, _, rest = kms.partition(":")
+    rest, _, fragment = rest.partition("#")
+    location = rest.partition("?")[0].removeprefix("//")
+    if scheme == "pkcs11":
+        return parse_pkcs11_uri(kms).object
+    if scheme == "gcp-kms":
+        return location if "/cryptoKeys/" in location else None
+    if scheme in ("hcvault", "azure-kms"):
+        before, _, name = location.rpartition("/keys/")
+        return name if before else None
+    return (location if scheme == "aws-kms" else urllib.parse.unquote(fragment)) or None
 
 
 def _policy_members(policy: Policy) -> dict[str, Any]:

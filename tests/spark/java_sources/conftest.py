@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.kms.json_server import JsonServer, json_server
 from tests.support.kms.key_servers import Server
 from tests.support.kms.server_fixtures import bare_environment, moto, moto_running
 
@@ -18,3 +19,10 @@ def server() -> Iterator[Server]:
     running = Server()
     yield running
     running.close()
+
+
+@pytest.fixture
+def json_service() -> Iterator[JsonServer]:
+    """Yield a server of JSON on loopback."""
+    with json_server() as running:
+        yield running

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.kms.key_servers import Server, head, whole
-from tests.support.spark.java_client import KEYS, JavaClient, JavaError
+from tests.support.spark.java_client import KEYS, JavaClient, JavaError, JavaService
 
 TOKEN = "hvs.hunter2"
 
@@ -60,3 +60,37 @@ def test_no_redirect_is_followed(vault: JavaClient, server: Server) -> None:
     elsewhere.close()
     assert elsewhere.requests == []
     assert TOKEN not in str(caught.value)
+
+
+def test_no_proxy_stands_between_the_jvm_and_its_own_machine(
+    jvm: Any, vault: JavaClient, server: Server
+) -> None:
+    server.answer = whole(b'{"data":{"plaintext":"%s"}}' % base64.b64encode(KEYS[0]))
+    stranger = Server()
+    system = jvm.java.lang.System
+    system.setProperty("http.proxyHost", "127.0.0.1")
+    system.setProperty("http.proxyPort", str(stranger.port))
+    system.setProperty("http.nonProxyHosts", "none.example")
+    try:
+        assert vault.unwrap("vault:v1:AAAA", "k") == KEYS[0]
+    finally:
+        for name in ("proxyHost", "proxyPort", "nonProxyHosts"):
+            system.clearProperty(f"http.{name}")
+        stranger.close()
+    assert stranger.requests == []
+
+
+def test_an_answer_that_trickles_is_given_up(jvm: Any, server: Server) -> None:
+    def trickle(peer: socket.socket) -> None:
+        peer.sendall(head(1000))
+        for _ in range(100):
+            peer.sendall(b"x")
+            time.sleep(0.1)
+
+    server.answer = trickle
+    environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{server.port}"}
+    java = JavaService(jvm, "AwsKms", "aws-kms://?region=r", environment=environment)
+    start = time.monotonic()
+    with pytest.raises(JavaError, match="UnavailableException: no credentials for AWS in"):
+        java.wrap(KEYS[0], "k")
+    assert time.monotonic() - start < 8
