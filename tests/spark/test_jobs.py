@@ -489,6 +489,7 @@ def test_a_destination_that_is_a_link_to_its_source_is_left(
     assert (lake / "part-9.parquet").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_leaves_every_file_old_or_new_and_is_taken_up(
     spark: Any, lake: Path, keyring: str, tmp_path: Path
 ) -> None:

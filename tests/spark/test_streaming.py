@@ -168,6 +168,7 @@ def test_a_batch_killed_before_its_checkpoint_is_not_written_twice(
     assert not list(sink.glob("_tmp_*"))
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_leaves_nothing_and_its_batch_can_be_run_again(
     spark: Any, lake: Lake, tmp_path: Path
 ) -> None:
