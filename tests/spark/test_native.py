@@ -54,6 +54,8 @@ import pyspark
 from modcrypt.spark.jvm.native_jar import FACTORY, compile_sources, spark_jar
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
 
 # --- key services --------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ if _reason := why_unavailable():
 
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Keyring:
