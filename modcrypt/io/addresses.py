@@ -10,7 +10,7 @@ _SCHEME = r"[a-z][a-z0-9+.-]*"
 _URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://|(?:{_SCHEME}::)+/", re.IGNORECASE)
 _LOCAL_URL = re.compile(r"(file|local)://", re.IGNORECASE)
 _SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
-"""How Hadoop and Spark spell a URL without a host (`file:/x`, `dbfs:/x`). The scheme has at least
+"""Form of a URL without a host in Hadoop and Spark (`file:/x`, `dbfs:/x`). The scheme has at least
 two letters, as nobody registers shorter ones."""
 
 

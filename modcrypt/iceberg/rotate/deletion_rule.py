@@ -89,7 +89,7 @@ class DeletionRule:
 
     @classmethod
     def of(cls, table: TableVersion, new: TableMetadata) -> DeletionRule:
-        """Make the rule: find the files that the snapshots kept in `new`, the next version, need.
+        """Return the rule for a commit of `new`, whose snapshots need the files that must stay.
 
         Raises:
             ModcryptError, OSError: The needed files cannot be determined.

@@ -1,4 +1,4 @@
-"""Give single files of a table fresh data keys, here or in tasks of Spark."""
+"""Re-key single files of a table, in this process or in tasks of Spark."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _RotationPlan:
 
     @classmethod
     def of(cls, table: IcebergTable, opened: Opened | None = None) -> _RotationPlan:
-        """Make a plan for a version of the table."""
+        """Plan the rotation for a version of the table."""
         check_store(table)
         keys = table.metadata.keys
         known = table.resolver.keks(table.metadata)
@@ -203,7 +203,7 @@ class KekRotation:
         return self.planned.report(table, self.resolver.masters.client)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
-        """Make missing KEKs and files, and return the metadata that has them."""
+        """Create missing KEKs and files, and return the metadata that has them."""
         metadata, target = table.metadata, target_of(table, self.new_id)
         # Another writer may have rotated the MEK, or already use the new KEKs in the store.
         if target != self.target or not all(slot.in_table for slot in self.made):
@@ -231,7 +231,7 @@ class KekRotation:
     # --- keys -----------------------------------------------------------------------------------
 
     def _make_keks(self, metadata: TableMetadata, since: int) -> None:
-        """Make the KEKs of slots that have none yet."""
+        """Create the KEKs of slots that have none yet."""
         for in_table in (True, False):
             slots = [
                 slot

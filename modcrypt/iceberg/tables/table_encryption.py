@@ -69,7 +69,7 @@ def encrypt_table(
     key_store: KeyStore | None = None,
     filesystem: Any = None,
 ) -> IcebergTable:
-    """Make an encrypted copy of a plaintext table.
+    """Create an encrypted copy of a plaintext table.
 
     The copy has its own UUID. It does not contain commits made to the source during the copy.
 

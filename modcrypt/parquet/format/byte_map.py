@@ -16,7 +16,7 @@ Severity: TypeAlias = Literal["fault", "warning"]
 State: TypeAlias = Literal[
     "authentic", "fault", "locked", "plaintext", "unauthenticated", "unchecked"
 ]
-"""What is known about a region's bytes.
+"""The state of a region's bytes.
 
 - authentic: The tag was verified.
 - fault: The region was checked, and something is wrong with it.

@@ -139,7 +139,7 @@ def raise_first(findings: Iterable[Finding]) -> None:
 
 
 class Report:
-    """What the checks of a file find: collected and of bounded size, or raised at once.
+    """The findings about one file: collected and of bounded size, or raised at once.
 
     Each check exists once and reports here. Reading is strict: the first fault is raised before
     the next byte is used. Verification collects: it reports every fault and goes on.

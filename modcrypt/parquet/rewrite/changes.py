@@ -1,4 +1,4 @@
-"""What a rewrite changes in a file, besides its keys: `Change`."""
+"""The changes that a rewrite makes to a file besides its keys: `Change`."""
 
 from __future__ import annotations
 

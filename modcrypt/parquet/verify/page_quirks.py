@@ -52,7 +52,7 @@ FORGED_CTR_LABEL = (
     "it has a tag, and the tag matches: the file was written with AES_GCM_V1, and its label was "
     "changed to AES_GCM_CTR_V1 to turn authentication off"
 )
-"""What verification reports of pages that have these layouts."""
+"""The reports of verification about pages that have these layouts."""
 
 
 @dataclass(frozen=True, slots=True)

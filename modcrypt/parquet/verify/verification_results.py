@@ -13,7 +13,7 @@ from modcrypt.report.text import format_count
 
 
 class VerificationResult:
-    """What the results of verifying files and tables have in common."""
+    """The members that the results of verifying files and tables share."""
 
     findings: Sequence[Finding]
 

@@ -82,7 +82,7 @@ def rotate_table_deks(
             and the commit.
         table: Table returned by `open_table` or `load_table` in this process.
         settings: Reference to the table's key service (`Settings(kms=...)`), which executors open.
-        dry_run: Only report what would be done.
+        dry_run: Whether to report only what would be done.
         options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
@@ -115,7 +115,7 @@ def rotate_table_keks(
         table: Table returned by `open_table` or `load_table` in this process.
         settings: Reference to the table's key service, as in `rotate_table_deks`.
         new_master_key_id: Id of the new master key, as in `rotate_table`.
-        dry_run: Only report what would be done.
+        dry_run: Whether to report only what would be done.
         options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:

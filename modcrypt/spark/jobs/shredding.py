@@ -108,7 +108,7 @@ def shred_keys(
         master_keys: Ids of master keys: removes every key that they have wrapped.
         everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
             `everything`.
-        dry_run: Only report what would be done, and write nothing.
+        dry_run: Whether to report only what would be done, and write nothing.
         options: Further options, as in `JobOptions`.
 
     Returns:

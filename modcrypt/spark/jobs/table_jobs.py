@@ -303,7 +303,7 @@ def rotate_keys(
         settings: Settings with a key service.
         what: Level to rotate, as in `modcrypt.rotate_keys`.
         new_master_keys: Mapping of master key ids to the ids that replace them.
-        dry_run: Only report what would be done.
+        dry_run: Whether to report only what would be done.
         options: Further options, as in `JobOptions`.
 
     Returns:
