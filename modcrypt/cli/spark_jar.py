@@ -11,7 +11,7 @@ import cloup
 from modcrypt.cli.shared import force_option, json_option, print_line
 
 _USE = """\
-{path}: pass it to Spark, and the URI of the key service (file: or hcvault:), for example
+{path}: pass it to Spark, and the URI of the key service, for example
 
   spark-submit --jars {path} \\
     --conf spark.hadoop.parquet.crypto.factory.class={factory} \\

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
@@ -951,6 +952,12 @@ def test_the_jar_has_the_client_and_its_bytes_are_those_of_every_run(
     with zipfile.ZipFile(jar) as packed:
         assert f"{FACTORY.replace('.', '/')}.class" in packed.namelist()
         inside = {name: packed.read(name) for name in packed.namelist() if name.endswith(".class")}
+        about = packed.read("META-INF/maven/modcrypt/modcrypt-spark/pom.properties").decode()
+        pom = ElementTree.fromstring(
+            packed.read("META-INF/maven/modcrypt/modcrypt-spark/pom.xml").decode()
+        )
+    assert f"version={mc.__version__}\n" in about
+    assert [part.text for part in pom][1:] == ["modcrypt", "modcrypt-spark", mc.__version__]
     assert compile_sources(spark._jvm) == inside
     with pytest.raises(FileExistsError):
         spark_jar(jar)

@@ -16,12 +16,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from modcrypt import __version__
 from modcrypt.io.destinations import open_sink
 from modcrypt.kms.uris import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
 
 FACTORY = "modcrypt.ModcryptCryptoFactory"
 """Our class that gives parquet-java the keys of files by a policy, and checks the files."""
+
+
+MAVEN = ("modcrypt", "modcrypt-spark")
+"""Group and artefact id of the jar, whose version is modcrypt's."""
 
 
 def spark_jar(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -61,11 +66,32 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     return {str(name): bytes(classes[name]) for name in classes}
 
 
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>{group}</groupId>
+  <artifactId>{artifact}</artifactId>
+  <version>{version}</version>
+</project>
+"""
+
+
 def build_jar(classes: Mapping[str, bytes]) -> bytes:
-    """Return a jar of class files; the result is deterministic."""
+    """Return a jar of class files, described as a Maven artefact; the result is deterministic."""
+    group, artifact = MAVEN
+    facts = {"group": group, "artifact": artifact, "version": __version__}
+    about = f"META-INF/maven/{group}/{artifact}"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as jar:
-        jar.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF"), "Manifest-Version: 1.0\r\n\r\n")
+        jar.writestr(
+            zipfile.ZipInfo("META-INF/MANIFEST.MF"),
+            f"Manifest-Version: 1.0\r\nImplementation-Version: {__version__}\r\n\r\n",
+        )
+        jar.writestr(zipfile.ZipInfo(f"{about}/pom.xml"), _POM.format(**facts))
+        jar.writestr(
+            zipfile.ZipInfo(f"{about}/pom.properties"),
+            f"groupId={group}\nartifactId={artifact}\nversion={__version__}\n",
+        )
         for name in sorted(classes):
             jar.writestr(zipfile.ZipInfo(name), classes[name])
     return buffer.getvalue()
