@@ -64,7 +64,7 @@ def test_modcrypt_detects_all_but_what_is_said_to_be_beyond_it(name: str) -> Non
 
 
 def test_our_factory_detects_all_that_concerns_footers_and_keys() -> None:
-    """What is left concerns pages, indexes and parts without a tag, which parquet-java reads."""
+    """Attacks on pages, indexes and parts without a tag remain, which parquet-java reads."""
     said, ours = published_outcomes(NATIVE), published_outcomes("`read_table`")
     for attack in ATTACKS:
         outcome = said[title(attack)]

@@ -1,4 +1,4 @@
-"""What Spark's own Parquet refuses under a policy: attacks, and files of another policy.
+"""Refusals of Spark's own Parquet under a policy: attacks, and files of another policy.
 
 The files come from modcrypt's own writer under other policies, or are altered by hand.
 """

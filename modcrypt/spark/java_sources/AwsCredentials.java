@@ -39,19 +39,13 @@ final class AwsCredentials {
   }
 
   private AwsKey fromEnvironment() {
-    String id = get(environment, "AWS_ACCESS_KEY_ID");
+    String id = Texts.variable(environment, "AWS_ACCESS_KEY_ID");
     if (id == null) return null;
-    AwsKey found = new AwsKey(id, get(environment, "AWS_SECRET_ACCESS_KEY"),
-        get(environment, "AWS_SESSION_TOKEN"), null);
+    AwsKey found = new AwsKey(id, Texts.variable(environment, "AWS_SECRET_ACCESS_KEY"),
+        Texts.variable(environment, "AWS_SESSION_TOKEN"), null);
     if (found.isWellFormed()) return found;
     throw new KeyAccessDeniedException(
         "the credentials for AWS in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
             + " are incomplete or malformed");
-  }
-
-  /** Returns a variable; null if it is missing or empty. */
-  static String get(Map environment, String name) {
-    String value = (String) environment.get(name);
-    return value == null || value.isEmpty() ? null : value;
   }
 }

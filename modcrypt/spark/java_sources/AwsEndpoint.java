@@ -19,8 +19,8 @@ final class AwsEndpoint {
     String[] names = new String[] {"AWS_ENDPOINT_URL_" + service.toUpperCase(), "AWS_ENDPOINT_URL"};
     boolean ignored = isTrue(environment, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
     for (int n = 0; n < names.length && !ignored; n++) {
-      String value = (String) environment.get(names[n]);
-      if (value != null && !value.isEmpty()) return Http.checked(value, names[n]);
+      String value = Texts.variable(environment, names[n]);
+      if (value != null) return Http.checked(value, names[n]);
     }
     String host = isTrue(environment, "AWS_USE_FIPS_ENDPOINT") ? service + "-fips" : service;
     return "https://" + host + "." + region + "." + domain(region);

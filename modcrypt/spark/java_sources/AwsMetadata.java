@@ -25,8 +25,8 @@ final class AwsMetadata {
 
   /** Returns a new key; null if instance metadata is disabled. */
   static AwsKey key(Map environment) {
-    String relative = AwsCredentials.get(environment, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
-    String full = AwsCredentials.get(environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
+    String relative = Texts.variable(environment, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+    String full = Texts.variable(environment, "AWS_CONTAINER_CREDENTIALS_FULL_URI");
     if (relative != null) return fromContainer(CONTAINER, relative, environment);
     if (full != null) return fromContainer(full, environment);
     if (AwsEndpoint.isTrue(environment, "AWS_EC2_METADATA_DISABLED")) return null;
@@ -67,8 +67,8 @@ final class AwsMetadata {
   }
 
   private static String authorization(Map environment) {
-    String file = AwsCredentials.get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-    String token = AwsCredentials.get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
+    String file = Texts.variable(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    String token = Texts.variable(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
     if (file != null) {
       token = Texts.utf8(Texts.secret("file:" + file, MAX_TOKEN, false,
           "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"));
@@ -83,7 +83,7 @@ final class AwsMetadata {
   // --- instances ---
 
   private static AwsKey fromInstance(Map environment) {
-    String named = AwsCredentials.get(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    String named = Texts.variable(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
     String address = named == null || named.replaceAll("/$", "").equals(INSTANCE) ? INSTANCE
         : named.matches("http://\\[fd00:ec2::254\\]/?") ? "http://[fd00:ec2::254]"
         : Http.checked(named, "AWS_EC2_METADATA_SERVICE_ENDPOINT");

@@ -13,8 +13,8 @@ final class AwsProfile {
 
   /** Returns the key of the profile; null if no profile is named and the file has no default. */
   static AwsKey key(Map environment) {
-    String named = AwsCredentials.get(environment, "AWS_DEFAULT_PROFILE");
-    if (named == null) named = AwsCredentials.get(environment, "AWS_PROFILE");
+    String named = Texts.variable(environment, "AWS_DEFAULT_PROFILE");
+    if (named == null) named = Texts.variable(environment, "AWS_PROFILE");
     String file = file(environment);
     Map profile = file == null || !Files.isRegularFile(Texts.path(file)) ? null
         : profile(file, named == null ? "default" : named);
@@ -30,8 +30,8 @@ final class AwsProfile {
   }
 
   private static String file(Map environment) {
-    String named = AwsCredentials.get(environment, "AWS_SHARED_CREDENTIALS_FILE");
-    String home = AwsCredentials.get(environment, "HOME");
+    String named = Texts.variable(environment, "AWS_SHARED_CREDENTIALS_FILE");
+    String home = Texts.variable(environment, "HOME");
     return named != null || home == null ? named : home + "/.aws/credentials";
   }
 

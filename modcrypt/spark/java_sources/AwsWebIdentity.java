@@ -22,14 +22,14 @@ final class AwsWebIdentity {
 
   /** Returns a new key; null if no web identity is set up. */
   static AwsKey key(String region, Map environment) {
-    String file = AwsCredentials.get(environment, "AWS_WEB_IDENTITY_TOKEN_FILE");
+    String file = Texts.variable(environment, "AWS_WEB_IDENTITY_TOKEN_FILE");
     if (file == null) return null;
-    String role = AwsCredentials.get(environment, "AWS_ROLE_ARN");
+    String role = Texts.variable(environment, "AWS_ROLE_ARN");
     if (role == null) {
       throw new KeyAccessDeniedException(
           "AWS_WEB_IDENTITY_TOKEN_FILE is set, but AWS_ROLE_ARN is not");
     }
-    String session = AwsCredentials.get(environment, "AWS_ROLE_SESSION_NAME");
+    String session = Texts.variable(environment, "AWS_ROLE_SESSION_NAME");
     byte[] form = Texts.form(new String[] {
         "Action", "AssumeRoleWithWebIdentity", "Version", "2011-06-15", "RoleArn", role,
         "RoleSessionName", session == null ? "modcrypt" : session,

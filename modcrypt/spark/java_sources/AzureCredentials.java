@@ -10,33 +10,20 @@ import org.apache.parquet.crypto.KeyAccessDeniedException;
  * Azure's credentials for one resource: a client secret in the environment, a workload identity, or
  * the managed identity of this machine.
  */
-final class AzureCredentials {
+final class AzureCredentials extends TokenCredentials {
   private static final String AUTHORITY = "https://login.microsoftonline.com";
   private static final String METADATA = "http://169.254.169.254";
-  private static final String[] FORM =
-      new String[] {"Content-Type", "application/x-www-form-urlencoded"};
   private static final int MAX_TOKEN = 64 << 10;
 
   private final String resource;
-  private final Map environment;
-  private AccessToken token;
 
   /** @param resource what the token is for, such as https://vault.azure.net. */
   AzureCredentials(String resource, Map environment) {
+    super(environment);
     this.resource = resource;
-    this.environment = environment;
   }
 
-  synchronized AccessToken token() {
-    if (token == null || !token.isFresh()) token = fetched();
-    return token;
-  }
-
-  synchronized void forget() {
-    token = null;
-  }
-
-  private AccessToken fetched() {
+  AccessToken fetched() {
     String client = get("AZURE_CLIENT_ID");
     String secret = get("AZURE_CLIENT_SECRET");
     String file = get("AZURE_FEDERATED_TOKEN_FILE");
@@ -74,8 +61,8 @@ final class AzureCredentials {
     if (host != null && host.indexOf("://") < 0) host = "https://" + host;
     String address = host == null ? AUTHORITY : Http.checked(host, "AZURE_AUTHORITY_HOST");
     Http http = new Http("Microsoft's token service", address, new String[0], environment);
-    return accepted(http.send("POST", "/" + tenant + "/oauth2/v2.0/token", Texts.form(form), FORM),
-        "Microsoft's token service", source);
+    String path = "/" + tenant + "/oauth2/v2.0/token";
+    return granted(http, path, form, "Microsoft's token service", source);
   }
 
   private AccessToken fromMetadata(String client) {
@@ -97,19 +84,8 @@ final class AzureCredentials {
     }
   }
 
-  private static AccessToken accepted(HttpAnswer answer, String who, String whose) {
-    if (answer.status == 404 || answer.status == 410 || answer.status == 429
-        || answer.status >= 500) { // as IMDS says while it starts
-      throw new UnavailableException(who + " answers " + answer.status);
-    }
-    AccessToken token = AccessToken.of(answer);
-    if (token != null) return token;
-    throw new KeyAccessDeniedException(
-        who + " gives no token for " + whose + " (" + answer.status + ")");
-  }
-
-  private String get(String name) {
-    String value = (String) environment.get(name);
-    return value == null || value.isEmpty() ? null : value;
+  /** Adds what IMDS says while it starts. */
+  boolean isAway(int status) {
+    return status == 404 || status == 410 || super.isAway(status);
   }
 }

@@ -21,34 +21,21 @@ import org.apache.parquet.crypto.KeyAccessDeniedException;
  *
  * Secrets go only to Google's own address for tokens, whatever a file names.
  */
-final class GoogleCredentials {
+final class GoogleCredentials extends TokenCredentials {
   private static final String OAUTH = "https://oauth2.googleapis.com";
   private static final String SCOPE = "https://www.googleapis.com/auth/cloudkms";
-  private static final String[] FORM =
-      new String[] {"Content-Type", "application/x-www-form-urlencoded"};
   private static final int MAX_FILE = 64 << 10;
   private static final int LIFETIME = 3600; // seconds; Google's limit
 
-  private final Map environment;
   private final String oauth;
-  private AccessToken token;
 
   /** @param oauth address that stands in for that of Google's token service; null for none. */
   GoogleCredentials(Map environment, String oauth) {
-    this.environment = environment;
+    super(environment);
     this.oauth = oauth == null ? OAUTH : oauth;
   }
 
-  synchronized AccessToken token() {
-    if (token == null || !token.isFresh()) token = fetched();
-    return token;
-  }
-
-  synchronized void forget() {
-    token = null;
-  }
-
-  private AccessToken fetched() {
+  AccessToken fetched() {
     String file = file();
     if (file == null) return fromMetadata();
     byte[] read = Texts.secret("file:" + file, MAX_FILE, false, "the credentials for Google");
@@ -64,12 +51,12 @@ final class GoogleCredentials {
   }
 
   private String file() {
-    String named = (String) environment.get("GOOGLE_APPLICATION_CREDENTIALS");
-    if (named != null && !named.isEmpty()) return named;
-    String folder = (String) environment.get("CLOUDSDK_CONFIG");
-    if (folder == null || folder.isEmpty()) {
-      String home = (String) environment.get("HOME");
-      if (home == null || home.isEmpty()) return null;
+    String named = get("GOOGLE_APPLICATION_CREDENTIALS");
+    if (named != null) return named;
+    String folder = get("CLOUDSDK_CONFIG");
+    if (folder == null) {
+      String home = get("HOME");
+      if (home == null) return null;
       folder = home + "/.config/gcloud";
     }
     Path usual = Texts.path(folder + "/application_default_credentials.json");
@@ -108,12 +95,11 @@ final class GoogleCredentials {
 
   private AccessToken granted(String[] form, String file) {
     Http http = new Http("Google's token service", oauth, new String[0], environment);
-    return accepted(http.send("POST", "/token", Texts.form(form), FORM),
-        "Google's token service", "the credentials in " + file);
+    return granted(http, "/token", form, "Google's token service", "the credentials in " + file);
   }
 
   private AccessToken fromMetadata() {
-    String host = (String) environment.get("GCE_METADATA_HOST");
+    String host = get("GCE_METADATA_HOST");
     if (host == null || !host.matches("[A-Za-z0-9.-]+(:[0-9]{1,5})?")) {
       host = "metadata.google.internal";
     }
@@ -128,16 +114,6 @@ final class GoogleCredentials {
           "Google Cloud KMS: no default credentials, and no metadata server answers: set"
               + " GOOGLE_APPLICATION_CREDENTIALS for driver and executors");
     }
-  }
-
-  private static AccessToken accepted(HttpAnswer answer, String who, String whose) {
-    if (answer.status == 429 || answer.status >= 500) {
-      throw new UnavailableException(who + " answers " + answer.status);
-    }
-    AccessToken token = AccessToken.of(answer);
-    if (token != null) return token;
-    throw new KeyAccessDeniedException(
-        who + " gives no token for " + whose + " (" + answer.status + ")");
   }
 
   // --- small helpers ---

@@ -147,8 +147,8 @@ final class Http {
   /** Returns a context that trusts only the certificates that a variable names; null without. */
   private SSLContext trusted() {
     for (int n = 0; n < authorities.length; n++) {
-      String place = (String) environment.get(authorities[n]);
-      if (place == null || place.isEmpty()) continue;
+      String place = Texts.variable(environment, authorities[n]);
+      if (place == null) continue;
       try {
         return trusting(new File(place));
       } catch (IOException error) {

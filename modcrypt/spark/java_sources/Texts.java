@@ -35,6 +35,12 @@ final class Texts {
 
   private Texts() {}
 
+  /** Returns a variable of an environment; null if it is missing or empty. */
+  static String variable(Map environment, String name) {
+    String value = (String) environment.get(name);
+    return value == null || value.isEmpty() ? null : value;
+  }
+
   /** Parses a JSON object; returns null for anything else, and for duplicate members. */
   static Map object(byte[] data) {
     String text = utf8(data);
