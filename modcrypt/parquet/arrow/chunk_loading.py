@@ -19,8 +19,8 @@ from modcrypt.io.threads import ThreadPool
 from modcrypt.parquet.arrow.decoding import Loaded
 from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
 from modcrypt.parquet.arrow.plaintext_parts import PageReader, PartReader, make_part_readers
+from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import Plan
-from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import Part

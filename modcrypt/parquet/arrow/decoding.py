@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
 from modcrypt.parquet.arrow.page_sizes import Dictionary, Longest
-from modcrypt.parquet.crypto.null_chunks import encode_page_header
+from modcrypt.parquet.convert.null_chunks import encode_page_header
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.format.page_header import scan

@@ -36,11 +36,11 @@ from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, make_f
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
+from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
-from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of

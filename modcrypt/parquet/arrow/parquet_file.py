@@ -24,8 +24,8 @@ from modcrypt.parquet.arrow.file_scan import (
     make_schema_file,
 )
 from modcrypt.parquet.arrow.filters import Filters, as_filter
+from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.file_identity import FileIdentity
 

@@ -21,8 +21,8 @@ from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
+from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import encode

@@ -15,8 +15,8 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
 from modcrypt.parquet.convert.encryptor import Addition, NewFile, Parts
+from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode

@@ -16,10 +16,10 @@ from modcrypt.keys import Key
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, ExtendedSource, MaskChunk
 from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
+from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from modcrypt.parquet.convert.null_chunks import put_nulls
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import Plan
 from modcrypt.parquet.crypto.footer import take_mark
-from modcrypt.parquet.crypto.null_chunks import put_nulls
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
 
 
