@@ -18,6 +18,7 @@ import pytest
 import modcrypt as mc
 from tests.support.java.jvm import Jvm, stop_spark, why_unavailable
 from tests.support.spark.lake import COLUMN, FOOTER, MASTERS, PASSPHRASE, Lake
+from tests.support.spark.native import make_ring
 from tests.support.spark.processes import Elsewhere, RunPython, spark_environment, spark_settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the session's files; its event log is in `events`."""
     return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> mc.Keyring:
+    """Create an encrypted keyring for one test; `tests.support.spark.native.uri_of` names it."""
+    return make_ring(tmp_path)
 
 
 @pytest.fixture(scope="package")

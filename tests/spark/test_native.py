@@ -35,7 +35,7 @@ from tests.support.java.jvm import Jvm, why_unavailable
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.pkmt1 import open_base64, seal_base64
 from tests.support.spark.java_client import KEYS, JavaClient, JavaError
-from tests.support.spark.native import IDS, PASSPHRASE, make_ring, rows_of, table, uri_of
+from tests.support.spark.native import IDS, PASSPHRASE, rows_of, table, uri_of
 from tests.support.spark.processes import (
     ELSEWHERE_PASSPHRASE,
     Elsewhere,
@@ -60,12 +60,6 @@ pytestmark = pytest.mark.slow
 COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
 
 # --- key services --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Keyring:
-    """Create an encrypted keyring for this test; `uri_of` returns its URI."""
-    return make_ring(tmp_path)
 
 
 @pytest.fixture(scope="module")

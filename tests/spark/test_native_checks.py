@@ -22,7 +22,7 @@ from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support import forging
 from tests.support.java.jvm import why_unavailable
 from tests.support.pairwise import Case, case_name, pairwise
-from tests.support.spark.native import make_ring, rows_of, table, uri_of
+from tests.support.spark.native import rows_of, table, uri_of
 
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
@@ -32,11 +32,6 @@ from modcrypt.spark.jvm.native_parquet import native, native_options
 pytestmark = pytest.mark.slow
 
 Read = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Keyring:
-    return make_ring(tmp_path)
 
 
 @pytest.fixture

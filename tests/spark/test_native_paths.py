@@ -10,7 +10,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.kms.keyring.keyring import Keyring
 from tests.support.java.jvm import why_unavailable
-from tests.support.spark.native import make_ring, uri_of
+from tests.support.spark.native import uri_of
 
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
@@ -18,11 +18,6 @@ if _reason := why_unavailable():
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Keyring:
-    return make_ring(tmp_path)
 
 
 @pytest.fixture
