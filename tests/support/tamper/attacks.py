@@ -310,7 +310,7 @@ def _labels() -> Iterable[Attack]:
         **CITY_FILTER,
     )
     yield line(
-        "readable copy of a sealed column's metadata altered",
+        "readable copy of a encrypted column's metadata altered",
         forge.edit_signed_footer(forge.false_legacy_copy),
         mixed_pf,
     )
@@ -472,7 +472,7 @@ def _holders() -> Iterable[Attack]:
         own_key=("salary",),
     )
     yield line(
-        "readable copy of a sealed column's metadata altered, signed anew",
+        "readable copy of a encrypted column's metadata altered, signed anew",
         forge.holder(forge.false_legacy_copy),
         mixed_pf,
         unseen=UNUSED,
