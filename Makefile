@@ -25,7 +25,7 @@ check: $(VENV)/collected
 	$(BIN)/python tools/vectors.py check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
-# Tests that start a Spark of their own: clusters, Connect, programs that start Spark, the pipeline.
+# Tests that start Spark: sessions, clusters, Connect, programs that start it, the pipeline.
 test-slow: $(VENV)/dev $(VENV)/spark.jsa
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS)
 

@@ -26,6 +26,9 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+# Fixtures that start a Spark; `make test-slow` runs the tests that use one.
+SPARKS = {"spark", "cluster", "connect"}
+
 # Speed depends on the machine, so no health check and no deadline may judge it.
 settings.register_profile(
     "modcrypt",
@@ -44,14 +47,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of Hypothesis; have each process begin with tests that wait for the same JVMs.
+    """Mark tests of Hypothesis, and those of a shared Spark as slow; sort tests by their JVM.
 
-    A process begins with an equal slice of the list, and others take tests from its end.
+    A process begins with an equal slice of the list, which begins with the tests of one JVM, and
+    others take tests from its end.
     """
     groups: dict[str, list[pytest.Item]] = {"shared": [], "own": [], "java": [], "": []}
     for item in items:
         if isinstance(item, pytest.Function) and _is_hypothesis_test(item.obj):
             item.add_marker("seeded")
+        if SPARKS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
         groups[_name_jvm(item)].append(item)
     others = iter(groups.pop(""))
     size = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

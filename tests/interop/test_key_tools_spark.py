@@ -28,7 +28,6 @@ from tests.support.parquet_parser import footer_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.slow  # it takes Spark a while to start
 
 MASTERS = {
     "kf": b"footer master 16",

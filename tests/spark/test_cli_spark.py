@@ -100,7 +100,6 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-@pytest.mark.slow
 def test_encrypt_and_decrypt_folders_with_keys_in_files(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
@@ -138,7 +137,6 @@ def test_every_option_of_encryption_reaches_the_executors(
     assert found.equals(pq.ParquetFile(lake / NAMES[0]).read())
 
 
-@pytest.mark.slow
 def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
@@ -177,7 +175,6 @@ def test_rows_counts_and_exit_codes_are_those_of_a_local_run(
             assert results <= failed or number == 0, command
 
 
-@pytest.mark.slow
 def test_several_paths_and_scans_are_examined_as_by_a_local_run(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:

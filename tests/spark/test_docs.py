@@ -15,7 +15,6 @@ from tests.support.paths import ROOT
 TEXT = (ROOT / "docs/how-to/spark.md").read_text()
 
 
-@pytest.mark.slow
 def test_the_examples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(blocks) == 7

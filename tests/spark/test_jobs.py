@@ -489,7 +489,6 @@ def test_a_destination_that_is_a_link_to_its_source_is_left(
     assert (lake / "part-9.parquet").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_a_cancelled_job_leaves_every_file_old_or_new_and_is_taken_up(
     spark: Any, lake: Path, keyring: str, tmp_path: Path
 ) -> None:
@@ -698,7 +697,6 @@ def test_neither_the_event_log_nor_a_report_holds_a_secret(
 # --- stores, and other Sparks --------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_tables_lie_in_object_stores(
     spark: Any, lake: Path, settings: Settings, tmp_path: Path
 ) -> None:

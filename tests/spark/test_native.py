@@ -1015,7 +1015,6 @@ session.stop()
 """
 
 
-@pytest.mark.slow  # it starts Spark anew, and executors
 def test_executors_of_a_cluster_get_the_jar_at_run_time(
     cluster: Elsewhere, ring: Keyring, tmp_path: Path
 ) -> None:

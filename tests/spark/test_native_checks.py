@@ -29,8 +29,6 @@ if _reason := why_unavailable():
 
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
-pytestmark = pytest.mark.slow
-
 Read = Callable[..., list[dict[str, Any]]]
 
 

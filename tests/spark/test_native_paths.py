@@ -17,8 +17,6 @@ if _reason := why_unavailable():
 
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def policy(ring: Keyring) -> mc.Policy:

@@ -37,7 +37,6 @@ def test_the_search_finds_each_spelling() -> None:
     assert not find_secrets(b"file:/etc/footer.key")
 
 
-@pytest.mark.slow
 def test_nothing_of_a_key_is_in_the_event_log_the_plans_or_sparks_files(
     spark: Any, spark_folder: Path, lake: Lake, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

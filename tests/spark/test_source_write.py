@@ -224,7 +224,6 @@ def fail_halfway(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             raise RuntimeError("told to fail")
 
 
-@pytest.mark.slow
 def test_a_job_that_fails_leaves_nothing_and_takes_nothing(
     spark: Any, lake: Lake, people: DataFrame, tmp_path: Path
 ) -> None:
@@ -533,7 +532,6 @@ frame.write.format("modcrypt").mode("append").options(**options).save(folder + "
 """
 
 
-@pytest.mark.slow
 def test_retries_and_killed_workers_leave_nothing(
     lake: Lake, tmp_path: Path, cluster: Elsewhere
 ) -> None:
@@ -554,7 +552,6 @@ def test_retries_and_killed_workers_leave_nothing(
     assert sorted(table["id"].to_pylist()) == list(range(4000))
 
 
-@pytest.mark.slow
 def test_tables_in_a_store(spark: Any, store: ObjectStore, lake: Lake, tmp_path: Path) -> None:
     options = lake.variant("external", "internal_key_material = false")
     pq.write_table(small_table(60), tmp_path / "plain.parquet")

@@ -95,7 +95,6 @@ def everything_in(folder: Path) -> set[str]:
 # --- from folder to folder -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_each_file_goes_through_once_whatever_restarts(
     spark: Any, spark_folder: Path, lake: Lake, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -150,7 +149,6 @@ def test_batches_have_as_many_files_as_asked_oldest_first(
     assert found == {0: list(range(20)), 1: list(range(20, 40)), 2: list(range(40, 50))}
 
 
-@pytest.mark.slow
 def test_a_batch_killed_before_its_checkpoint_is_not_written_twice(
     spark: Any, lake: Lake, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -168,7 +166,6 @@ def test_a_batch_killed_before_its_checkpoint_is_not_written_twice(
     assert not list(sink.glob("_tmp_*"))
 
 
-@pytest.mark.slow
 def test_a_task_that_fails_leaves_nothing_and_its_batch_can_be_run_again(
     spark: Any, lake: Lake, tmp_path: Path
 ) -> None:
