@@ -25,7 +25,7 @@ from modcrypt.jobs.shredding import REMAINS
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.parquet.crypto.properties import AnyDecryption, FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
 from modcrypt.report.json_fields import json_fields
 
@@ -202,7 +202,7 @@ def prove_shredded(
         OSError: A folder can't be listed.
     """
     wanted = criteria_of(columns, master_keys, everything)
-    examination = Examination(tools, wanted, resolve_decryption(tools, decryption))
+    examination = Examination(Trial(tools, wanted, resolve_decryption(tools, decryption)))
     named = list_files(where, filesystem)
     surroundings = list_surroundings(where, filesystem)
     files = process_files(
@@ -239,23 +239,15 @@ class Examination:
     """The examination of files and their surroundings for a proof.
 
     Args:
-        tools: Key tools of the key service; None for no key service.
-        wanted: Selection of keys.
-        decryption: Properties that decrypt encrypted footers; None to decrypt none.
+        trial: Trial of the selected keys.
     """
 
-    def __init__(
-        self,
-        tools: KeyTools | None,
-        wanted: Criteria,
-        decryption: FileDecryptionProperties | None,
-    ) -> None:
+    def __init__(self, trial: Trial) -> None:
         self._time = datetime.now(UTC).isoformat()
-        self._tools, self._wanted = tools, wanted
-        self.trial = Trial(tools, wanted, decryption)
+        self.trial = trial
         self._others: list[str] = []
-        if tools is not None:
-            tools.wrapper.forget()  # cached keys would hide that the service now refuses them
+        if trial.tools is not None:
+            trial.tools.wrapper.forget()  # cached keys would hide that the service now refuses them
 
     def examine_file(self, place: Place) -> ProvenFile:
         """Examine one of the named files; return errors as results."""
@@ -277,12 +269,13 @@ class Examination:
             surroundings: Files in and around what the caller names.
         """
         files = (*files, *self._examine_surroundings(named, surroundings))
+        tools = self.trial.tools
         refused = any(key.state == "refused" for file in files for key in file.keys)
         return Proof(
             time=self._time,
             version=importlib.metadata.version("modcrypt"),
-            criteria=self._wanted,
-            key_service=None if self._tools is None else repr(self._tools.client),
+            criteria=self.trial.wanted,
+            key_service=None if tools is None else repr(tools.client),
             files=files,
             unmet=self.trial.unmet,
             others=tuple(sorted([*self._others, *self.trial.traces.streams])),

@@ -124,14 +124,14 @@ class Trial:
         wanted: Criteria,
         decryption: FileDecryptionProperties | None,
     ) -> None:
-        self._tools, self._wanted, self._decryption = tools, wanted, decryption
+        self.tools, self.wanted, self._decryption = tools, wanted, decryption
         self._lock = fork_safe(threading.Lock())
         self.traces = Traces()
 
     @property
     def unmet(self) -> tuple[str, ...]:
         """Selected column names that no file has."""
-        return tuple(name for name in self._wanted.columns if name not in self.traces.column_names)
+        return tuple(name for name in self.wanted.columns if name not in self.traces.column_names)
 
     def is_about(self, place: Place) -> bool:
         """Return whether a file's name suggests a copy of a named file, or an unfinished file."""
@@ -172,7 +172,7 @@ class Trial:
                 return []
             if seen.encrypted:
                 return self._try_encrypted_file(place, source, seen)
-            return self._report_plaintext(seen) if self._wanted.columns else [_PERHAPS_A_COPY]
+            return self._report_plaintext(seen) if self.wanted.columns else [_PERHAPS_A_COPY]
         store = _parse_store(source)
         if store is None:
             return None
@@ -181,25 +181,25 @@ class Trial:
     # --- one file --------------------------------------------------------------------------------
 
     def _report_plaintext(self, seen: KeyUses) -> list[KeyProof]:
-        if self._wanted.master_keys:
+        if self.wanted.master_keys:
             return []
         meant = [column.name for column in self._select_columns(seen)]
-        if self._wanted.columns and not meant:
+        if self.wanted.columns and not meant:
             return []
         why = "the file is not encrypted"
         return [KeyProof(key="plaintext", columns=tuple(meant), state="readable", why=why)]
 
     def _select_columns(self, seen: KeyUses) -> list[ColumnUse]:
         """Return the selected columns, and remember which names a file has."""
-        meant = self._wanted.columns_of(seen)
-        present = set(self._wanted.columns) - set(self._wanted.absent_from(seen))
+        meant = self.wanted.columns_of(seen)
+        present = set(self.wanted.columns) - set(self.wanted.absent_from(seen))
         with self._lock:
             self.traces.column_names |= present
         return meant
 
     def _try_key_metadata(self, source: Source) -> list[KeyProof]:
         """Try the encrypted key metadata of an AGS1 stream."""
-        if self._wanted.columns:
+        if self.wanted.columns:
             return []
         data = source.read_at(0, source.size)
         if data == SHREDDED:
@@ -207,7 +207,7 @@ class Trial:
                 replace(_make_result("gone", "the key metadata was shredded"), key="AGS1 stream")
             ]
         material = parse_wrapped_metadata(data)
-        if not self._wanted.covers(material):
+        if not self.wanted.covers(material):
             return []
         return [replace(self.try_key(material, kek_alone=True), key="AGS1 stream")]
 
@@ -219,11 +219,11 @@ class Trial:
             except ModcryptError as error:
                 failure = f"{error.word}: {error}"
         keys = _Keys(self, place, seen)
-        if self._wanted.columns:
+        if self.wanted.columns:
             found = list(self._try_columns(seen, keys, failure))
         else:
             found = list(self._try_keys(seen, keys, failure))
-        if isinstance(try_decode_metadata(seen.footer), KeyReference) or not self._wanted.columns:
+        if isinstance(try_decode_metadata(seen.footer), KeyReference) or not self.wanted.columns:
             with self._lock:
                 self.traces.judged.add(keys.store)
         return found
@@ -246,7 +246,7 @@ class Trial:
             result = keys.try_if_selected(metadata)
             if result is not None:
                 yield replace(result, key=f"column {', '.join(names)}", columns=names)
-        if self._wanted.everything:
+        if self.wanted.everything:
             for column in seen.columns or ():
                 if "plaintext" in column.under:
                     yield _make_plaintext_proof(column)
@@ -304,8 +304,8 @@ class Trial:
                 footer.state, f"in the encrypted footer, whose key is lost: {footer.why}"
             )
             with self._lock:
-                self.traces.column_names |= set(self._wanted.columns)
-        for name in self._wanted.columns:
+                self.traces.column_names |= set(self.wanted.columns)
+        for name in self.wanted.columns:
             yield replace(result, key=f"column {name}", columns=(name,))
 
     def _try_separate_material(
@@ -321,9 +321,9 @@ class Trial:
             write = write_of(material.others)
             if near and write not in self.traces.writes and not self.is_about(place):
                 return False
-            if self._wanted.columns:
+            if self.wanted.columns:
                 return self._may_be_of_columns(name, write)
-            return self._wanted.covers(material)
+            return self.wanted.covers(material)
 
         return list(self.try_entries(store, Refusals(prove=True), may_be_selected))
 
@@ -338,7 +338,7 @@ class Trial:
 
     def covers(self, material: KeyMaterial) -> bool:
         """Return whether a key is selected by its material, or may be by its column."""
-        return bool(self._wanted.columns) or self._wanted.covers(material)
+        return bool(self.wanted.columns) or self.wanted.covers(material)
 
     def try_entries(
         self,
@@ -361,12 +361,12 @@ class Trial:
     ) -> KeyProof:
         """Try to unwrap a key, or with `kek_alone` its KEK, and return the result."""
         master = material.master_key_id
-        if self._tools is None:
+        if self.tools is None:
             return _make_result(
                 "unknown", "a wrapped key exists, and no key service was asked", master
             )
         try:
-            wrapper = self._tools.wrapper
+            wrapper = self.tools.wrapper
             with (refusals or Refusals(prove=True)).count_refusals(master):
                 _ = wrapper.get_reading_kek(material) if kek_alone else wrapper.unwrap(material)
         except (KeyNotFoundError, KeyDisabledError) as error:

@@ -20,7 +20,7 @@ from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.listing import File, MakeFilesystem, list_tables
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
 from modcrypt.jobs.shredding_proof import Examination, Proof, ProvenFile, list_surroundings
-from modcrypt.jobs.shredding_trial import KeyProof, Traces
+from modcrypt.jobs.shredding_trial import KeyProof, Traces, Trial
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
 from modcrypt.spark.jobs.driver import (
@@ -218,9 +218,10 @@ def prove_shredded(
 
 def _open_examination(settings: Settings | None, wanted: Criteria) -> Examination:
     if settings is None:
-        return Examination(None, wanted, None)
+        return Examination(Trial(None, wanted, None))
     tools = settings.tools()
-    return Examination(tools, wanted, resolve_decryption(tools, explicit_decryption(settings)))
+    decryption = resolve_decryption(tools, explicit_decryption(settings))
+    return Examination(Trial(tools, wanted, decryption))
 
 
 def _make_proof_row(name: str, found: ProvenFile) -> Row:

@@ -2,7 +2,7 @@
 
     native(spark, kms="file:/etc/lake.keyring?passphrase=file:/run/lake.pass")
     spark.read.parquet("people.enc")                                    # reads encrypted files
-    frame.write.options(**native_options(policy, schema=frame.schema)).parquet("more.enc")
+    frame.write.options(**native_options(policy)).parquet("more.enc")
 
 parquet-java reads and writes key material (PKMT1) and calls a key service through a class in a jar
 (`native_jar`). The configuration only holds references: the URI of the key service, which names the
@@ -95,7 +95,6 @@ def native_options(
     policy: Policy | str | os.PathLike[str] | None = None,
     *,
     kms: str | None = None,
-    schema: Any = None,
     root: str | os.PathLike[str] | None = None,
     master_key_ids: Collection[str] | None = None,
     require_encrypted: bool = True,
@@ -111,7 +110,6 @@ def native_options(
             path of its file. None to read whatever the key service unwraps, under AES_GCM_V1 and
             any AAD prefix that a file stores.
         kms: URI of the key service; None for the policy's.
-        schema: Ignored: the JVM knows the schema of what it writes.
         root: Folder that `{path}` in the policy's AAD prefix is relative to: the dataset's folder.
         master_key_ids: Ids of further master keys that may protect the files that are read, as
             during a rotation. Without a policy, only these, and the one that the URI names, count.
