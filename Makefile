@@ -25,7 +25,7 @@ check: $(VENV)/collected
 	$(BIN)/python tools/vectors.py check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
-# Tests that start Spark: sessions, clusters, Connect, programs that start it, the pipeline.
+# Tests that start Spark, and those that kill jobs at each of their steps.
 test-slow: $(VENV)/dev $(VENV)/spark.jsa
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS)
 

@@ -37,6 +37,8 @@ from tests.support.jobs.lake import (
 from tests.support.jobs.lake import write_lake as write_any_lake
 from tests.support.kms.rotating_kms import RotatingKms
 
+pytestmark = pytest.mark.slow  # some kill a process at each of dozens of steps
+
 MASTERS = {"kf": 1, "k1": 1, "k2": 1}
 TABLE, OTHER = NARROW_TABLE, NARROW_OTHER
 write_lake = partial(write_any_lake, table=TABLE)

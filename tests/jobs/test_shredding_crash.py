@@ -36,6 +36,8 @@ from tests.support.kms.rotating_kms import RotatingKms
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
 
+pytestmark = pytest.mark.slow  # some kill a process at each of dozens of steps
+
 TABLE, OTHER = NARROW_TABLE, NARROW_OTHER
 write_lake = partial(write_any_lake, table=TABLE)
 

@@ -25,6 +25,8 @@ from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, reopen
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
 
+pytestmark = pytest.mark.slow  # some kill a process at each of dozens of steps
+
 STEPS = (*WRITING, "makedirs", "mkdir")
 
 
