@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,10 @@ __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends wi
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# A shell that starts the suite in the background lets it ignore SIGINT, and the programs that tests
+# interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Fixtures that start a Spark; `make test-slow` runs the tests that use one.
 SPARKS = {"spark", "cluster", "connect"}
