@@ -1,8 +1,5 @@
 """The public names of the package, and the modules that define them."""
 
-from modcrypt.aad import BlockId as BlockId
-from modcrypt.aad import ModuleId as ModuleId
-from modcrypt.aad import ModuleType as ModuleType
 from modcrypt.ags1.files import Ags1Summary as Ags1Summary
 from modcrypt.ags1.files import decrypt_ags1 as decrypt_ags1
 from modcrypt.ags1.files import encrypt_ags1 as encrypt_ags1
@@ -57,6 +54,9 @@ from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client
 from modcrypt.kms.settings import Settings as Settings
+from modcrypt.module_ids import BlockId as BlockId
+from modcrypt.module_ids import ModuleId as ModuleId
+from modcrypt.module_ids import ModuleType as ModuleType
 from modcrypt.parquet.arrow.parquet_file import ParquetFile as ParquetFile
 from modcrypt.parquet.arrow.view import open_parquet as open_parquet
 from modcrypt.parquet.arrow.writer import ParquetWriter as ParquetWriter

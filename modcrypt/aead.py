@@ -17,10 +17,11 @@ keeps no state between calls, so any number of threads may use it.
 from __future__ import annotations
 
 import hmac
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from os import urandom
 from struct import Struct
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -30,26 +31,30 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from modcrypt.errors import TagError
 from modcrypt.keys import Key, invocation_counter, key_bytes
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
 
-LENGTH_SIZE = 4
-NONCE_SIZE = 12
-TAG_SIZE = 16
-GCM_OVERHEAD = LENGTH_SIZE + NONCE_SIZE + TAG_SIZE
+LENGTH_SIZE: Final = 4
+NONCE_SIZE: Final = 12
+TAG_SIZE: Final = 16
+GCM_OVERHEAD: Final = LENGTH_SIZE + NONCE_SIZE + TAG_SIZE
 """Bytes that a GCM module adds to its plaintext."""
-BLOCK_OVERHEAD = NONCE_SIZE + TAG_SIZE
+BLOCK_OVERHEAD: Final = NONCE_SIZE + TAG_SIZE
 """Bytes that an AGS1 block adds to its plaintext."""
-CTR_OVERHEAD = LENGTH_SIZE + NONCE_SIZE
+CTR_OVERHEAD: Final = LENGTH_SIZE + NONCE_SIZE
 """Bytes that a CTR module adds to its plaintext."""
-CTR_SLACK = 15
+CTR_SLACK: Final = 15
 """Spare bytes after the result that `CtrCipher` needs in an output buffer."""
 
-_BODY = LENGTH_SIZE + NONCE_SIZE
-_put_head = Struct("<I12s").pack_into
+_BODY: Final = LENGTH_SIZE + NONCE_SIZE
+_put_head: Final = Struct("<I12s").pack_into
 # PME 4.2.2: the 16-byte IV is the nonce and a 4-byte counter that starts at 1, big-endian.
-_CTR_START = b"\x00\x00\x00\x01"
+_CTR_START: Final = b"\x00\x00\x00\x01"
 
 
 def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
@@ -62,39 +67,90 @@ def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
     return lambda value: hmac.digest(key_bytes(derived), value, "sha256").hex()
 
 
-class TagError(Exception):
-    """A tag did not match. Callers raise a `TagMismatchError` with the module's address instead."""
+class ModuleCipher(ABC):
+    """What the ciphers of PME modules share: their sizes, and the count of seals with the key."""
 
+    __slots__ = ("_count", "_key", "overhead", "slack")
 
-class GcmCipher:
-    """A cipher that seals and opens GCM modules with one key."""
+    def __init__(self, key: Key, overhead: i64, slack: i64) -> None:
+        self._key: Key = key
+        self._count: Callable[[int], None] | None = None
+        self.overhead: i64 = overhead  # bytes that a module adds to its plaintext
+        self.slack: i64 = slack  # spare bytes that an output buffer needs after the result
 
-    __slots__ = ("_count", "_decrypt_into", "_encrypt_into", "_gcm", "_key")
+    def count_seals(self, number: int) -> None:
+        """Count seals before they happen.
 
-    overhead = GCM_OVERHEAD
-    slack = 0
-
-    def __init__(self, key: Key) -> None:
-        self._gcm = AESGCM(key_bytes(key))
-        self._encrypt_into = self._gcm.encrypt_into
-        self._decrypt_into = self._gcm.decrypt_into
-        self._key = key
-        self._count: Callable[[], None] | None = None
+        Raises:
+            KeyExhaustedError: The key would exceed 2**32 seals.
+        """
+        if self._count is None:  # made by the first seal: opening needs no counter
+            self._count = invocation_counter(self._key).add
+        self._count(number)
 
     def seal_into(
-        self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
-    ) -> int:
+        self, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64, aad: bytes
+    ) -> i64:
         """Write the module of `plaintext` (`size` bytes) at `out[at:]`; return its end.
+
+        `slack` bytes after the module may be overwritten.
 
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        if self._count is None:  # made by the first seal: opening needs no counter
-            self._count = invocation_counter(self._key).add
-        self._count()
-        nonce = urandom(NONCE_SIZE)
+        self.count_seals(1)
+        return self._write(urandom(NONCE_SIZE), out, at, plaintext, size, aad)
+
+    @abstractmethod
+    def open_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
+        """Open a module into `out`, which has the size of the plaintext and of the slack.
+
+        Raises:
+            TagError: The tag does not match; `out` is zeroed.
+        """
+
+    @abstractmethod
+    def _write(
+        self, nonce: bytes, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64,
+        aad: bytes,
+    ) -> i64:  # fmt: skip
+        """Write a module with a fresh nonce; see `seal_into`."""
+
+
+def seal_page_into(
+    header_cipher: ModuleCipher, page_cipher: ModuleCipher, out: memoryview, at: i64,
+    header: bytes, header_aad: bytes, page: ReadableBuffer, size: i64, page_aad: bytes,
+) -> i64:  # fmt: skip
+    """Write the two modules of a page, its header and its body, at `out[at:]`; return their end.
+
+    Both ciphers have the same key. One request to the operating system yields both nonces.
+
+    Raises:
+        KeyExhaustedError: The key would exceed 2**32 seals.
+    """
+    header_cipher.count_seals(2)
+    nonces = urandom(2 * NONCE_SIZE)
+    middle = header_cipher._write(nonces[:NONCE_SIZE], out, at, header, len(header), header_aad)
+    return page_cipher._write(nonces[NONCE_SIZE:], out, middle, page, size, page_aad)
+
+
+class GcmCipher(ModuleCipher):
+    """A cipher that seals and opens GCM modules with one key."""
+
+    __slots__ = ("_decrypt_into", "_encrypt_into", "_gcm")
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(key, GCM_OVERHEAD, 0)
+        self._gcm: AESGCM = AESGCM(key_bytes(key))
+        self._encrypt_into: Callable[..., int] = self._gcm.encrypt_into
+        self._decrypt_into: Callable[..., int] = self._gcm.decrypt_into
+
+    def _write(
+        self, nonce: bytes, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64,
+        aad: bytes,
+    ) -> i64:  # fmt: skip
         end = at + GCM_OVERHEAD + size
-        _put_head(out, at, size + NONCE_SIZE + TAG_SIZE, nonce)
+        _put_head(out, at, size + (NONCE_SIZE + TAG_SIZE), nonce)
         self._encrypt_into(nonce, plaintext, aad, out[at + _BODY : end])
         return end
 
@@ -137,9 +193,7 @@ class GcmCipher:
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        if self._count is None:
-            self._count = invocation_counter(self._key).add
-        self._count()
+        self.count_seals(1)
         nonce = urandom(NONCE_SIZE)
         out[:NONCE_SIZE] = nonce
         self._encrypt_into(nonce, plaintext, aad, out[NONCE_SIZE:])
@@ -162,9 +216,7 @@ class GcmCipher:
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        if self._count is None:
-            self._count = invocation_counter(self._key).add
-        self._count()
+        self.count_seals(1)
         nonce = urandom(NONCE_SIZE)
         return nonce + self._gcm.encrypt(nonce, plaintext, aad)
 
@@ -206,35 +258,23 @@ class GcmCipher:
             raise TagError
 
 
-class CtrCipher:
+class CtrCipher(ModuleCipher):
     """A cipher for the CTR page modules of AES_GCM_CTR_V1 (PME 4.2.2), without tag and AAD.
 
     Its methods accept and ignore an AAD, so that one page loop can use either cipher.
     """
 
-    __slots__ = ("_context", "_count", "_key")
-
-    overhead = CTR_OVERHEAD
-    slack = CTR_SLACK
+    __slots__ = ("_context",)
 
     def __init__(self, key: Key) -> None:
+        super().__init__(key, CTR_OVERHEAD, CTR_SLACK)
         # CTR encrypts and decrypts by the same operation; each module sets its own IV.
-        self._context = Cipher(AES(key_bytes(key)), CTR(bytes(16))).encryptor()
-        self._key = key
-        self._count: Callable[[], None] | None = None
+        self._context: Any = Cipher(AES(key_bytes(key)), CTR(bytes(16))).encryptor()
 
-    def seal_into(
-        self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
-    ) -> int:
-        """Write the module at `out[at:]`, with `CTR_SLACK` spare bytes after it; return its end.
-
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
-        """
-        if self._count is None:  # made by the first seal: opening needs no counter
-            self._count = invocation_counter(self._key).add
-        self._count()
-        nonce = urandom(NONCE_SIZE)
+    def _write(
+        self, nonce: bytes, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64,
+        aad: bytes,
+    ) -> i64:  # fmt: skip
         end = at + CTR_OVERHEAD + size
         _put_head(out, at, size + NONCE_SIZE, nonce)
         context = self._context

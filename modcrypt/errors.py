@@ -112,6 +112,10 @@ class IntegrityError(ModcryptError):
     word = "integrity"
 
 
+class TagError(Exception):
+    """A tag did not match. Callers raise a `TagMismatchError` with the module's address instead."""
+
+
 class TagMismatchError(IntegrityError):
     """The GCM tag of a module or block does not match: wrong key, wrong AAD or altered bytes."""
 

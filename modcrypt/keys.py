@@ -1,16 +1,14 @@
-"""AES keys that never show their bytes, and a count of the seals of each key in this process."""
+"""AES keys that never show their bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
-from modcrypt.errors import KeyExhaustedError
-from modcrypt.fork_safety import fork_safe
+from modcrypt.invocations import InvocationCounter
 from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:
@@ -18,30 +16,6 @@ if TYPE_CHECKING:
 
 KEY_LENGTHS = (16, 24, 32)
 """AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
-
-INVOCATION_LIMIT = 2**32
-"""Limit of seals with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
-
-
-class InvocationCounter:
-    """A counter of the seals with one key, shared by every `Key` of the same bytes."""
-
-    __slots__ = ("_lock", "count")
-
-    def __init__(self) -> None:
-        self._lock = fork_safe(threading.Lock())
-        self.count = 0
-
-    def add(self) -> None:
-        """Count one seal before it happens; raise KeyExhaustedError at `INVOCATION_LIMIT`."""
-        with self._lock:
-            if self.count >= INVOCATION_LIMIT:
-                raise KeyExhaustedError(
-                    "this key has encrypted 2**32 modules in this process, the most that NIST SP "
-                    "800-38D 8.3 allows with random nonces; use a new key"
-                )
-            self.count += 1
-
 
 # Counters outlive their Key objects: a caller may build a new Key from the same bytes for every
 # file. A keyed digest is the index, so no key bytes remain here; the first seal makes the counter,

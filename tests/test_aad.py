@@ -12,17 +12,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.aad import (
-    MAX_BLOCK_INDEX,
-    MAX_ORDINAL,
-    BlockId,
-    ModuleId,
-    ModuleType,
-    block_aad,
-    module_aad,
-    ordinal_bytes,
-)
+from modcrypt.aad import MAX_BLOCK_INDEX, MAX_ORDINAL, block_aad, module_aad, ordinal_bytes
 from modcrypt.errors import LimitError
+from modcrypt.module_ids import BlockId, ModuleId, ModuleType
 from modcrypt.parquet.format.idl import decode
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY

@@ -33,10 +33,10 @@ from modcrypt.aead import (
     GCM_OVERHEAD,
     CtrCipher,
     GcmCipher,
-    TagError,
 )
-from modcrypt.errors import KeyExhaustedError
-from modcrypt.keys import INVOCATION_LIMIT, Key, invocation_counter
+from modcrypt.errors import KeyExhaustedError, TagError
+from modcrypt.invocations import INVOCATION_LIMIT
+from modcrypt.keys import Key, invocation_counter
 from tests.support.cases import each_case
 
 KEYS = st.sampled_from([16, 24, 32]).flatmap(lambda n: st.binary(min_size=n, max_size=n))

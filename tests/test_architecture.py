@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -443,3 +444,19 @@ def test_no_public_name_is_that_of_a_package() -> None:
         folder, names = Path(str(facade.__file__)).parent, public_names(facade.__name__)
         assert not {name for name in names if (folder / name).is_dir()}
         assert not {name for name in names if (folder / f"{name}.py").exists()}
+
+
+def test_compiled_classes_derive_only_from_compiled_ones() -> None:
+    """mypyc's classes lay out their fields themselves: those of an exception would corrupt it."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    files = build["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+    classes = [
+        node
+        for file in files
+        for node in ast.parse((ROOT / file).read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    allowed = {"ABC", "IntEnum", "NamedTuple", *(node.name for node in classes)}
+    bases = {ast.unparse(base) for node in classes for base in node.bases}
+    assert len(classes) > 10
+    assert bases <= allowed, bases - allowed

@@ -253,7 +253,7 @@ def test_a_key_that_runs_out_leaves_no_file(tmp_path: Path, left: int) -> None:
     with pytest.raises(KeyExhaustedError):
         modcrypt.encrypt_parquet(plain, tmp_path / "sealed.parquet", properties)
     assert [path.name for path in tmp_path.iterdir()] == ["plain.parquet"]
-    assert key.invocations == 2**32
+    assert 2**32 - 1 <= key.invocations <= 2**32  # a page takes two seals or none
 
 
 def test_secrets_are_equal_by_value_to_other_secrets_only() -> None:

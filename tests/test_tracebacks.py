@@ -300,7 +300,7 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
 ) -> None:
     wrapper, metadata = KeyWrapper(ring, cache_lifetime=600), StandardKeyMetadata(key=DEK)
     kek, iceberg = wrapper.get_writing_kek("kf"), MasterKeys(ring).new_kek("kf", 16)
-    monkeypatch.setattr("modcrypt.keys.INVOCATION_LIMIT", 0)
+    monkeypatch.setattr("modcrypt.invocations.INVOCATION_LIMIT", 0)
     for call in (
         lambda: kek.wrap(Key(DEK)),
         lambda: kek.wrap_to_json(Key(DEK), is_footer_key=True, internal=True),

@@ -20,11 +20,12 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt
-from modcrypt.aad import ModuleId, ModuleType, module_aad
+from modcrypt.aad import module_aad
 from modcrypt.aead import CTR_SLACK, CtrCipher, GcmCipher
 from modcrypt.code_form import code_form
 from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from tests.support.agreement import check_agreement
 from tests.support.cases import each_case

@@ -21,9 +21,10 @@ import pyarrow.parquet.encryption as pe
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
-from modcrypt.aad import ModuleId, ModuleType, module_aad
+from modcrypt.aad import module_aad
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.io.sources import MemorySource
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.format.page_header import PageHeader, scan
 from tools.figures import MIB, Bench, Figure, Job, Row, below, faster, figure, within
@@ -85,7 +86,7 @@ def plain_pages(path: Path) -> list[tuple[int, int, PageHeader]]:
             while at < end:
                 header = scan(data, at, end)
                 pages.append((c, at, header))
-                at = header.end + header.compressed_size
+                at += len(header.raw) + header.compressed_size
     return pages
 
 
@@ -93,8 +94,9 @@ def page_parts(path: Path, *, headers: bool) -> list[tuple[int, memoryview]]:
     """Return column and body of a plaintext file's pages, and their headers on request."""
     view, parts = memoryview(path.read_bytes()), []
     for column, start, header in plain_pages(path):
-        parts += [(column, view[start : header.end])] if headers else []
-        parts.append((column, view[header.end : header.end + header.compressed_size]))
+        body = start + len(header.raw)
+        parts += [(column, view[start:body])] if headers else []
+        parts.append((column, view[body : body + header.compressed_size]))
     return parts
 
 

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for a run as a script
 
 from modcrypt import FileEncryptionProperties, encrypt_parquet  # noqa: E402 (after the path is set)
-from modcrypt.aad import ModuleId, ModuleType  # noqa: E402
+from modcrypt.module_ids import ModuleId, ModuleType  # noqa: E402
 from modcrypt.parquet.crypto.ciphers import FileCipher  # noqa: E402
 from modcrypt.parquet.format import idl  # noqa: E402
 from modcrypt.parquet.format.page_header import splice  # noqa: E402

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from modcrypt.aad import BlockId, block_aad
-from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
+from modcrypt.aad import block_aad
+from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
 from modcrypt.ags1.lengths import Ags1Key
-from modcrypt.errors import TagMismatchError
+from modcrypt.errors import TagError, TagMismatchError
 from modcrypt.io.threads import ThreadPool, check_threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
+from modcrypt.module_ids import BlockId
 
 MAX_WORKERS = 4
 """Most threads of one stream: AES saturates the memory before it saturates a fifth core."""

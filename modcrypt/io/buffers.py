@@ -11,13 +11,16 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modcrypt.io.destinations import Destination, open_sink
 from modcrypt.io.places import Place
 from modcrypt.io.sinks import Sink
 from modcrypt.io.sources import FileSource, ObjectSource, Source
 from modcrypt.io.threads import check_threads, usable_cores
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
@@ -50,13 +53,13 @@ class Window:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.base = 0
-        self.ahead = 0  # offset up to which the bytes will be needed next, so may be read
+        self.base: i64 = 0
+        self.ahead: i64 = 0  # offset up to which the bytes will be needed next, so may be read
         self.buffer: bytes | bytearray = bytearray() if source.whole is None else source.whole
-        self.view = memoryview(self.buffer)
-        self.stop = len(self.buffer)
+        self.view: memoryview = memoryview(self.buffer)
+        self.stop: i64 = len(self.buffer)
 
-    def fill(self, start: int, need: int, end: int) -> None:
+    def fill(self, start: i64, need: i64, end: i64) -> None:
         """Read the source's bytes [start, need), and possibly more up to `end` or `ahead`.
 
         Raises:
@@ -84,7 +87,7 @@ class Window:
     def _block(self) -> int:
         return max(BLOCK, self.least_read)
 
-    def _move(self, start: int, size: int) -> None:
+    def _move(self, start: i64, size: i64) -> None:
         """Move the bytes from `start` on to the front of a buffer of at least `size` bytes."""
         rest = self.view[start - self.base : self.stop]
         if size > len(self.buffer):
@@ -113,36 +116,39 @@ class Scratch:
 class Output:
     """A sink with reused buffers, which a second thread may write.
 
-    Write at `view[at:]` after `reserve`, then advance `at`; `position` is the file's length so
-    far. The thread pays off because a write to the page cache takes longer than AES on the same
-    bytes. It starts when the first buffer is full, so a small file needs none.
+    Write at `view[at:]` after `reserve`, then advance `at`; `size` is that of `view`, and
+    `position` is the file's length so far. The thread pays off because a write to the page cache
+    takes longer than AES on the same bytes. It starts when the first buffer is full, so a small
+    file needs none.
     """
 
     def __init__(self, sink: Sink, *, background: bool) -> None:
         self._sink = sink
-        self._written = 0
+        self._written: i64 = 0
         self.progress: Callable[[int], None] | None = None
-        self.at = 0
-        self.view = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
+        self.at: i64 = 0
+        self.view: memoryview = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
+        self.size: i64 = len(self.view)
         self._background = background
         self._writer: _Writer | None = None
 
     @property
-    def position(self) -> int:
+    def position(self) -> i64:
         """Bytes written so far."""
         return self._written + self.at
 
-    def reserve(self, size: int) -> None:
-        """Make room for `size` bytes at `view[at:]`; may change `view` and `at`."""
-        if self.at + size <= len(self.view):
+    def reserve(self, size: i64) -> None:
+        """Make room for `size` bytes at `view[at:]`; may change `view`, its `size` and `at`."""
+        if self.at + size <= self.size:
             return
         self.flush()
-        if size > len(self.view):
+        if size > self.size:
             self.view = memoryview(bytearray(size))
+            self.size = size
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append a copy of `data`."""
-        size = len(data)
+        size: i64 = len(data)
         self.reserve(size)
         self.view[self.at : self.at + size] = data
         self.at += size
@@ -173,6 +179,7 @@ class Output:
             self._sink.append(self.view[: self.at])
         else:
             self.view = self._writer.swap(self.view, self.at)
+            self.size = len(self.view)
         self._written += self.at
         self.at = 0
         if self.progress is not None:
@@ -259,10 +266,10 @@ class _Writer:
         for _ in range(self._BUFFERS - 1):
             self._free.put(None)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(
+        self._worker = threading.Thread(
             target=self._run, args=(sink,), name="modcrypt-writer", daemon=True
         )
-        self._thread.start()
+        self._worker.start()
 
     def _run(self, sink: Sink) -> None:
         while (item := self._full.get()) is not None:
@@ -284,6 +291,6 @@ class _Writer:
 
     def close(self, *, raise_error: bool) -> None:
         self._full.put(None)
-        self._thread.join()
+        self._worker.join()
         if raise_error and self._error is not None:
             raise self._error

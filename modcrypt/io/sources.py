@@ -110,6 +110,23 @@ class MemorySource(Source):
         view[:] = part
 
 
+class ExtendedSource(Source):
+    """A source followed by more bytes."""
+
+    def __init__(self, source: Source, more: bytes) -> None:
+        self.name, self.size = source.name, source.size + len(more)
+        self.least_read = source.least_read
+        self._source, self._more = source, MemorySource(more)
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`; the range must not cross the end of the source."""
+        border = self._source.size
+        if offset < border:
+            self._source.read_into(offset, view)
+        else:
+            self._more.read_into(offset - border, view)
+
+
 class ObjectSource(Source):
     """A seekable binary file object; reading changes its position."""
 

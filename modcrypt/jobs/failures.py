@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.aad import BlockId, ModuleId
 from modcrypt.errors import (
     CommitConflictError,
     FormatError,
@@ -17,6 +16,7 @@ from modcrypt.errors import (
     ModcryptError,
     UnsupportedFormatError,
 )
+from modcrypt.module_ids import BlockId, ModuleId
 from modcrypt.report.json_fields import json_fields
 
 if TYPE_CHECKING:  # not to be loaded for the help

@@ -14,8 +14,7 @@ import binascii
 import json
 from typing import Any
 
-from modcrypt.aead import TagError
-from modcrypt.errors import FormatError, KeyMaterialError
+from modcrypt.errors import FormatError, KeyMaterialError, TagError
 from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.wrapping import KeyWrapper

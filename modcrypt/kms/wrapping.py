@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from os import urandom
 from typing import Any, TypeAlias
 
-from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
+from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
 from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyMaterialError,
@@ -32,6 +32,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
+    TagError,
 )
 from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KEY_LENGTHS, Key, as_key, key_bytes

@@ -31,8 +31,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Self
 
-from modcrypt.aead import GcmCipher, TagError
-from modcrypt.errors import KeyMaterialError, KeyRetrievalError
+from modcrypt.aead import GcmCipher
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError, TagError
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata

@@ -12,12 +12,12 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from modcrypt.aead import TagError
 from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
+    TagError,
 )
 from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient

@@ -12,8 +12,8 @@ import contextlib
 import os
 import urllib.parse
 
-from modcrypt.aead import GcmCipher, TagError
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.aead import GcmCipher
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, TagError
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import KEY_LENGTHS, Key
 from modcrypt.kms.client import Capabilities, UnpicklableClient

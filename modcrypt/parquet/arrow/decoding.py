@@ -315,12 +315,13 @@ def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview,
     as are declared.
     """
     scanned = scan(cast(bytes, view), at, len(view))
-    page, _ = decode("PageHeader", bytes(view[at : scanned.end]))
+    page, _ = decode("PageHeader", scanned.raw)
     count = page.dictionary_page_header.num_values if page.dictionary_page_header else -1
     if count > page.uncompressed_page_size // _LENGTH_SIZE:
         count = -1
     header = encode_page_header(count, page.uncompressed_page_size, page.compressed_page_size)
-    return header, view[scanned.end : scanned.end + scanned.compressed_size], count
+    body = at + len(scanned.raw)
+    return header, view[body : body + scanned.compressed_size], count
 
 
 def _make_one_column_file(pages: Sequence[bytes | memoryview], codec: int, count: int) -> pa.Buffer:

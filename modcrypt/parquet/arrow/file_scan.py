@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from modcrypt.aad import ModuleType
 from modcrypt.errors import (
     FormatError,
     KeyNotFoundError,
@@ -32,6 +31,7 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
@@ -43,7 +43,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part
-from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
+from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaf_paths, leaves_of
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
 
@@ -605,14 +605,21 @@ def make_schema_file(
     new.schema = list(metadata.schema)
     new.row_groups, new.num_rows = [], 0
     new.encryption_algorithm = new.footer_signing_key_metadata = None
-    leaves = leaf_elements(metadata.schema)
+    if nullable:
+        _make_optional(new.schema, columns, nullable)
+    keep = [c in columns for c in range(len(leaf_paths(metadata.schema)))]
+    return make_footer_file(new if all(keep) else drop_columns(new, keep))
+
+
+def _make_optional(
+    schema: list[ThriftStruct], columns: Collection[int], nullable: Collection[int]
+) -> None:
+    leaves = leaf_elements(schema)
     there = {i for c in columns if c not in nullable for i in leaves[c].elements}
     for index in {next(i for i in leaves[c].elements if i not in there) for c in nullable}:
-        if new.schema[index].repetition_type == _REQUIRED:
-            new.schema[index] = copy(new.schema[index])
-            new.schema[index].repetition_type = _OPTIONAL
-    keep = [c in columns for c in range(len(leaves))]
-    return make_footer_file(new if all(keep) else drop_columns(new, keep))
+        if schema[index].repetition_type == _REQUIRED:
+            schema[index] = copy(schema[index])
+            schema[index].repetition_type = _OPTIONAL
 
 
 def _repeat_value(value: Any, rows: int) -> pa.ChunkedArray:

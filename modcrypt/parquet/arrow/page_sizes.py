@@ -105,9 +105,9 @@ def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where:
             _check_size(size, stored, md.codec, where)
         if md.type == _BYTE_ARRAY and header.type == DICTIONARY_PAGE:
             dictionaries.append(Dictionary(at, md.codec, size))
-        elif md.type == _BYTE_ARRAY and size > max(_LEAST, delta) and _is_delta(data, at, header):
+        elif md.type == _BYTE_ARRAY and size > max(_LEAST, delta) and _is_delta(header):
             delta = size
-        at = header.end + stored
+        at += len(header.raw) + stored
         if at > end:
             raise FormatError(f"{where}: a page exceeds the end of its chunk")
     return Longest(max((page.size for page in dictionaries), default=0), delta, dictionaries)
@@ -127,12 +127,12 @@ def _check_size(size: int, stored: int, codec: int, where: object) -> None:
         )
 
 
-def _is_delta(data: memoryview, start: int, header: PageHeader) -> bool:
-    """Return whether the page at `start` is a data page in DELTA_BYTE_ARRAY."""
-    rest = bytes(data[header.size_end : header.end])
-    if header.size_start - start < _LEAST_STRUCT and b"\x0e" not in rest and b"\x8e" not in rest:
+def _is_delta(header: PageHeader) -> bool:
+    """Return whether a page is a data page in DELTA_BYTE_ARRAY."""
+    rest = header.raw[header.size_end :]
+    if header.size_start < _LEAST_STRUCT and b"\x0e" not in rest and b"\x8e" not in rest:
         return False  # the encoding's varint is absent; decoding would take 20 times as long
-    page_header = decode("PageHeader", bytes(data[start : header.end]))[0]
+    page_header = decode("PageHeader", header.raw)[0]
     page = page_header.data_page_header or page_header.data_page_header_v2
     return page is not None and page.encoding == _DELTA_BYTE_ARRAY
 
@@ -143,8 +143,8 @@ def _has_all_values(data: memoryview, start: int, end: int, md: ThriftStruct) ->
     while start < end:
         scanned = scan(cast(bytes, data), start, end)
         if scanned.type in (DATA_PAGE, DATA_PAGE_V2):
-            header = decode("PageHeader", bytes(data[start : scanned.end]))[0]
+            header = decode("PageHeader", scanned.raw)[0]
             page = header.data_page_header or header.data_page_header_v2
             count += 0 if page is None else page.num_values
-        start = scanned.end + scanned.compressed_size
+        start += len(scanned.raw) + scanned.compressed_size
     return bool(count >= md.num_values)

@@ -164,7 +164,7 @@ class PageReader(_EncryptedPart):
         )
         while (start := self._starts[index]) < high:
             known = index + 1 < len(self._starts)
-            _, sealed = next(pages)
+            sealed = next(pages)
             end = start + sealed.total
             if not known:
                 self._starts.append(end)
@@ -178,8 +178,8 @@ class PageReader(_EncryptedPart):
             index += 1
 
     def _write_page(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
-        if _HIGH_ID in sealed.plain:
-            sealed = drop_unknown_header_fields(sealed)
+        if _HIGH_ID in sealed.header.raw:
+            drop_unknown_header_fields(sealed)
         cipher = self._cipher.page
         size = len(sealed.body) - cipher.overhead
         body = start + sealed.total - size
@@ -195,7 +195,7 @@ class PageReader(_EncryptedPart):
             opened = memoryview(bytearray(size + cipher.slack))
             open_body(sealed, opened)
             overlay(out, offset, body, opened[:size])
-        header = splice(sealed.plain, 0, sealed.header, size, crc)
+        header = splice(sealed.header, size, crc)
         overlay(out, offset, start, _pad_struct(header, body - start))
 
 

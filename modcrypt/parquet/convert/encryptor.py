@@ -14,7 +14,7 @@ from operator import attrgetter
 from os import urandom
 from typing import Any
 
-from modcrypt.aad import MAX_ORDINAL, ModuleType
+from modcrypt.aad import MAX_ORDINAL
 from modcrypt.collector import paused_collector
 from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output, Window, open_output
@@ -22,6 +22,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
 from modcrypt.parquet.crypto.ciphers import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from modcrypt.aead import GCM_OVERHEAD
+from modcrypt.aead import GCM_OVERHEAD, ModuleCipher, seal_page_into
 from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
@@ -21,6 +21,9 @@ from modcrypt.parquet.format.page_header import (
     splice,
     v2_layout,
 )
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
 class PageRules(NamedTuple):
@@ -49,58 +52,62 @@ def seal_pages(
     `move` records the new positions of pages and how much the headers grew. With
     `plain_levels`, the levels of data pages V2 stay in plaintext.
     """
-    seal_header, seal_page = cipher.header.seal_into, cipher.page.seal_into
-    overhead, slack = cipher.page.overhead, cipher.page.slack
-    ordinal, grown, keep = 0, 0, move.keep_pages
-    for position, buffer, start, header, body, stored, kept in pages:
-        kind, size = header[1], len(body)
+    seal_header, seal_page = cipher.header, cipher.page
+    overhead, slack, keep = seal_page.overhead, seal_page.slack, move.keep_pages
+    ordinal: i64 = 0
+    grown: i64 = 0
+    for page in pages:
+        header, body = page.header, page.body
+        kind, size = header.type, len(body)
         if kind in (DATA_PAGE, DATA_PAGE_V2):
             header_aad, page_aad = cipher.page_aads(False, ordinal)
             if not ordinal:
-                move.first_data_page = position, out.position
+                move.first_data_page = page.position, out.position
             ordinal += 1
         elif kind == DICTIONARY_PAGE and not (ordinal or move.has_dictionary):
             move.has_dictionary = True
             header_aad, page_aad = cipher.page_aads(True, 0)
         else:
             raise unexpected_page_error(f"row group {cipher.row_group}, column {cipher.path}", kind)
-        clear = kept
+        clear = page.kept
         if plain_levels is not None and kind == DATA_PAGE_V2:
-            clear = _check_levels(plain_levels, cipher, bytes(buffer[start : header[0]]), body)
-        if clear or header[6] is not None:
+            clear = _check_levels(plain_levels, cipher, header.raw, body)
+        module: memoryview | None = None
+        if clear or header.crc is not None:
             # A CRC in the header is that of the encrypted bytes.
-            module = _seal_body(cipher, body, clear, page_aad)
-            crc = None if header[6] is None else zlib.crc32(module)
-            new_header = splice(buffer, start, header, len(module), crc)
+            module = _seal_body(seal_page, body, clear, page_aad)
+            new_header = splice(header, len(module), zlib.crc32(module))
         else:
-            module, new_header = None, splice(buffer, start, header, size + overhead)
+            new_header = splice(header, size + overhead)
         header_size = len(new_header)
         total = GCM_OVERHEAD + header_size + overhead + size
-        if out.at + total + slack > len(out.view):
+        if out.at + total + slack > out.size:
             out.reserve(total + slack)
         at, view = out.at, out.view
-        after_header = seal_header(view, at, new_header, header_size, header_aad)
         if module is None:
-            out.at = seal_page(view, after_header, body, size, page_aad)
+            out.at = seal_page_into(
+                seal_header, seal_page, view, at, new_header, header_aad, body, size, page_aad
+            )
         else:
-            view[after_header : at + total] = module
+            after_header = seal_header.seal_into(view, at, new_header, header_size, header_aad)
             out.at = at + total
+            view[after_header : at + total] = module
         if keep and kind != DICTIONARY_PAGE:
-            move.pages.append((position, out.position - total, total))
-        grown += GCM_OVERHEAD + header_size - stored
+            move.pages.append((page.position, out.position - total, total))
+        grown += GCM_OVERHEAD + header_size - page.stored
     move.header_growth = grown
 
 
 def _check_levels(
     levels: Levels, cipher: ChunkCipher, header: bytes, body: memoryview
-) -> int:  # fmt: skip
+) -> i64:  # fmt: skip
     """Return how many of a data page V2's plaintext bytes are levels, by its header.
 
     Raises:
         FormatError: The header declares more bytes than the page has, or the levels contradict it;
             readers would take the page for altered.
     """
-    clear = v2_layout(header).levels_size
+    clear: i64 = v2_layout(header).levels_size
     if clear > len(body):
         raise FormatError(f"a data page V2 declares {clear} bytes of levels in {len(body)} bytes")
     if clear and (why := find_contradiction(levels, header, body[:clear])):
@@ -109,10 +116,10 @@ def _check_levels(
     return clear
 
 
-def _seal_body(cipher: ChunkCipher, body: memoryview, clear: int, aad: bytes) -> memoryview:
+def _seal_body(cipher: ModuleCipher, body: memoryview, clear: i64, aad: bytes) -> memoryview:
     """Return the bytes that replace a page: the first `clear` unchanged, the others encrypted."""
-    page, size = cipher.page, len(body)
-    out = memoryview(bytearray(size + page.overhead + page.slack))
+    size = len(body)
+    out = memoryview(bytearray(size + cipher.overhead + cipher.slack))
     out[:clear] = body[:clear]
-    page.seal_into(out, clear, body[clear:], size - clear, aad)
-    return out[: size + page.overhead]
+    cipher.seal_into(out, clear, body[clear:], size - clear, aad)
+    return out[: size + cipher.overhead]

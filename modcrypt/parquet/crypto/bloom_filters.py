@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from modcrypt.aad import ModuleType
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, TruncationError
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
 from modcrypt.parquet.format.modules import Part, Span

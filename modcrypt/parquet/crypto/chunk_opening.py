@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
+from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
 from modcrypt.keys import Key
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes, page_aads
-from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
-from modcrypt.errors import TagMismatchError, TruncationError
+from modcrypt.aad import MAX_ORDINAL, module_aad, ordinal_bytes, page_aads
+from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
+from modcrypt.errors import TagError, TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.properties import (
     GCM_CTR_V1,
     FileEncryptionProperties,
@@ -55,7 +56,7 @@ class FileCipher:
             cipher = self._gcm[key] = GcmCipher(key)
         return cipher
 
-    def page_cipher(self, key: Key) -> GcmCipher | CtrCipher:
+    def page_cipher(self, key: Key) -> ModuleCipher:
         """Return the cipher of page bodies: CTR under AES_GCM_CTR_V1 (PME 4.2.2), else GCM."""
         if self.algorithm != GCM_CTR_V1:
             return self.gcm(key)

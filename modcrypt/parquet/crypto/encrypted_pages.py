@@ -11,18 +11,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from modcrypt.aad import ModuleId, ModuleType
-from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
+from modcrypt.aead import GCM_OVERHEAD, ModuleCipher
 from modcrypt.errors import (
     ChecksumError,
     FormatError,
     IntegrityError,
+    TagError,
     TagMismatchError,
     TruncationError,
 )
 from modcrypt.io.buffers import Window
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import known_bytes
 from modcrypt.parquet.format.levels import find_contradiction
@@ -37,13 +38,23 @@ from modcrypt.parquet.format.page_header import (
     v2_layout,
 )
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
-class Page(NamedTuple):
+
+class Page:
     """The address of a page, formatted only when an error needs it."""
 
-    cipher: ChunkCipher
-    is_dictionary: bool
-    ordinal: int  # among the chunk's data pages
+    __slots__ = ("cipher", "is_dictionary", "ordinal")
+
+    def __init__(self, cipher: ChunkCipher, is_dictionary: bool, ordinal: i64) -> None:
+        self.cipher: ChunkCipher = cipher
+        self.is_dictionary: bool = is_dictionary
+        self.ordinal: i64 = ordinal  # among the chunk's data pages
+
+    def next(self) -> Page:
+        """Return the address of the page after this one."""
+        return Page(self.cipher, False, self.ordinal + (0 if self.is_dictionary else 1))
 
     def id(self) -> ModuleId:
         """Return the address of the page's body."""
@@ -58,44 +69,55 @@ class Page(NamedTuple):
         return self.cipher.id(ModuleType.DATA_PAGE_HEADER, self.ordinal)
 
 
-class EncryptedPage(NamedTuple):
-    """A page whose header is decrypted and whose encrypted body lies in the window."""
+class EncryptedPage:
+    """A page whose header is decrypted and whose encrypted body lies in the window.
 
-    page: Page
-    plain: bytes  # the decrypted header
-    header: PageHeader  # the scan of that header
-    body: Any  # a memoryview of the encrypted body, perhaps preceded by plaintext levels
-    aad: bytes  # AAD of the body
-    total: int  # size of both modules in bytes
+    Attributes:
+        page: Address of the page.
+        position: Where it starts in the file.
+        header: Scan of the decrypted header.
+        body: View of the encrypted body, perhaps preceded by plaintext levels.
+        aad: AAD of the body.
+        total: Size of both modules in bytes.
+    """
+
+    __slots__ = ("aad", "body", "header", "page", "position", "total")
+
+    def __init__(
+        self, page: Page, position: i64, header: PageHeader, body: memoryview, aad: bytes,
+        total: i64,
+    ) -> None:  # fmt: skip
+        self.page: Page = page
+        self.position: i64 = position
+        self.header: PageHeader = header
+        self.body: memoryview = body
+        self.aad: bytes = aad
+        self.total: i64 = total
 
 
-_length = Struct("<I").unpack_from
+_length: Final = Struct("<I").unpack_from
 
 
 def walk_pages(
-    window: Window, position: int, end: int, page: Page, *, uncompressed: bool,
+    window: Window, position: i64, end: i64, page: Page, *, uncompressed: bool,
     known_only: bool = False,
-) -> Iterator[tuple[int, EncryptedPage]]:  # fmt: skip
-    """Yield the position of each page from one on, and the page as `open_header` returns it.
+) -> Iterator[EncryptedPage]:  # fmt: skip
+    """Yield the pages from a position on, as `open_header` returns them.
 
     `page` is the address of the first page: only a chunk's first page can be a dictionary. The
     chunk ends at `end`. `known_only` removes fields that the IDL does not know from the headers.
     """
-    cipher, is_dictionary, ordinal = page
     while position < end:
-        opened = open_header(
-            window, position, end, Page(cipher, is_dictionary, ordinal), uncompressed
-        )
-        yield position, drop_unknown_header_fields(opened) if known_only else opened
-        if is_dictionary:
-            is_dictionary = False
-        else:
-            ordinal += 1
-        position += opened[5]
+        opened = open_header(window, position, end, page, uncompressed)
+        position += opened.total
+        if known_only:
+            drop_unknown_header_fields(opened)
+        yield opened
+        page = page.next()
 
 
 def open_header(
-    window: Window, position: int, end: int, page: Page, uncompressed: bool
+    window: Window, position: i64, end: i64, page: Page, uncompressed: bool
 ) -> EncryptedPage:
     """Decrypt the header of the page at `position` and load its body into the window.
 
@@ -107,42 +129,45 @@ def open_header(
         FormatError, LimitError, UnsupportedFormatError: Sizes disagree, the page has an
             unexpected kind, or the chunk has too many pages.
     """
-    cipher, is_dictionary, ordinal = page
-    header_aad, body_aad = cipher.page_aads(is_dictionary, ordinal)
-    start, middle = _load_header_module(window, position, end, page)
+    cipher, is_dictionary = page.cipher, page.is_dictionary
+    header_aad, body_aad = cipher.page_aads(is_dictionary, page.ordinal)
+    stored = _load_header_module(window, position, end, page)
+    start = position - window.base
     try:
-        plain = cipher.header.open(window.view[start:middle], header_aad)
+        plain = cipher.header.open(window.view[start : start + stored], header_aad)
     except TagError:
         raise TagMismatchError(page.header_id(), cipher.tag_hint) from None
     header = scan(plain, 0, len(plain))
-    kind, size = header[1], header[3]
+    kind, size = header.type, header.compressed_size
     if kind != (DICTIONARY_PAGE if is_dictionary else DATA_PAGE) and (
         is_dictionary or kind != DATA_PAGE_V2
     ):
         raise unexpected_page_error(str(page.id()), kind)
     overhead = cipher.page.overhead
-    total = middle - start + size
+    total = stored + size
     if size < overhead or position + total > end:
         raise FormatError(
             f"{page.id()}: its header declares {size} bytes; a module has at least {overhead}, "
-            f"and its chunk has {end - position - middle + start} left"
+            f"and its chunk has {end - position - stored} left"
         )
     if start + total > window.stop:
         window.fill(position, position + total, end)
-        middle += position - window.base - start
-    if contradicts(header, plain, size - overhead, uncompressed):
+        start = position - window.base
+    if contradicts(header, size - overhead, uncompressed):
         raise FormatError(
-            f"{page.id()}: an uncompressed page of {header[2]} bytes decrypts to {size - overhead}"
+            f"{page.id()}: an uncompressed page of {header.uncompressed_size} bytes decrypts to "
+            f"{size - overhead}"
         )
-    return EncryptedPage(page, plain, header, window.view[middle : middle + size], body_aad, total)
+    body = window.view[start + stored : start + total]
+    return EncryptedPage(page, position, header, body, body_aad, total)
 
 
-def _load_header_module(window: Window, position: int, end: int, page: Page) -> tuple[int, int]:
-    """Load a page's header module into the window; return its start and end there."""
+def _load_header_module(window: Window, position: i64, end: i64, page: Page) -> i64:
+    """Load a page's header module into the window; return its size."""
     if not window.base <= position <= window.base + window.stop - 4:
         window.fill(position, min(end, position + 4), end)
     start = position - window.base
-    (length,) = _length(window.buffer, start) if end - position >= 4 else (0,)
+    length: i64 = _length(window.buffer, start)[0] if end - position >= 4 else 0
     if length < GCM_OVERHEAD - 4 or length > MAX_PAGE_HEADER or position + 4 + length > end:
         raise TruncationError(
             f"{page.header_id()}: its length field declares {length} bytes; a module has at least "
@@ -150,14 +175,13 @@ def _load_header_module(window: Window, position: int, end: int, page: Page) -> 
         )
     if start + 4 + length > window.stop:
         window.fill(position, position + 4 + length, end)
-        start = position - window.base
-    return start, start + 4 + length
+    return 4 + length
 
 
-def drop_unknown_header_fields(sealed: EncryptedPage) -> EncryptedPage:
-    """Return a page without the fields of its header that the IDL does not know."""
-    plain = known_bytes("PageHeader", sealed.plain)
-    return sealed._replace(plain=plain, header=scan(plain, 0, len(plain)))
+def drop_unknown_header_fields(sealed: EncryptedPage) -> None:
+    """Remove the fields of a page's header that the IDL does not know."""
+    plain = known_bytes("PageHeader", sealed.header.raw)
+    sealed.header = scan(plain, 0, len(plain))
 
 
 def open_body(sealed: EncryptedPage, into: memoryview) -> int:
@@ -173,8 +197,10 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
         TruncationError: The body's length field and the header disagree.
         IntegrityError: The plaintext levels make other rows or nulls than the header declares.
     """
-    page, _, _, body, aad, _ = sealed
-    cipher, whole = page.cipher.page, _length(body)[0] == len(body) - 4
+    page, body, aad = sealed.page, sealed.body, sealed.aad
+    cipher = page.cipher.page
+    length: i64 = _length(body)[0]
+    whole = length == len(body) - 4
     if whole and _try_open(cipher, body, aad, into):
         return 0
     clear = measure_levels(sealed)
@@ -200,7 +226,7 @@ def check_levels(sealed: EncryptedPage, clear: int) -> None:
     levels = sealed.page.cipher.levels
     if not clear or levels is None:
         return
-    if why := find_contradiction(levels(), sealed.plain, sealed.body[:clear]):
+    if why := find_contradiction(levels(), sealed.header.raw, sealed.body[:clear]):
         raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
 
 
@@ -219,7 +245,8 @@ def measure_levels(sealed: EncryptedPage) -> int:
 
 
 def _declared_levels(sealed: EncryptedPage) -> int:
-    return v2_layout(sealed.plain).levels_size if sealed.header.type == DATA_PAGE_V2 else 0
+    header = sealed.header
+    return v2_layout(header.raw).levels_size if header.type == DATA_PAGE_V2 else 0
 
 
 def has_clear_levels(sealed: EncryptedPage) -> bool:
@@ -251,9 +278,7 @@ def check_crc(sealed: EncryptedPage) -> None:
         raise ChecksumError(f"{page.id()}: the CRC in its header does not match its stored bytes")
 
 
-def _try_open(
-    cipher: GcmCipher | CtrCipher, module: memoryview, aad: bytes, into: memoryview
-) -> bool:
+def _try_open(cipher: ModuleCipher, module: memoryview, aad: bytes, into: memoryview) -> bool:
     try:
         cipher.open_into(module, aad, into)
     except TagError:

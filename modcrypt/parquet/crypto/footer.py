@@ -8,8 +8,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from modcrypt.aad import ModuleId, ModuleType, module_aad
+from modcrypt.aad import module_aad
 from modcrypt.keys import Key
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.properties import GCM_V1, FileEncryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail

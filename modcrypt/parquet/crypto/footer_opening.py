@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from modcrypt.aad import module_aad
-from modcrypt.aead import TagError
 from modcrypt.errors import (
     AadPrefixError,
     FooterSignatureError,
@@ -19,6 +18,7 @@ from modcrypt.errors import (
     KeyNotFoundError,
     ModcryptError,
     PlaintextError,
+    TagError,
     TagMismatchError,
     TruncationError,
     UnsupportedFormatError,

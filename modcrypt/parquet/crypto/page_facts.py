@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.compact import read_int
@@ -34,10 +35,13 @@ class PageFacts:
         return [] if -1 in rows else rows
 
 
-_DETAILS = {DATA_PAGE: 5, DATA_PAGE_V2: 8}  # field ids of the data page structs in PageHeader
+_DETAILS: Final = {
+    DATA_PAGE: 5,
+    DATA_PAGE_V2: 8,
+}  # field ids of the data page structs in PageHeader
 
 
-def read_counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int, int]:
+def read_counts(header: PageHeader) -> tuple[int, int, int]:
     """Return the numbers of values, nulls and rows of a data page; -1 if a V1 header lacks one.
 
     The numbers come first in a struct that follows the sizes or the CRC, which allows a fast path.
@@ -45,13 +49,12 @@ def read_counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int,
     Raises:
         FormatError: The header has no such struct.
     """
-    kind = header[1]
-    at, last = (header[5], 3) if header[6] is None else (header[8], 4)
-    if plain[at] == (_DETAILS[kind] - last) << 4 | 12 and plain[at + 1] == 0x15:
-        byte, more = plain[at + 2], plain[at + 3]
+    kind, data = header.type, header.raw
+    at, last = (header.size_end, 3) if header.crc is None else (header.crc_end, 4)
+    if data[at] == (_DETAILS[kind] - last) << 4 | 12 and data[at + 1] == 0x15:
+        byte, more = data[at + 2], data[at + 3]
         if kind == DATA_PAGE and more < 128 and not byte & 1:  # most numbers take one or two bytes
             return byte >> 1 if byte < 128 else (byte & 127 | more << 7) >> 1, -1, -1
-        data = bytes(plain)
         values, at = read_int(data, at + 2, 32)
         if kind == DATA_PAGE:
             return values, -1, -1
@@ -59,7 +62,7 @@ def read_counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int,
             nulls, at = read_int(data, at + 1, 32)
             if data[at] == 0x15:
                 return values, nulls, read_int(data, at + 1, 32)[0]
-    decoded = decode("PageHeader", bytes(plain))[0]
+    decoded = decode("PageHeader", data)[0]
     v1, v2 = decoded.data_page_header, decoded.data_page_header_v2
     if kind == DATA_PAGE and v1 is not None:
         return v1.num_values, -1, -1

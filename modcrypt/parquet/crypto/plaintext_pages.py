@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.io.buffers import Output, Window
@@ -20,18 +20,39 @@ from modcrypt.parquet.format.page_header import (
     scan,
 )
 
-PlainPage: TypeAlias = "tuple[int, bytes | bytearray, int, PageHeader, memoryview, int, int]"
-"""A plaintext page, as it was stored or after decryption: its offset in the file; the buffer with
-its header, and where the header starts there; the scan of the header; the body; the stored size of
-the header; and how many bytes of the body, its levels, encryption leaves in plaintext."""
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
-def _load_header(window: Window, position: int, end: int) -> tuple[int, PageHeader]:
-    """Load the page header at `position` into the window; return its index there and the header.
+class PlainPage:
+    """A plaintext page, as it was stored or after decryption.
+
+    Attributes:
+        position: Where the page starts in the file.
+        header: Scan of the header.
+        body: View of the body.
+        stored: Size of the header in the file, in bytes.
+        kept: How many bytes of the body, its levels, encryption leaves in plaintext.
+    """
+
+    __slots__ = ("body", "header", "kept", "position", "stored")
+
+    def __init__(
+        self, position: i64, header: PageHeader, body: memoryview, stored: i64, kept: i64
+    ) -> None:
+        self.position: i64 = position
+        self.header: PageHeader = header
+        self.body: memoryview = body
+        self.stored: i64 = stored
+        self.kept: i64 = kept
+
+
+def _load_header(window: Window, position: i64, end: i64) -> PageHeader:
+    """Load the page header at `position` into the window and return it.
 
     The window grows until the header is whole; the page's body may lie outside.
     """
-    size = 1
+    size: i64 = 1
     while True:
         window.fill(position, min(end, position + size), end)
         start = position - window.base
@@ -42,10 +63,10 @@ def _load_header(window: Window, position: int, end: int) -> tuple[int, PageHead
             if window.base + window.stop >= end or size > 2 * MAX_PAGE_HEADER:
                 raise
             continue
-        page_end = position + header.end - start + header.compressed_size
+        page_end = position + len(header.raw) + header.compressed_size
         if page_end > end:
             raise FormatError(f"the page ends at {page_end}, its chunk at {end}")
-        return start, header
+        return header
 
 
 def walk_plaintext(
@@ -68,53 +89,56 @@ def walk_plaintext(
         LimitError: A page would be too large with the overhead; it is not loaded.
         ChecksumError: A page's CRC does not match.
     """
-    position, end, place = span.start, span.end, (span.row_group, column)
+    place = span.row_group, column
+    position: i64 = span.start
+    end: i64 = span.end
     while position < end:
-        at, buffer, header = position - window.base, window.buffer, None
+        at, header = position - window.base, None
         if 0 <= at < window.stop:
             try:
-                header = scan(buffer, at, window.stop)
+                header = scan(window.buffer, at, window.stop)
             except FormatError:
                 header = None  # it may continue after the window's end
-        if header is None or header[0] + header[3] > min(window.stop, end - window.base):
-            at, header = _load_page(window, position, end, place, overhead if bodies else None)
-            buffer = window.buffer
-        border, size = header[0], header[3]
-        stored, body = border - at, window.view[border : border + size]
+        border: i64 = 0 if header is None else at + len(header.raw)
+        if header is None or border + header.compressed_size > min(window.stop, end - window.base):
+            header = _load_page(window, position, end, place, overhead if bodies else -1)
+            border = position - window.base + len(header.raw)
+        stored: i64 = len(header.raw)
+        size = header.compressed_size
+        body = window.view[border : border + size]
         if known_only:
-            buffer, at = known_bytes("PageHeader", bytes(window.view[at:border])), 0
-            header = scan(buffer, 0, len(buffer))
-        if uncompressed is not None and (size != header[2] or header[6] is not None):
-            _check_page(header, buffer[at : header[0]], body, place, uncompressed)
-        yield position, buffer, at, header, body, stored, 0
+            known = known_bytes("PageHeader", header.raw)
+            header = scan(known, 0, len(known))
+        if uncompressed is not None and (
+            size != header.uncompressed_size or header.crc is not None
+        ):
+            _check_page(header, body, place, uncompressed)
+        yield PlainPage(position, header, body, stored, 0)
         position += stored + size
 
 
 def _load_page(
-    window: Window, position: int, end: int, place: tuple[int, str | int], overhead: int | None
-) -> tuple[int, PageHeader]:
-    """Load the page at `position`, or without overhead only its header; return index and header."""
+    window: Window, position: i64, end: i64, place: tuple[int, str | int], overhead: i64
+) -> PageHeader:
+    """Load the page at `position`, or with overhead -1 only its header; return the header."""
     try:
-        start, header = _load_header(window, position, end)
+        header = _load_header(window, position, end)
     except FormatError as error:
         raise FormatError(
             f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
         ) from None
-    page_end = position + header.end - start + header.compressed_size
-    if overhead is not None and page_end > window.base + window.stop:
+    page_end = position + len(header.raw) + header.compressed_size
+    if overhead >= 0 and page_end > window.base + window.stop:
         check_size(header.compressed_size + overhead)
         window.fill(position, page_end, end)
-        start = position - window.base
-        header = scan(window.buffer, start, window.stop)
-    return start, header
+    return header
 
 
 def _check_page(
-    header: PageHeader, raw: bytes | bytearray, body: memoryview, place: tuple[int, str | int],
-    uncompressed: bool,
+    header: PageHeader, body: memoryview, place: tuple[int, str | int], uncompressed: bool
 ) -> None:  # fmt: skip
     where = f"row group {place[0]}, column {place[1]}"
-    if contradicts(header, raw, len(body), uncompressed):
+    if contradicts(header, len(body), uncompressed):
         raise FormatError(
             f"{where}: an uncompressed page has {len(body)} bytes, but its header declares "
             f"{header.uncompressed_size}"
@@ -128,27 +152,25 @@ def _check_page(
 
 def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:
     """Copy the pages of a plaintext chunk, without header fields that the IDL does not know."""
-    for position, known, _, header, body, stored, _ in walk_plaintext(
-        window, span, span.column, known_only=True
-    ):
-        at = out.position
-        out.write(known)
-        out.write(body)
+    for page in walk_plaintext(window, span, span.column, known_only=True):
+        at, header = out.position, page.header
+        out.write(header.raw)
+        out.write(page.body)
         if header.type == DICTIONARY_PAGE:
             move.has_dictionary = True
         else:
-            move.first_data_page = move.first_data_page or (position, at)
+            move.first_data_page = move.first_data_page or (page.position, at)
             if move.keep_pages:
-                move.pages.append((position, at, out.position - at))
-        move.header_growth += header.end - stored
+                move.pages.append((page.position, at, out.position - at))
+        move.header_growth += len(header.raw) - page.stored
     move.copied = not move.header_growth  # only then the footer's encoding stays unchanged as well
 
 
 def count_encodings(window: Window, span: Span) -> list[ThriftStruct]:
     """Return the number of a plaintext chunk's pages by type and encoding."""
     counts: Counter[tuple[int, int]] = Counter()
-    for _, buffer, at, header, *_ in walk_plaintext(window, span, span.column, bodies=False):
-        page = decode("PageHeader", bytes(buffer[at : header.end]))[0]
+    for plain in walk_plaintext(window, span, span.column, bodies=False):
+        page = decode("PageHeader", plain.header.raw)[0]
         of_kind = page.data_page_header or page.data_page_header_v2 or page.dictionary_page_header
         if of_kind is not None:
             counts[page.type, of_kind.encoding] += 1

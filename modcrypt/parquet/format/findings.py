@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from modcrypt import errors
-from modcrypt.aad import ModuleId
 from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
+from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.format.byte_map import Region, Severity, State
 from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count

@@ -144,22 +144,20 @@ def _part_spans(
     for part, find in _FINDERS:
         try:
             found = find(chunk, source, body_end)
-            if found is None:
-                continue
-            start, length = found
-            span = Span(start, start + length, part, row_group, column)
-            _check_place(span, body_end)
-        except _PlaceError as error:
+        except FormatError as error:
             where = f"row group {row_group}, column {column}"
-            report.add_error(FormatError(f"{where}: {error}"), *place)
+            report.add_error(type(error)(f"{where}: {error}"), *place)
+            continue
+        if found is None:
+            continue
+        start, length = found
+        span = Span(start, start + length, part, row_group, column)
+        try:
+            _check_place(span, body_end)
         except FormatError as error:
             report.add_error(error, *place)
         else:
             yield span
-
-
-class _PlaceError(FormatError):
-    """An error whose message still lacks the address of the chunk."""
 
 
 def _check_place(span: Span, body_end: int) -> None:
@@ -289,7 +287,7 @@ def _find_pages(chunk: ThriftStruct, _source: Source, _body_end: int) -> tuple[i
         return None  # a chunk without pages has no position
     start = chunk_start(md)
     if md.data_page_offset > start + size:
-        raise _PlaceError(
+        raise FormatError(
             f"data_page_offset {md.data_page_offset} lies outside the chunk, bytes "
             f"{start} to {start + size}"
         )
@@ -312,7 +310,7 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
     if offset is None and length is None:
         return None
     if offset is None or length is None or length <= 0:
-        raise _PlaceError(f"{name} at {offset} with length {length}")
+        raise FormatError(f"{name} at {offset} with length {length}")
     return offset, length
 
 
@@ -325,7 +323,7 @@ def _find_bloom_filter(
     if length is None:
         length = _measure_bloom_filter(chunk, source, body_end)
     if length <= 0:
-        raise _PlaceError(f"bloom filter with length {length}")
+        raise FormatError(f"bloom filter with length {length}")
     return offset, length
 
 

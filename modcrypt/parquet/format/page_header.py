@@ -5,43 +5,83 @@
 
 Encrypting a page changes only fields 3 and 4, so the rest of the header is copied unchanged, with
 the writer's own fields and statistics. This hot path runs once per page, next to about a
-microsecond of AES, so a regular expression matches the usual header in one call into C. Headers
-that it does not match (long statistics, deep nesting, unusual field order) are parsed in Python,
-with the same result.
+microsecond of AES. Compiled, it parses headers field by field; in the interpreter, a regular
+expression matches the usual header in one call into C, and only others (long statistics, deep
+nesting, unusual field order) are parsed, with the same result.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from types import FunctionType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet.format.compact import I32, read_int, skip_field
+from modcrypt.parquet.format.compact import (
+    BINARY,
+    FALSE,
+    I32,
+    I64,
+    STRUCT,
+    TRUE,
+    read_int,
+    skip_field,
+)
 from modcrypt.parquet.format.idl import decode, varint, zigzag
 
-DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+DATA_PAGE: Final = 0
+INDEX_PAGE: Final = 1
+DICTIONARY_PAGE: Final = 2
+DATA_PAGE_V2: Final = 3
 """PageType values of the IDL."""
 
 
-UNCOMPRESSED = 0
+UNCOMPRESSED: Final = 0
 """CompressionCodec of the IDL."""
 
 
-_SHORT_HEADER = 1 << 10
+_SHORT_HEADER: Final = 1 << 10
+
+_INTERPRETED: Final = isinstance(read_int, FunctionType)
 
 
-class PageHeader(NamedTuple):
-    """The fields that a scan finds; positions refer to the scanned buffer."""
+class PageHeader:
+    """The fields that a scan finds; positions are those in `raw`.
 
-    end: int
-    type: int
-    uncompressed_size: int
-    compressed_size: int
-    size_start: int  # span of compressed_page_size's varint
-    size_end: int
-    crc: int | None  # as an unsigned 32-bit number
-    crc_start: int  # span of crc's varint; -1 and -1 if there is no CRC
-    crc_end: int
+    Attributes:
+        raw: The header's bytes, up to its STOP.
+        type: Type of the page.
+        uncompressed_size: Size of the page in bytes, decrypted and decompressed.
+        compressed_size: Size of the page in bytes as stored.
+        size_start, size_end: Span of compressed_page_size's varint.
+        crc: CRC as an unsigned 32-bit number; None if there is none.
+        crc_start, crc_end: Span of crc's varint; -1 and -1 if there is no CRC.
+    """
+
+    __slots__ = (
+        "compressed_size", "crc", "crc_end", "crc_start", "raw", "size_end", "size_start", "type",
+        "uncompressed_size",
+    )  # fmt: skip
+
+    def __init__(
+        self, raw: bytes, kind: i64, uncompressed_size: i64, compressed_size: i64,
+        size_start: i64, size_end: i64, crc: int | None, crc_start: i64, crc_end: i64,
+    ) -> None:  # fmt: skip
+        self.raw: bytes = raw
+        self.type: i64 = kind
+        self.uncompressed_size: i64 = uncompressed_size
+        self.compressed_size: i64 = compressed_size
+        self.size_start: i64 = size_start
+        self.size_end: i64 = size_end
+        self.crc: int | None = crc
+        self.crc_start: i64 = crc_start
+        self.crc_end: i64 = crc_end
+
+    def __repr__(self) -> str:
+        return f"PageHeader(type={self.type}, {len(self.raw)} bytes)"
 
 
 class V2Layout(NamedTuple):
@@ -78,23 +118,31 @@ def _usual_header() -> re.Pattern[bytes]:
     )
 
 
-_usual = _usual_header().match
+_usual: Final = _usual_header().match if _INTERPRETED else None
 
 
-def scan(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> PageHeader:
+def scan(buffer: bytes | bytearray | memoryview, start: i64, stop: i64) -> PageHeader:
     """Scan the page header that starts at `buffer[start]`, in a buffer that is filled up to `stop`.
 
     Raises:
         FormatError: The bytes are not a page header, or end inside it.
     """
-    match = _usual(buffer, start, stop)
-    if match is None:
-        return _scan_unusual(buffer, start, stop)
+    match = None if _usual is None else _usual(buffer, start, stop)
+    header = None if match is None else _read_match(match, buffer, start)
+    return _scan_unusual(buffer, start, stop) if header is None else header
+
+
+def _read_match(
+    match: re.Match[bytes], buffer: bytes | bytearray | memoryview, start: int
+) -> PageHeader | None:
+    """Return the header that the pattern matched; None if a number is of unusual length."""
     kind, plain, stored, crc = match.groups()
     if len(plain) > 4 or len(stored) > 4 or kind[0] & 1:
-        return _scan_unusual(buffer, start, stop)
+        return None
     (_, end), _, _, (size_start, size_end), (crc_start, crc_end) = match.regs
-    if crc is not None:
+    if crc is None:
+        crc_start = crc_end = start - 1
+    else:
         crc = read_int(bytes(crc), 0, 32)[0] & 0xFFFFFFFF
     # Each byte holds seven bits below a flag; the lowest bit of the number is zigzag's sign.
     size = int.from_bytes(plain, "little")
@@ -103,100 +151,177 @@ def scan(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> PageH
     size = size & 127 | size >> 1 & 16256 | size >> 2 & 2080768 | size >> 3 & 266338304
     if (plain_size | size) & 1:
         raise FormatError("page header: a negative size")
-    return _new_tuple(
-        PageHeader,
-        (
-            end,
-            kind[0] >> 1,
-            plain_size >> 1,
-            size >> 1,
-            size_start,
-            size_end,
-            crc,
-            crc_start,
-            crc_end,
-        ),
-    )
+    return PageHeader(
+        bytes(buffer[start:end]), kind[0] >> 1, plain_size >> 1, size >> 1,
+        size_start - start, size_end - start, crc, crc_start - start, crc_end - start,
+    )  # fmt: skip
 
 
-_new_tuple = tuple.__new__  # takes half the time of PageHeader(...)
-
-
-def _scan_unusual(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> PageHeader:
-    """Scan any legal header, in copies of more and more bytes: few headers are long."""
-    size = _SHORT_HEADER
+def _scan_unusual(buffer: bytes | bytearray | memoryview, start: i64, stop: i64) -> PageHeader:
+    """Scan any legal header; of other buffers than bytes, in copies of more and more bytes."""
+    if isinstance(buffer, bytes):
+        return _scan_fields(buffer, start, stop)
+    size: i64 = _SHORT_HEADER  # few headers are long
     while size < stop - start:
         try:
-            return _scan_any(bytes(buffer[start : start + size]), start)
+            return _scan_fields(bytes(buffer[start : start + size]), 0, size)
         except FormatError:
             size *= 16
-    return _scan_any(bytes(buffer[start:stop]), start)
+    return _scan_fields(bytes(buffer[start:stop]), 0, stop - start)
 
 
-def _scan_any(data: bytes, start: int) -> PageHeader:
-    """Scan any legal header, field by field; `start` is the position of `data` in the buffer."""
-    numbers: dict[int, tuple[int, int, int]] = {}  # field id: value, start and end of its varint
-    at, field_id = 0, 0
+def _scan_fields(data: bytes, start: i64, stop: i64) -> PageHeader:
+    """Scan any legal header, field by field."""
+    kind: i64 = -1
+    plain_size: i64 = -1
+    size: i64 = -1
+    size_start: i64 = -1
+    size_end: i64 = -1
+    crc: int | None = None
+    crc_start: i64 = -1
+    crc_end: i64 = -1
+    at: i64 = start
+    field_id: i64 = 0
+    found: i64 = 0  # a bit for each of the first fields
+    decodes = True
     try:
-        while (head := data[at]) != 0:
+        head: i64 = data[at]
+        while head != 0:
             at += 1
-            wire = head & 15
             if head > 15:
                 field_id += head >> 4
             else:
                 field_id, at = read_int(data, at, 16)
+                decodes = False
             if not 1 <= field_id <= 4:
-                at = skip_field(wire, data, at, 1)
+                end = _skip_usual(field_id, head & 15, data, at)
+                decodes = decodes and end > 0
+                at = end if end > 0 else skip_field(head & 15, data, at, 1)
+                head = data[at]
                 continue
-            if wire != I32 or field_id in numbers:
+            if head & 15 != I32 or found >> field_id & 1:
                 raise FormatError(f"page header: field {field_id} is not a single i32")
-            value, end = read_int(data, at, 32)
-            numbers[field_id] = value, start + at, start + end
-            at = end
+            found |= 1 << field_id
+            begin = at
+            value, at = read_int(data, at, 32)
+            if field_id == 1:
+                kind = value
+            elif field_id == 2:
+                plain_size = value
+            elif field_id == 3:
+                size, size_start, size_end = value, begin - start, at - start
+            else:
+                crc, crc_start, crc_end = value & 0xFFFFFFFF, begin - start, at - start
+            head = data[at]
     except IndexError:
-        at = len(data)
-    if at >= len(data):
+        at = stop
+    if at >= stop:
         raise FormatError("page header: the bytes end inside it")
-    if not numbers.keys() >= {1, 2, 3} or min(numbers[i][0] for i in (1, 2, 3)) < 0:
+    if kind < 0 or plain_size < 0 or size < 0:
         raise FormatError("page header: type or a size is missing or negative")
-    crc, crc_start, crc_end = numbers.get(4, (None, -1, -1))
-    # Copies without unknown fields decode the header too, so it must be valid here already.
-    decode("PageHeader", data)
+    if not decodes:
+        # Copies without unknown fields decode the header too, so it must be valid here already.
+        decode("PageHeader", data, start)
     return PageHeader(
-        start + at + 1, numbers[1][0], numbers[2][0], *numbers[3],
-        None if crc is None else crc & 0xFFFFFFFF, crc_start, crc_end,
-    )  # fmt: skip
+        data[start : at + 1], kind, plain_size, size, size_start, size_end, crc, crc_start, crc_end
+    )
 
 
-def splice(
-    buffer: bytes | bytearray, start: int, header: PageHeader, size: int, crc: int | None = None
-) -> bytes | bytearray:
+def _skip_usual(field_id: i64, wire: i64, data: bytes, at: i64) -> i64:
+    """Return the position after the struct of a page's kind at `at`; -1 if it may not decode.
+
+    Such structs begin with their required numbers: 4 for data pages (id 5), 2 for dictionary pages
+    (7), 6 for data pages V2 (8).
+    """
+    numbers: i64 = 4 if field_id == 5 else 2 if field_id == 7 else 6
+    if wire != STRUCT or not (5 <= field_id <= 8 and field_id != 6):
+        return -1
+    for _ in range(numbers):
+        head: i64 = data[at]
+        size: i64 = _varint_size(data, at + 1, 4)
+        if head != 0x15 or size < 0:
+            return -1
+        at += 1 + size
+    return _skip_flat(data, at, True)
+
+
+def _skip_flat(data: bytes, at: i64, nested: bool) -> i64:
+    """Return the position after a struct whose fields have ascending ids and decode as any type.
+
+    That is so for booleans, numbers of at most 9 bytes, and binaries; with `nested`, also for
+    structs of these. Return -1 for others, and for more than 64 fields.
+    """
+    for _ in range(64):
+        head: i64 = data[at]
+        wire = head & 15
+        at += 1
+        if head == 0:
+            return at
+        if head < 16:
+            return -1
+        if wire == BINARY:
+            length: i64 = data[at]
+            if length > 127:
+                return -1
+            at += 1 + length
+        elif wire in (I32, I64):
+            size: i64 = _varint_size(data, at, 5 if wire == I32 else 9)
+            if size < 0:
+                return -1
+            at += size
+        elif wire == STRUCT and nested:
+            at = _skip_flat(data, at, False)
+            if at < 0:
+                return -1
+        elif wire not in (TRUE, FALSE):
+            return -1
+    return -1
+
+
+def _varint_size(data: bytes, at: i64, most: i64) -> i64:
+    """Return the size of the varint at `at` in bytes; -1 if it exceeds `most`."""
+    size: i64 = 1
+    while data[at] > 127:
+        if size == most:
+            return -1
+        size += 1
+        at += 1
+    return size
+
+
+def splice(header: PageHeader, size: i64, crc: int | None = None) -> bytes:
     """Return the header's bytes with a new compressed_page_size and, if it has one, a new crc.
 
-    The header starts at `start` in the buffer that was scanned. `size` is not negative; `crc` is an
-    unsigned 32-bit number, ignored if the header has none.
+    `size` is not negative; `crc` is an unsigned 32-bit number, ignored if the header has none.
 
     Raises:
         LimitError: The new size does not fit the format.
     """
-    raw = size << 1
-    if 16383 < raw < 2097152:
-        new_size = bytes((raw & 127 | 128, raw >> 7 & 127 | 128, raw >> 14))
+    raw, coded = header.raw, size << 1
+    if 16383 < coded < 2097152:
+        low, middle, high = coded & 127 | 128, coded >> 7 & 127 | 128, coded >> 14
+        new_size = _BYTES[low] + _BYTES[middle] + _BYTES[high]
     else:
         check_size(size)
-        new_size = varint(raw)
-    if header[6] is None or crc is None:
-        return buffer[start : header[4]] + new_size + buffer[header[5] : header[0]]
+        new_size = varint(coded)
+    if header.crc is None or crc is None:
+        return raw[: header.size_start] + new_size + raw[header.size_end :]
     signed = crc - (1 << 32) if crc >> 31 else crc
-    changes = [(*header[4:6], new_size), (*header[7:9], varint(zigzag(signed)))]
-    out, at = bytearray(), start
+    changes = [
+        (header.size_start, header.size_end, new_size),
+        (header.crc_start, header.crc_end, varint(zigzag(signed))),
+    ]
+    out, at = b"", 0
     for begin, end, new in sorted(changes):
-        out += buffer[at:begin] + new
+        out += raw[at:begin] + new
         at = end
-    return out + buffer[at : header.end]
+    return out + raw[at:]
 
 
-def check_size(size: int) -> None:
+_BYTES: Final = [bytes((byte,)) for byte in range(256)]
+
+
+def check_size(size: i64) -> None:
     """Raise LimitError if a page of `size` bytes does not fit compressed_page_size, an i32."""
     if size >> 31:
         raise LimitError(
@@ -204,26 +329,25 @@ def check_size(size: int) -> None:
         )
 
 
-def contradicts(
-    header: PageHeader, raw: bytes | bytearray | memoryview, size: int, uncompressed: bool
-) -> bool:
+def contradicts(header: PageHeader, size: i64, uncompressed: bool) -> bool:
     """Return whether an uncompressed page has a different size than its header declares.
 
-    `size` is that of the plaintext page as it is stored, in bytes. `raw`, the bytes of the header,
-    is read only for the flag of data pages V2.
+    `size` is that of the plaintext page as it is stored, in bytes.
     """
-    if size == header[2]:
+    if size == header.uncompressed_size:
         return False
-    return uncompressed or (header[1] == DATA_PAGE_V2 and not v2_layout(raw).is_compressed)
+    if uncompressed:
+        return True
+    return header.type == DATA_PAGE_V2 and not v2_layout(header.raw).is_compressed
 
 
-def v2_layout(header: bytes | bytearray | memoryview) -> V2Layout:
+def v2_layout(header: bytes) -> V2Layout:
     """Read level lengths and is_compressed from the whole header of a data page V2.
 
     Raises:
         FormatError: They are missing or negative.
     """
-    v2 = decode("PageHeader", bytes(header))[0].data_page_header_v2
+    v2 = decode("PageHeader", header)[0].data_page_header_v2
     if v2 is None:
         raise FormatError("page header: a data page V2 without data_page_header_v2")
     definition, repetition = v2.definition_levels_byte_length, v2.repetition_levels_byte_length

@@ -93,10 +93,11 @@ class Leaf(NamedTuple):
 def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
     """Return every leaf with its levels, in column order; the errors are those of `leaf_paths`."""
     out = []
+    maps = {n for n, element in enumerate(schema) if element.type is None and is_map(element)}
     for path, elements in _walk_leaves(schema):
         kinds = [schema[index].repetition_type for index in elements]
         definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
-        in_map = next((index for index in elements if is_map(schema[index])), None)
+        in_map = next((index for index in elements if index in maps), None) if maps else None
         out.append(Leaf(path, elements, definition, repetition, in_map))
     return out
 

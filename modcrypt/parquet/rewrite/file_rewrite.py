@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.errors import KeyNotFoundError
 from modcrypt.io.buffers import Output
 from modcrypt.io.places import Place
-from modcrypt.io.sources import Source
+from modcrypt.io.sources import ExtendedSource, Source
 from modcrypt.keys import Key
-from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, ExtendedSource, MaskChunk
+from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, MaskChunk
 from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata

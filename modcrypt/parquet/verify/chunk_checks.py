@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.bloom_filters import part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from modcrypt.aad import ModuleType
 from modcrypt.errors import (
     FormatError,
     ModcryptError,
@@ -17,6 +16,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.crypto.column_kinds import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.page_facts import PageFacts, read_counts
@@ -70,18 +70,18 @@ class ChunkReport(Report):
         self.add_module_region(border, end, self.chunk.id(kinds[1], page), state)
 
     def add_data_page(
-        self, start: int, border: int, end: int, page: int, plain: bytes, header: PageHeader
+        self, start: int, border: int, end: int, page: int, header: PageHeader
     ) -> None:
         """Add the facts in the header of the data page in [start, end), or a fault."""
         facts = self.facts
         try:
-            facts.pages.append((start, end - start, *read_counts(plain, header)))
+            facts.pages.append((start, end - start, *read_counts(header)))
         except FormatError as error:
             facts.complete = False
             module = self.chunk.id(ModuleType.DATA_PAGE_HEADER, page)
             self.add_fault(error.word, f"{module}: {error}", start, border, module)
         if facts.keep_headers:
-            facts.headers.append(bytes(plain))
+            facts.headers.append(header.raw)
 
     def add_wrong_crc(self, module: ModuleId, start: int, end: int, clear: int = 0) -> None:
         """Add a fault about a CRC; `clear` is the size of the body's unencrypted levels."""

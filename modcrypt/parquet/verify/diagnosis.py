@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, aad_of_type, module_aad
-from modcrypt.aead import TagError
+from modcrypt.aad import MAX_ORDINAL, aad_of_type, module_aad
+from modcrypt.errors import TagError
 from modcrypt.keys import Key
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 
 NEIGHBOURS = 24

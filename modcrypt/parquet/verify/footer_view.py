@@ -9,8 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from modcrypt.aad import module_aad
-from modcrypt.aead import GCM_OVERHEAD, GcmCipher, TagError
-from modcrypt.errors import FormatError, KeyNotFoundError, KmsUnavailableError, PlaintextError
+from modcrypt.aead import GCM_OVERHEAD, GcmCipher
+from modcrypt.errors import (
+    FormatError,
+    KeyNotFoundError,
+    KmsUnavailableError,
+    PlaintextError,
+    TagError,
+)
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.crypto_fields import CryptoFields

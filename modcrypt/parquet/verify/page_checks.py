@@ -70,22 +70,22 @@ class _EncryptedPages:
         self._report, self._scratch = report, scratch
         self._has_tags = cipher.file.algorithm != GCM_CTR_V1
 
-    def check(self, pages: Iterator[tuple[int, EncryptedPage]]) -> None:
+    def check(self, pages: Iterator[EncryptedPage]) -> None:
         """Check all pages."""
         report = self._report
         check_body = self._note_unopened_body if self._scratch is None else self._check_body
-        for position, sealed in pages:
-            page, plain, header, body, _, total = sealed
-            border = position + total - len(body)
+        for sealed in pages:
+            page, position = sealed.page, sealed.position
+            end = position + sealed.total
+            border = end - len(sealed.body)
             report.count_verified(border - position)
             if report.regions is not None:
                 report.add_module_region(position, border, page.header_id(), "authentic")
             check_body(sealed, border)
             if page.is_dictionary:
-                report.facts.dictionaries.append(plain)
+                report.facts.dictionaries.append(sealed.header.raw)
             else:
-                end = position + total
-                report.add_data_page(position, border, end, page.ordinal, plain, header)
+                report.add_data_page(position, border, end, page.ordinal, sealed.header)
 
     # --- bodies ----------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class _EncryptedPages:
         self._report.add_note("levels", self._report.chunk.path, CLEAR_LEVELS)
 
     def _report_bad_body(self, sealed: EncryptedPage, start: int, error: ModcryptError) -> None:
-        page, _, header, body, _, _ = sealed
+        page, header, body = sealed.page, sealed.header, sealed.body
         report, end, module = self._report, start + len(body), page.id()
         codec = report.chunk.metadata.codec
         if isinstance(error, TagMismatchError) and looks_like_ctr(
@@ -138,7 +138,7 @@ class _EncryptedPages:
 
     def _check_ctr_body(self, sealed: EncryptedPage, start: int) -> int:
         """Check a body without a tag, and return the size of the plaintext levels before it."""
-        page, _, _, body, aad, _ = sealed
+        page, body, aad = sealed.page, sealed.body, sealed.aad
         report, end, module = self._report, start + len(body), page.id()
         report.add_note("pages", None, NO_TAGS)
         whole = _length(body)[0] == len(body) - 4

@@ -18,8 +18,8 @@ from itertools import islice
 from struct import Struct
 
 from modcrypt.aad import aad_of_type
-from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, GCM_OVERHEAD, CtrCipher, TagError
-from modcrypt.errors import ModcryptError, TagMismatchError, list_names
+from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, GCM_OVERHEAD, CtrCipher
+from modcrypt.errors import ModcryptError, TagError, TagMismatchError, list_names
 from modcrypt.io.buffers import Window
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.chunk_opening import Chunk
@@ -80,7 +80,7 @@ def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
     pages = walk_pages(window, span.start, span.end, first, uncompressed=False)
     result = PageProbe()
     try:
-        for _, sealed in islice(pages, 1 + first.is_dictionary):
+        for sealed in islice(pages, 1 + first.is_dictionary):
             bodies = result.bodies
             if not result.opens:
                 bodies = _identify_algorithm(sealed, chunk.metadata.codec)

@@ -46,22 +46,22 @@ class ResumingWalk:
         self._report, self._cipher, self._frames = report, cipher, frames
         self._starts, self._bodies, self._searches = starts, bodies, 0
 
-    def list_pages(self, span: Span) -> Iterator[tuple[int, EncryptedPage]]:
-        """Yield the positions of pages and the pages whose headers open; report the others."""
+    def list_pages(self, span: Span) -> Iterator[EncryptedPage]:
+        """Yield the pages whose headers open; report the others."""
         report, md, start, end = self._report, self._report.chunk.metadata, span.start, span.end
         window, uncompressed = self._frames.window, md.codec == UNCOMPRESSED
         page, sealed = Page(self._cipher, bool(md.dictionary_page_offset), 0), None
         while True:
             pages = walk_pages(window, start, end, page, uncompressed=uncompressed)
             try:
-                for start, sealed in pages:
-                    yield start, sealed
+                for sealed in pages:
+                    yield sealed
                 return
             except ModcryptError as error:
                 report.facts.complete = False
                 if sealed is not None:
                     report.key_works = True
-                    start, page = start + sealed.total, _next_page(sealed.page)
+                    start, page = sealed.position + sealed.total, sealed.page.next()
                 place = self._resume(start, end, page, error)
             if place is None:
                 return
@@ -121,14 +121,14 @@ class ResumingWalk:
         fields, if plausible. `page` is expected there; if another page really is, `actual` is its
         ordinal.
         """
-        following = _next_page(page)
+        following = page.next()
         number = bisect_right(self._starts, position)
         start = self._starts[number] if number < len(self._starts) else end
         if self._starts and start <= end and number >= following.ordinal:
-            return start, following._replace(ordinal=number)
+            return start, Page(page.cipher, False, number)
         pages = [following]
         if actual is not None:
-            pages.append(following._replace(ordinal=actual + 1))
+            pages.append(Page(page.cipher, False, actual + 1))
         if framed is not None:
             if framed.next == end:
                 return end, following
@@ -160,8 +160,3 @@ class ResumingWalk:
         self._searches += 1
         tries = islice(self._frames.find_possible_headers(position, end), MAX_TRIES)
         return next((at for at in tries if self._opens_at(at, end, page)), None)
-
-
-def _next_page(page: Page) -> Page:
-    """Return the address of the page after this one."""
-    return Page(page.cipher, False, page.ordinal + (not page.is_dictionary))

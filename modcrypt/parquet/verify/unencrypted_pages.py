@@ -7,11 +7,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
+from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.plaintext_pages import walk_plaintext
 from modcrypt.parquet.format.modules import Span, unexpected_page_error
-from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, scan
+from modcrypt.parquet.format.page_header import (
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    PageHeader,
+)
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.page_frames import Frames
 
@@ -51,7 +57,7 @@ def check_plaintext_pages(
     pages = walk_plaintext(frames.window, span, path, bodies=False)
     while position < end:
         try:
-            position, buffer, at, header, _, size, _ = next(pages)
+            page = next(pages)
         except FormatError as error:
             report.facts.complete = False
             number = bisect_right(starts, position)
@@ -60,25 +66,26 @@ def check_plaintext_pages(
             report.add_module_region(position, after, "pages", "plaintext")
             pages = walk_plaintext(frames.window, replace(span, start=after), path, bodies=False)
         else:
-            after = position + size + header.compressed_size
-            plain = bytes(buffer[at : header.end])
+            position, header = page.position, page.header
+            body = position + page.stored
+            after = body + header.compressed_size
             is_dictionary = header.type == DICTIONARY_PAGE and position == span.start
-            known = _check_header(position, plain, after, report, is_dictionary)
+            known = _check_header(position, header, after, report, is_dictionary)
             crc = header.crc if bodies else None
-            if known and crc is not None and _compute_crc(frames, position + size, after) != crc:
-                report.add_wrong_crc(known, position + size, after)
+            if known and crc is not None and _compute_crc(frames, body, after) != crc:
+                report.add_wrong_crc(known, body, after)
         position = after
 
 
 def _check_header(
-    start: int, plain: bytes, end: int, report: ChunkReport, is_dictionary: bool
+    start: int, header: PageHeader, end: int, report: ChunkReport, is_dictionary: bool
 ) -> ModuleId | None:
     """Check the header of the page in [start, end); return its address, None for a wrong kind."""
-    header, border, facts = scan(plain, 0, len(plain)), start + len(plain), report.facts
+    border, facts = start + len(header.raw), report.facts
     number = len(facts.pages)
     report.add_page_regions(start, border, end, None if is_dictionary else number, "plaintext")
     if is_dictionary:
-        facts.dictionaries.append(plain)
+        facts.dictionaries.append(header.raw)
         return report.chunk.id(ModuleType.DICTIONARY_PAGE)
     module = report.chunk.id(ModuleType.DATA_PAGE, number)
     if header.type not in (DATA_PAGE, DATA_PAGE_V2):
@@ -86,7 +93,7 @@ def _check_header(
         error = unexpected_page_error(str(module), header.type)
         report.add_error(error, start, border, module)
         return None
-    report.add_data_page(start, border, end, number, plain, header)
+    report.add_data_page(start, border, end, number, header)
     return module
 
 

@@ -18,8 +18,9 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.aad import ModuleType
-from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
+from modcrypt.invocations import INVOCATION_LIMIT
+from modcrypt.keys import invocation_counter
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from modcrypt.parquet.convert.encryptor import Encryption

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import xxhash
 
-from modcrypt.aad import ModuleType
 from modcrypt.errors import FormatError, IntegrityError, TruncationError
 from modcrypt.keys import Key
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.bloom_filters import (
     BloomFilter,
     bloom_hash,

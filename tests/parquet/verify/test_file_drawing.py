@@ -21,7 +21,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.aad import ModuleId, ModuleType
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify import file_drawing as drawing

@@ -1,0 +1,57 @@
+"""Addresses of PME modules and AGS1 blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ModuleType(IntEnum):
+    """The ten module types (PME 4.4.2)."""
+
+    FOOTER = 0
+    COLUMN_METADATA = 1
+    DATA_PAGE = 2
+    DICTIONARY_PAGE = 3
+    DATA_PAGE_HEADER = 4
+    DICTIONARY_PAGE_HEADER = 5
+    COLUMN_INDEX = 6
+    OFFSET_INDEX = 7
+    BLOOM_FILTER_HEADER = 8
+    BLOOM_FILTER_BITSET = 9
+
+    @property
+    def has_page(self) -> bool:
+        """Whether the AAD suffix ends with a page ordinal: only data pages and their headers."""
+        return self in (ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleId:
+    """The address of a PME module in a file. `path` is the dotted leaf path, for messages only."""
+
+    type: ModuleType
+    row_group: int | None = None
+    column: int | None = None
+    page: int | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        parts = [self.type.name.lower().replace("_", " ")]
+        if self.row_group is not None:
+            parts.append(f"row group {self.row_group}")
+        if self.column is not None:
+            parts.append(f"column {self.column if self.path is None else self.path}")
+        if self.page is not None:
+            parts.append(f"page {self.page}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockId:
+    """The address of a block in an AGS1 stream, counted from 0."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"block {self.index}"
