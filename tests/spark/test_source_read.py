@@ -281,9 +281,115 @@ def test_files_whose_types_do_not_fit_are_refused_by_name(
         PySparkException, match=r"/2: column a is int64 here, .* int32 of the table"
     ):
         load(spark, tmp_path, options).collect()
-    with pytest.raises(PySparkException, match="no column A, but a; names are case-sensitive"):
-        load(spark, tmp_path, options, "A bigint").collect()
     assert rows(load(spark, tmp_path, options, "a bigint")) == ["Row(a=1)", "Row(a=2)"]
+
+
+@pytest.mark.parametrize(
+    "schema", ["A int", "place struct<CITY: string>", "PLACE struct<zip: int>"]
+)
+def test_names_differ_in_case_as_in_sparks_own_reader(
+    spark: Any, lake: Lake, tmp_path: Path, schema: str
+) -> None:
+    place = pa.array([{"City": "Oslo", "zip": 150}, None])
+    table = pa.table({"a": pa.array([1, 2], pa.int32()), "Place": place.cast(PLACE)})
+    pq.write_table(table, tmp_path / "plain")
+    mc.write_table(table, tmp_path / "sealed", plain())
+    ours = load(spark, tmp_path / "sealed", {"footerKey": lake.by_keys["footerKey"]}, schema)
+    theirs = spark.read.schema(schema).parquet(str(tmp_path / "plain"))
+    assert rows(ours) == rows(theirs)
+
+
+PLACE = pa.struct([("City", pa.string()), ("zip", pa.int32())])
+
+
+def test_a_name_that_fits_two_columns_but_for_case_is_refused(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    mc.write_table(pa.table({"ab": [1], "aB": [2]}), tmp_path / "1", plain())
+    options = {"footerKey": lake.by_keys["footerKey"]}
+    assert rows(load(spark, tmp_path, options, "aB bigint")) == ["Row(aB=2)"]
+    with pytest.raises(PySparkException, match="column AB: the file has aB, ab; name one of these"):
+        load(spark, tmp_path, options, "AB bigint").collect()
+
+
+def test_types_widen_as_in_sparks_own_reader(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    day = datetime.date(1969, 7, 20)
+    table = pa.table({
+        "i": pa.array([1, -(2**31), None], pa.int32()), "l": pa.array([1, -(2**63), None]),
+        "f": pa.array([1.5, -0.0, None], pa.float32()), "d": pa.array([day, None, None]),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "plain")
+    mc.write_table(table, tmp_path / "sealed", plain())
+    for schema in (
+        "i bigint, l decimal(20, 0), f double, d timestamp_ntz",
+        "i double, l decimal(22, 2)",
+        "i decimal(10, 0)",
+        "i decimal(12, 2)",
+    ):
+        ours = load(spark, tmp_path / "sealed", {"footerKey": lake.by_keys["footerKey"]}, schema)
+        assert rows(ours) == rows(spark.read.schema(schema).parquet(str(tmp_path / "plain")))
+
+
+def test_a_merged_schema_has_the_columns_of_all_files(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    tables = [
+        pa.table({"a": [1], "s": [{"x": 1}]}),
+        pa.table({"b": ["y"], "s": [{"x": 2, "z": "w"}]}),
+        pa.table({"c": [[1.5]], "a": [3]}),
+    ]
+    for folder in ("plain", "sealed"):
+        (tmp_path / folder).mkdir()
+    for n, table in enumerate(tables):
+        pq.write_table(table, tmp_path / "plain" / f"{n}.parquet")
+        mc.write_table(table, tmp_path / "sealed" / f"{n}.parquet", plain())
+    options = {"footerKey": lake.by_keys["footerKey"], "mergeSchema": "true"}
+    ours = load(spark, tmp_path / "sealed", options)
+    theirs = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "plain"))
+    assert sorted(ours.schema.fields, key=str) == sorted(theirs.schema.fields, key=str)
+    assert rows(ours) == rows(theirs.select(*ours.columns))
+    some = load(spark, tmp_path / "sealed", options | {"columns": "c,a"})
+    assert rows(some) == rows(theirs.select("c", "a"))
+    with pytest.raises(PySparkException, match="no file has the column nobody"):
+        load(spark, tmp_path / "sealed", options | {"columns": "a,nobody"})
+
+
+def test_a_merged_schema_takes_the_wider_type_or_is_refused(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    options = {"footerKey": lake.by_keys["footerKey"], "mergeSchema": "true"}
+    mc.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "1", plain())
+    mc.write_table(pa.table({"A": pa.array([2], pa.int64())}), tmp_path / "2", plain())
+    assert rows(load(spark, tmp_path, options)) == ["Row(a=1)", "Row(a=2)"]
+    mc.write_table(pa.table({"a": ["x"]}), tmp_path / "3", plain())
+    with pytest.raises(PySparkException, match="column a is int64 in some files and string"):
+        load(spark, tmp_path, options)
+
+
+def test_rows_are_counted_by_the_footers_alone(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    for n in range(3):
+        (tmp_path / "t" / f"day={n}").mkdir(parents=True)
+        table, file = small_table(10 + n), tmp_path / "t" / f"day={n}" / f"{n}.parquet"
+        mc.write_table(table, file, encryption())
+    only_footer = {"footerKey": lake.by_keys["footerKey"], "rowCounts": "true"}
+    counted = load(spark, tmp_path / "t", only_footer)
+    assert counted.columns == ["file", "rows"]
+    assert counted.agg({"rows": "sum"}).first()[0] == 33
+    assert {row.file: row.rows for row in counted.collect()} == {
+        str(tmp_path / "t" / f"day={n}" / f"{n}.parquet"): 10 + n for n in range(3)
+    }
+    wrong_key = load(
+        spark, tmp_path / "t", only_footer | {"footerKey": f"file:{new_key_file(tmp_path)}"}
+    )
+    with pytest.raises(PySparkException, match="footer: the tag does not match"):
+        wrong_key.collect()
+
+
+def new_key_file(folder: Path) -> Path:
+    path = folder / "other.key"
+    path.touch(mode=0o600)
+    path.write_text("00112233445566778899aabbccddeeff")
+    return path
 
 
 def test_a_value_that_sparks_type_can_not_hold_is_not_in_the_message(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ copies nothing if only names and nullability differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -51,12 +51,17 @@ _OTHERS = {
     pa.date64(): pa.date32(),
 }
 _WIDER = {
-    pa.int8(): {pa.int16(), pa.int32(), pa.int64()},
-    pa.int16(): {pa.int32(), pa.int64()},
-    pa.int32(): {pa.int64()},
+    pa.int8(): {pa.int16(), pa.int32(), pa.int64(), pa.float64()},
+    pa.int16(): {pa.int32(), pa.int64(), pa.float64()},
+    pa.int32(): {pa.int64(), pa.float64()},
     pa.float32(): {pa.float64()},
+    pa.date32(): {_MICROS},
 }
 """Mapping of types to the types that can represent all their values exactly."""
+
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+"""Digits before the point that a decimal needs for all values of a type; as in Spark, 20 for the
+last."""
 
 
 # --- schemas -------------------------------------------------------------------------------------
@@ -181,21 +186,79 @@ def check_types(here: pa.Schema, there: pa.Schema) -> None:
         ValueError: A type does not fit; the message names the column and both types.
     """
     for field in there:
-        if field.name in here.names:
-            own = here.field(field.name).type
-            if not _fits(own, field.type):
-                raise ValueError(
-                    f"column {field.name} is {own} here, which does not fit {field.type} of the "
-                    "table; read these files separately, or exclude the column with `columns`"
-                )
+        index = _find_field(here, field.name)
+        if index >= 0 and not _fits(here.field(index).type, field.type):
+            raise ValueError(
+                f"column {field.name} is {here.field(index).type} here, which does not fit "
+                f"{field.type} of the table; read these files separately, or exclude the column "
+                "with `columns`"
+            )
+
+
+def _find_field(fields: Iterable[pa.Field], name: str) -> int:
+    """Return the index of a field by its name, regardless of case as in Spark; -1 if it is absent.
+
+    Raises:
+        ValueError: The names of several fields differ from it only in case.
+    """
+    names = [field.name for field in fields]
+    if name in names:
+        return names.index(name)
+    found = [index for index, own in enumerate(names) if own.lower() == name.lower()]
+    if len(found) > 1:
+        raise ValueError(f"column {name}: several fields have this name but for case")
+    return found[0] if found else -1
+
+
+def merge_schemas(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return a schema with the fields of both, whose types can represent the values of both.
+
+    Raises:
+        ValueError: A field has two types of which neither represents the values of the other.
+    """
+    return pa.schema(_merge_fields(schema, other, ""))
+
+
+def _merge_fields(
+    fields: Iterable[pa.Field], others: Iterable[pa.Field], where: str
+) -> list[pa.Field]:
+    merged = list(fields)
+    for other in others:
+        index = _find_field(merged, other.name)
+        if index < 0:
+            merged.append(other)
+        else:
+            own = merged[index]
+            kind = _merge_types(own.type, other.type, f"{where}{own.name}")
+            merged[index] = pa.field(own.name, kind, own.nullable)
+    return merged
+
+
+def _merge_types(kind: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
+    if pt.is_struct(kind) and pt.is_struct(other):
+        return pa.struct(_merge_fields(kind, other, f"{where}."))
+    if pt.is_list(kind) and pt.is_list(other):
+        inner = _merge_types(kind.value_type, other.value_type, f"{where}.element")
+        return pa.list_(kind.value_field.with_type(inner))
+    if pt.is_map(kind) and pt.is_map(other):
+        inner = _merge_types(kind.item_type, other.item_type, f"{where}.value")
+        return pa.map_(kind.key_field, kind.item_field.with_type(inner))
+    if _fits(other, kind):
+        return kind
+    if _fits(kind, other):
+        return other
+    raise ValueError(
+        f"column {where} is {kind} in some files and {other} in others; read these files "
+        "separately, or exclude the column with `columns`"
+    )
 
 
 def _fits(here: pa.DataType, there: pa.DataType) -> bool:
     if pt.is_null(here):
         return True
     if pt.is_struct(here) and pt.is_struct(there):
-        mine = {field.name: field.type for field in here}
-        return all(field.name not in mine or _fits(mine[field.name], field.type) for field in there)
+        places = [(_find_field(here, field.name), field) for field in there]
+        return all(n < 0 or _fits(here.field(n).type, field.type) for n, field in places)
     if pt.is_map(here) and pt.is_map(there):
         keys = _fits(here.key_type, there.key_type)
         return keys and _fits(here.item_type, there.item_type)
@@ -204,6 +267,8 @@ def _fits(here: pa.DataType, there: pa.DataType) -> bool:
     if pt.is_decimal(here) and pt.is_decimal(there):
         whole, there_whole = here.precision - here.scale, there.precision - there.scale
         return bool(there_whole >= whole and there.scale >= here.scale)
+    if pt.is_decimal(there) and here in _DIGITS:
+        return bool(there.precision - there.scale >= _DIGITS[here])
     return bool(here == there) or there in _WIDER.get(here, ())
 
 
@@ -218,7 +283,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """
     columns = []
     for field in target:
-        index = batch.schema.get_field_index(field.name)
+        index = _find_field(batch.schema, field.name)
         if index < 0:
             column = pa.nulls(batch.num_rows, field.type)
         else:
@@ -253,7 +318,7 @@ def _conform_struct(array: Any, kind: Any, where: str) -> pa.Array:
     columns = []
     for field in kind:
         name = f"{where}.{field.name}"
-        index = array.type.get_field_index(field.name)
+        index = _find_field(array.type, field.name)
         if index < 0:
             column = pa.nulls(len(array), field.type)
         else:

@@ -36,18 +36,23 @@ class ModcryptDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Read the schema from the footer of the table's first file."""
-        from modcrypt.spark.source.reading import table_schema
         from modcrypt.spark.source.streaming import (
             READ_OPTIONS,  # Spark calls this for streams, too
         )
+        from modcrypt.spark.source.table_schema import table_schema
 
         return table_schema(*read_options(self.options, READ_OPTIONS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of a table with this schema: the table's own, or a part of it."""
-        from modcrypt.spark.source.reading import Reader
+        from modcrypt.spark.source.reading import Reader, RowCounter
 
-        return Reader(*read_options(self.options), schema)
+        settings, options = read_options(self.options)
+        return (
+            RowCounter(settings, options)
+            if options.row_counts
+            else Reader(settings, options, schema)
+        )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer for rows of this schema."""

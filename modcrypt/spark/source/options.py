@@ -16,6 +16,8 @@
     filters           rows to read: [["year", ">=", 2026], ["country", "in", ["NO", "AT"]]], or
                       lists of such lists for "or", as in PyArrow; only columns that are read
     maxSplitBytes     maximum input of a task, in bytes
+    mergeSchema       true: the table has the columns of all its files, not of one
+    rowCounts         true: read only footers: a row for each file, with its path and number of rows
     partitionBy       columns whose values become folders; writing only
     compression, rowGroupRows, maxRowsPerFile
 
@@ -63,6 +65,8 @@ NAMES = frozenset(
         "requireEncrypted",
         "masterKeyIds",
         "maxSplitBytes",
+        "mergeSchema",
+        "rowCounts",
         "filters",
         "partitionBy",
         "compression",
@@ -85,6 +89,8 @@ class ReadOptions:
         filters: Filters for rows: alternatives, each a conjunction of terms.
         split_bytes: Maximum input of a task: several tasks read a larger file, and one task reads
             several smaller files.
+        merge_schema: Whether the schema has the columns of all files.
+        row_counts: Whether to read only the number of rows of each file.
         max_files: Maximum number of files of a stream's batch; None for no limit.
         ignore_missing: Whether a stream skips files that no longer exist.
     """
@@ -93,6 +99,8 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     filters: Alternatives = ()
     split_bytes: int = SPLIT_BYTES
+    merge_schema: bool = False
+    row_counts: bool = False
     max_files: int | None = None
     ignore_missing: bool = False
 
@@ -139,6 +147,8 @@ def read_options(
         columns=columns,
         filters=given.filters(),
         split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
+        merge_schema=given.flag("mergeSchema"),
+        row_counts=given.flag("rowCounts"),
         max_files=given.number("maxFilesPerTrigger"),
         ignore_missing=given.flag("ignoreMissingFiles"),
     )

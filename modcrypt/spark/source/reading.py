@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, product
@@ -27,27 +26,30 @@ import pyarrow.types as pt
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
-from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
-from modcrypt.parquet.arrow.decoding import Decoder
-from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.file_identity import FileIdentity
-from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import (
     check_types,
     conform,
-    to_common_schema,
     to_spark_arrow_schema,
-    to_spark_schema,
 )
 from modcrypt.spark.source.options import Alternatives, ReadOptions
+from modcrypt.spark.source.table_schema import (
+    OPENED_AT_ONCE,
+    ROW_COUNTS,
+    Spellings,
+    add_path_to_errors,
+    check_folders,
+    open_file,
+    read_common_schema,
+    select_leaves,
+)
 
 FILES_PER_TASK = 500
 LEAST_TASK_BYTES = 32 << 20  # row groups of large files are seldom smaller
@@ -56,11 +58,6 @@ OPENING_BYTES = 256 << 10
 """Cost of opening a file, as the number of bytes read in the same time."""
 
 BATCH_ROWS = 1 << 16
-
-_OPENED_AT_ONCE = 16  # files that the driver opens concurrently
-
-_HOW = {"arrow_extensions_enabled": False, "coerce_int96_timestamp_unit": "us"}
-"""Options of PyArrow: no types that Spark lacks, and support for years after 2262."""
 
 
 # --- files and tasks -----------------------------------------------------------------------------
@@ -170,20 +167,6 @@ def _read_sizes(filesystem: Any, paths: list[str]) -> list[int]:
     return [info.size for info in infos]
 
 
-def _survey(options: ReadOptions) -> tuple[str, pa.Schema]:
-    """Return the first file of a table, and the fields that the names of its folders state."""
-    first: list[str] = []
-    folder_fields: dict[str, pa.DataType] = {}
-    for path in options.paths:
-        if is_dataset(path, None):
-            dataset = discover(path, None, "hive")
-            folder_fields |= {field.name: field.type for field in dataset.partition_schema}
-            first.append(Place(dataset.filesystem, dataset.files[0].path).full_name)
-        else:
-            first.append(path)
-    return first[0], pa.schema(list(folder_fields.items()))
-
-
 def assign_pieces(files: Iterable[TableFile], split_bytes: int) -> list[Pieces]:
     """Divide files, in the order of reading, among tasks: split large files and group small ones.
 
@@ -218,82 +201,12 @@ def _read_identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
     """Read the identities of files to split, concurrently, as stores answer slowly."""
 
     def read_identity(path: str) -> FileIdentity:
-        with _add_path_to_errors(path), open_source(path) as source:
+        with add_path_to_errors(path), open_source(path) as source:
             return FileIdentity.of(source)
 
     large = list(dict.fromkeys(paths))
-    with ThreadPoolExecutor(_OPENED_AT_ONCE, "modcrypt-plan") as pool:
+    with ThreadPoolExecutor(OPENED_AT_ONCE, "modcrypt-plan") as pool:
         return dict(zip(large, pool.map(read_identity, large), strict=True))
-
-
-# --- the schema ----------------------------------------------------------------------------------
-
-
-def table_schema(settings: Settings, options: ReadOptions) -> StructType:
-    """Return the schema of a table: that of its first file, with the fields of folder names.
-
-    The footer key is enough, unless columns without a key are to be dropped.
-
-    Raises:
-        ValueError: There are no files, a column does not exist, or Spark does not support a type.
-    """
-    path, folder_fields = _survey(options)
-    names = options.columns
-    if names is not None:
-        names = tuple(name for name in names if name not in folder_fields.names)
-    with _add_path_to_errors(path), _open_file(path, settings.decryption()) as file:
-        leaves = _select_leaves(file, names)
-        if settings.on_missing_key == "drop":
-            missing = set(file.open_file.select(leaves, None, partial_groups=True).missing)
-            leaves = [leaf for leaf in leaves if leaf not in missing]
-        own = _read_common_schema(file, leaves)
-        _check_folders({leaf[0] for leaf in file.open_file.leaves}, folder_fields.names)
-    both = pa.schema([*own, *folder_fields])
-    if not both.names:
-        raise ValueError(f"{path}: no column has an available key")
-    if options.columns is not None:
-        tops = {
-            name: own_name
-            for own_name in both.names
-            for name in _select_names(own_name, names or ())
-        }
-        order = [tops.get(name, name) for name in options.columns]
-        both = pa.schema([both.field(name) for name in dict.fromkeys(order) if name in both.names])
-    return to_spark_schema(both)
-
-
-def _select_names(top: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield the names of a top-level field and of fields within it."""
-    yield from (name for name in names if name == top or name.startswith(f"{top}."))
-
-
-def _open_file(
-    path: str, decryption: FileDecryptionProperties, expected: FileIdentity | None = None
-) -> ParquetFile:
-    return ParquetFile(path, decryption, expected=expected, **_HOW)
-
-
-def _select_leaves(file: ParquetFile, names: Iterable[str] | None) -> list[int]:
-    leaves = file.open_file.leaves
-    return list(range(len(leaves))) if names is None else leaves_of(leaves, names)
-
-
-def _read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
-    """Return the schema that Spark uses for some leaves of a file."""
-    if not leaves:
-        return pa.schema([])
-    footer = make_schema_file(file.open_file.metadata, leaves, ())
-    alone = Decoder(file.open_file.source.name, _HOW).open(footer)
-    return to_common_schema(alone.schema_arrow, alone.schema)
-
-
-def _check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
-    """Raise ValueError if folders name a column of the file, as anyone may rename a folder."""
-    if both := sorted(set(own) & set(folder_fields)):
-        raise ValueError(
-            f"{', '.join(both)}: both a column of the file and the name of a folder, which is not "
-            "authenticated; rename the folder"
-        )
 
 
 # --- on the executors ----------------------------------------------------------------------------
@@ -321,8 +234,8 @@ def read_pieces(
     decryption = settings.decryption()
     for piece in pieces:
         with (
-            _add_path_to_errors(piece.path),
-            _open_file(piece.path, decryption, piece.identity) as file,
+            add_path_to_errors(piece.path),
+            open_file(piece.path, decryption, piece.identity) as file,
         ):
             yield from _read_batches(file, piece, target, terms)
 
@@ -334,12 +247,11 @@ def _read_batches(
     first, after = (count * n // piece.splits for n in (piece.split, piece.split + 1))
     if first == after:
         return
-    here = {".".join(path[:n]) for path in file.open_file.leaves for n in range(1, len(path) + 1)}
-    _check_folders({path[0] for path in file.open_file.leaves}, piece.values)
+    spellings = Spellings(file.open_file.leaves)
+    check_folders({path[0] for path in file.open_file.leaves}, piece.values)
     in_file = pa.schema([field for field in target if field.name not in piece.values])
-    _check_spelling(in_file.names, here)
-    names = [name for field in in_file for name in _expand_names(field.name, field.type, here)]
-    own = _read_common_schema(file, _select_leaves(file, names)) if names else pa.schema([])
+    names = [name for field in in_file for name in _expand_names(field.name, field.type, spellings)]
+    own = read_common_schema(file, select_leaves(file, names)) if names else pa.schema([])
     check_types(own, in_file)
     file_filter, batch_filter = _split_terms(terms, own, target, file)
     if names:
@@ -353,7 +265,7 @@ def _read_batches(
         yield out if batch_filter is None else out.filter(batch_filter)
 
 
-def _expand_names(name: str, kind: pa.DataType, here: set[str]) -> Iterator[str]:
+def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str]:
     """Yield the names of the parts of a field that a file has; structs are expanded."""
     if pt.is_struct(kind):
         parts = [
@@ -362,17 +274,9 @@ def _expand_names(name: str, kind: pa.DataType, here: set[str]) -> Iterator[str]
         if parts:
             yield from parts
             return
-    if name in here:
-        yield name
-
-
-def _check_spelling(wanted: Iterable[str], here: set[str]) -> None:
-    """Raise ValueError for a name that differs from a column only in case, and would be null."""
-    folded = {name.lower(): name for name in here}
-    for name in wanted:
-        actual = folded.get(name.lower(), name)
-        if name not in here and actual != name:
-            raise ValueError(f"there is no column {name}, but {actual}; names are case-sensitive")
+    own = here.find(name)
+    if own is not None:
+        yield own
 
 
 def _add_folder_values(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
@@ -389,17 +293,6 @@ def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.R
     rows = sum(group.num_rows for group in file.open_file.metadata.row_groups[first:after])
     for start in range(0, rows, BATCH_ROWS):
         yield pa.record_batch([pa.nulls(min(BATCH_ROWS, rows - start))], names=[""])
-
-
-@contextmanager
-def _add_path_to_errors(path: str) -> Iterator[None]:
-    """Add the path of the file to the message of an error."""
-    try:
-        yield
-    except (ModcryptError, ValueError) as error:
-        if path not in str(error):
-            error.args = (f"{path}: {error}", *error.args[1:])
-        raise
 
 
 # --- filters -------------------------------------------------------------------------------------
@@ -502,3 +395,25 @@ class Reader(spark.DataSourceReader):
         """Read the pieces of one task; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)
         return read_pieces(self._settings, partition.pieces, self._schema, self._terms)
+
+
+class RowCounter(spark.DataSourceReader):
+    """A reader of the number of rows of each file, which opens only footers; picklable."""
+
+    def __init__(self, settings: Settings, options: ReadOptions) -> None:
+        self._settings, self._options = settings, options
+
+    def partitions(self) -> list[Pieces]:
+        """Divide the files among tasks."""
+        files = find_files(self._options, StructType())
+        size = min(FILES_PER_TASK, -(-len(files) // FEWEST_TASKS))
+        pieces = [Piece(file.path, file.values) for file in files]
+        return [Pieces(pieces[n : n + size]) for n in range(0, len(pieces), size)]
+
+    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the footers of one task's files; raises as `read_pieces`."""
+        assert isinstance(partition, Pieces)
+        decryption, target = self._settings.decryption(), to_spark_arrow_schema(ROW_COUNTS)
+        for piece in partition.pieces:
+            with add_path_to_errors(piece.path), open_file(piece.path, decryption) as file:
+                yield pa.record_batch([[piece.path], [file.num_rows]], schema=target)

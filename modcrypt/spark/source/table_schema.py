@@ -1,0 +1,181 @@
+"""The schema of a table in Spark: that of its first file, or of all of its files together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial, reduce
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructType
+
+from modcrypt.errors import ModcryptError
+from modcrypt.io.places import Place
+from modcrypt.kms.settings import Settings
+from modcrypt.parquet.arrow.decoding import Decoder
+from modcrypt.parquet.arrow.file_scan import make_schema_file
+from modcrypt.parquet.arrow.parquet_file import ParquetFile
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.datasets.discovery import discover, is_dataset
+from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.parquet.format.schema import leaves_of
+from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
+from modcrypt.spark.source.options import ReadOptions
+
+OPENED_AT_ONCE = 16
+"""Files that the driver opens concurrently, as stores answer slowly."""
+
+ROW_COUNTS = StructType().add("file", StringType()).add("rows", LongType())
+"""The schema of a read with the option `rowCounts`."""
+
+_HOW = {"arrow_extensions_enabled": False, "coerce_int96_timestamp_unit": "us"}
+"""Options of PyArrow: no types that Spark lacks, and support for years after 2262."""
+
+
+class Spellings:
+    """The names of a file's columns and groups, found regardless of case, as Spark does."""
+
+    def __init__(self, leaves: Iterable[tuple[str, ...]]) -> None:
+        self._names = {".".join(path[:n]) for path in leaves for n in range(1, len(path) + 1)}
+        self._folded: dict[str, list[str]] = {}
+        for name in sorted(self._names):
+            self._folded.setdefault(name.lower(), []).append(name)
+
+    def find(self, name: str) -> str | None:
+        """Return the file's own spelling of a name, or None if the file lacks the column.
+
+        Raises:
+            ValueError: Several names differ from it only in case.
+        """
+        if name in self._names:
+            return name
+        found = self._folded.get(name.lower(), [])
+        if len(found) > 1:
+            raise ValueError(f"column {name}: the file has {', '.join(found)}; name one of these")
+        return found[0] if found else None
+
+
+def table_schema(settings: Settings, options: ReadOptions) -> StructType:
+    """Return the schema of a table: that of its first file, with the fields of folder names.
+
+    With the option `mergeSchema`, it has the columns of all files. The footer key is enough, unless
+    columns without a key are to be dropped.
+
+    Raises:
+        ValueError: There are no files, a column does not exist, Spark does not support a type, or
+            the types of a column in two files have none in common.
+    """
+    if options.row_counts:
+        return ROW_COUNTS
+    paths, folder_fields = _survey(options)
+    read = partial(_read_schema, settings, options, set(folder_fields.names))
+    if options.merge_schema:
+        with ThreadPoolExecutor(OPENED_AT_ONCE, "modcrypt-plan") as pool:
+            own = reduce(merge_schemas, pool.map(read, paths))
+    else:
+        own = read(paths[0])
+    both = pa.schema([*own, *folder_fields])
+    if not both.names:
+        raise ValueError(f"{paths[0]}: no column has an available key")
+    return to_spark_schema(both if options.columns is None else _order(both, options.columns))
+
+
+def _read_schema(
+    settings: Settings, options: ReadOptions, folder_names: Collection[str], path: str
+) -> pa.Schema:
+    """Return the schema that Spark uses for the wanted columns of a file."""
+    with add_path_to_errors(path), open_file(path, settings.decryption()) as file:
+        check_folders({leaf[0] for leaf in file.open_file.leaves}, folder_names)
+        leaves = select_leaves(file, _wanted_names(file, options, folder_names))
+        if settings.on_missing_key == "drop":
+            missing = set(file.open_file.select(leaves, None, partial_groups=True).missing)
+            leaves = [leaf for leaf in leaves if leaf not in missing]
+        return read_common_schema(file, leaves)
+
+
+def _wanted_names(
+    file: ParquetFile, options: ReadOptions, folder_names: Collection[str]
+) -> list[str] | None:
+    """Return the file's spelling of the columns to read; of a merged schema, only those it has."""
+    if options.columns is None:
+        return None
+    here = Spellings(file.open_file.leaves)
+    names = [(here.find(name), name) for name in options.columns if name not in folder_names]
+    return [own or name for own, name in names if own or not options.merge_schema]
+
+
+def _order(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return a schema in the order in which columns, or parts of them, are named.
+
+    Raises:
+        ValueError: No file has one of the columns.
+    """
+    order: dict[str, None] = {}
+    for name in columns:
+        tops = [top for top in schema.names if _is_part(name.lower(), top.lower())]
+        if not tops:
+            raise ValueError(f"no file has the column {name}")
+        order[tops[0]] = None
+    return pa.schema([schema.field(name) for name in order])
+
+
+def _is_part(name: str, top: str) -> bool:
+    """Return whether a name is that of a top-level field or of a field within it."""
+    return name == top or name.startswith(f"{top}.")
+
+
+def open_file(
+    path: str, decryption: FileDecryptionProperties, expected: FileIdentity | None = None
+) -> ParquetFile:
+    """Open a file of a table, without types that Spark lacks."""
+    return ParquetFile(path, decryption, expected=expected, **_HOW)
+
+
+def select_leaves(file: ParquetFile, names: Iterable[str] | None) -> list[int]:
+    """Return the indexes of the leaves with these names, or of all; raise ValueError if unknown."""
+    leaves = file.open_file.leaves
+    return list(range(len(leaves))) if names is None else leaves_of(leaves, names)
+
+
+def read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
+    """Return the schema that Spark uses for some leaves of a file."""
+    if not leaves:
+        return pa.schema([])
+    footer = make_schema_file(file.open_file.metadata, leaves, ())
+    alone = Decoder(file.open_file.source.name, _HOW).open(footer)
+    return to_common_schema(alone.schema_arrow, alone.schema)
+
+
+def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
+    """Raise ValueError if folders name a column of the file, as anyone may rename a folder."""
+    if both := sorted(set(own) & set(folder_fields)):
+        raise ValueError(
+            f"{', '.join(both)}: both a column of the file and the name of a folder, which is not "
+            "authenticated; rename the folder"
+        )
+
+
+def _survey(options: ReadOptions) -> tuple[list[str], pa.Schema]:
+    """Return the files of a table, and the fields that the names of its folders state."""
+    files: list[str] = []
+    folder_fields: dict[str, pa.DataType] = {}
+    for path in options.paths:
+        if is_dataset(path, None):
+            dataset = discover(path, None, "hive")
+            folder_fields |= {field.name: field.type for field in dataset.partition_schema}
+            files += [Place(dataset.filesystem, file.path).full_name for file in dataset.files]
+        else:
+            files.append(path)
+    return files, pa.schema(list(folder_fields.items()))
+
+
+@contextmanager
+def add_path_to_errors(path: str) -> Iterator[None]:
+    """Add the path of the file to the message of an error."""
+    try:
+        yield
+    except (ModcryptError, ValueError) as error:
+        if path not in str(error):
+            error.args = (f"{path}: {error}", *error.args[1:])
+        raise
