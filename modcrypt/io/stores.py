@@ -35,21 +35,55 @@ def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
 
 
 def _locate_url(url: str) -> tuple[Any, str]:
+    scheme = url.partition(":")[0].lower()
     if match := re.match("dbfs:/+", url, re.IGNORECASE):
         raise ValueError(
             f"{url}: only Databricks supports dbfs URLs; use the path /dbfs/{url[match.end() :]}, "
             "or a volume (/Volumes/...), or pass filesystem="
         )
+    if scheme in ("hdfs", "viewfs"):
+        return _locate_in_hadoop(url)
     url_to_fs = _import_fsspec(url).core.url_to_fs
     try:
         with add_url_to_errors(None, url):
-            return _unwrap(*url_to_fs(add_authority(url)))
+            return _unwrap(*url_to_fs(add_authority(_as_data_lake_url(url))))
+    except ImportError as error:  # names the package of the protocol
+        raise ValueError(f"{url}: {error}") from None
     except ValueError as error:
         if not str(error).startswith("Protocol not known"):
             raise
+        package = f"pip install {_PACKAGES[scheme]}, " if scheme in _PACKAGES else ""
         raise ValueError(
-            f"{url}: fsspec knows no such protocol; install the package that provides it (adlfs "
-            "for abfss), use another URL of the same store, or pass filesystem="
+            f"{url}: fsspec knows no such protocol; {package}use another URL of the same store, or "
+            "pass filesystem="
+        ) from None
+
+
+_PACKAGES = {"abfs": "adlfs", "abfss": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "az": "adlfs"}
+"""Packages of protocols that fsspec knows only once they are installed."""
+
+
+def _as_data_lake_url(url: str) -> str:
+    """Return the abfs URL of a wasb URL, which is Hadoop's older name for the same container."""
+    match = re.match(r"wasb(s?)://([^/@]+)@([^/.]+)\.blob\.(.*)", url, re.IGNORECASE | re.DOTALL)
+    return url if match is None else "abfs{}://{}@{}.dfs.{}".format(*match.groups())
+
+
+def _locate_in_hadoop(url: str) -> tuple[Any, str]:
+    """Return Hadoop's own client, which PyArrow loads.
+
+    Raises:
+        ValueError: Hadoop's client is not installed, or cannot be reached.
+    """
+    from pyarrow.fs import FileSystem
+
+    try:
+        return _unwrap(*FileSystem.from_uri(add_authority(url)))
+    except OSError as error:
+        raise ValueError(
+            f"{url}: PyArrow cannot use Hadoop's client ({str(error).partition(chr(10))[0]}); set "
+            "JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH to the output of `hadoop "
+            "classpath --glob`, or let Spark's own Parquet read it (modcrypt.spark.native)"
         ) from None
 
 

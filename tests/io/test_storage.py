@@ -35,7 +35,7 @@ from modcrypt import (
     encrypt_parquet,
 )
 from modcrypt.errors import TruncationError
-from modcrypt.io import buffers, sinks
+from modcrypt.io import buffers, sinks, stores
 from modcrypt.io.addresses import local_path
 from modcrypt.io.buffers import Output, Window, open_output
 from modcrypt.io.destinations import open_sink, open_sink_at
@@ -1579,8 +1579,12 @@ def test_urls_are_not_local_paths(url: str) -> None:
         ("dbfs:///mnt/x", "use the path /dbfs/mnt/x"),
         ("file:folder/x", "a file URL needs an absolute path"),
         ("file:", "a file URL needs an absolute path"),
-        ("viewfs:/x", "fsspec knows no such protocol"),
-        ("abfss://c@account.dfs.core.windows.net/x", "install the package that provides it"),
+        ("viewfs:/x", "cannot use Hadoop's client .*; set JAVA_HOME"),
+        ("hdfs://namenode:8020/x", "cannot use Hadoop's client .*; set JAVA_HOME"),
+        ("maprfs:/x", "fsspec knows no such protocol; use another URL"),
+        ("abfss://c@account.dfs.core.windows.net/x", "no such protocol; pip install adlfs"),
+        ("wasbs://c@account.blob.core.windows.net/x", "no such protocol; pip install adlfs"),
+        ("gs://bucket/x", "gs://bucket/x: Please install gcsfs"),
     ],
 )
 def test_urls_that_lead_nowhere_are_refused_and_make_no_folder(
@@ -1592,6 +1596,16 @@ def test_urls_that_lead_nowhere_are_refused_and_make_no_folder(
     with pytest.raises(ValueError, match=message), open_sink(url, overwrite=True):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_hadoops_older_name_of_a_container_is_that_of_the_data_lake() -> None:
+    names = {
+        "wasbs://c@account.blob.core.windows.net/a/b.x": "abfss://c@account.dfs.core.windows.net/a/b.x",
+        "WASB://c@account.blob.core.chinacloudapi.cn/x": "abfs://c@account.dfs.core.chinacloudapi.cn/x",
+        "abfss://c@account.dfs.core.windows.net/x": "abfss://c@account.dfs.core.windows.net/x",
+        "wasbs://c@account.dfs.core.windows.net/x": "wasbs://c@account.dfs.core.windows.net/x",
+    }
+    assert {url: stores._as_data_lake_url(url) for url in names} == names
 
 
 def test_a_url_with_one_slash_is_that_with_three() -> None:
