@@ -43,6 +43,7 @@ IMPORTERS = {
         "modcrypt.iceberg.tables.table_creation",
         "modcrypt.iceberg.verify.orphan_files",  # file systems
         "modcrypt.iceberg.write",
+        "modcrypt.io.stores",  # Hadoop's client
         "modcrypt.kms.services.pyarrow_clients",
         "modcrypt.parquet.arrow",
         "modcrypt.parquet.crypto.column_projection",
