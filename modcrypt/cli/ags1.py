@@ -34,6 +34,7 @@ from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     combine_options,
     convert,
+    end_with_help,
     exclude_each_other,
     force_option,
     json_option,
@@ -127,9 +128,7 @@ def ags1(context: click.Context) -> None:
     decrypt it, you must know its length from a trusted source: encrypt prints it, and key metadata
     stores it.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+    end_with_help(context)
 
 
 @ags1.command(epilog=_ENCRYPT_EXAMPLE)

@@ -20,7 +20,7 @@ from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
-from modcrypt.cli.shared import drop_stdout, print_line
+from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
 from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_jar import spark_jar
 from modcrypt.cli.tables import cat, head, schema
@@ -89,9 +89,7 @@ def program(context: click.Context) -> None:
     Keys come from files, environment variables or file descriptors, never from arguments, which
     other users could see, or from a key service that --kms or a policy names.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+    end_with_help(context)
 
 
 for _command in (

@@ -23,7 +23,7 @@ from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
-from modcrypt.cli.shared import combine_options, print_line
+from modcrypt.cli.shared import combine_options, dry_run_option, jobs_option, print_line
 from modcrypt.cli.spark import (
     SHOWN,
     iterate_rows,
@@ -47,12 +47,7 @@ files_options = combine_options(
         metavar="PATTERN",
         help='Process only files whose path matches PATTERN, for example "*.parquet".',
     ),
-    click.option(
-        "--jobs",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Number of files processed concurrently. Default: number of processors.",
-    ),
+    jobs_option("number of processors"),
 )
 in_place_option = click.option(
     "--in-place", is_flag=True, help="Overwrite SOURCE in place; omit DESTINATION."
@@ -66,7 +61,7 @@ batch_options = cloup.option_group(
     "Folders",
     files_options,
     record_option,
-    click.option("--dry-run", is_flag=True, help="Report what would be done; write nothing."),
+    dry_run_option,
     click.option("--fail-fast", is_flag=True, help="Start no more files after a failure."),
     spark_option,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modcrypt.cli.output.failures import show
-from modcrypt.cli.shared import format_table, print_line
+from modcrypt.cli.shared import format_counts, format_failures, print_line
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.report.text import format_count, format_size
@@ -76,7 +76,7 @@ class BatchReport:
             print_line(json.dumps({"files": files, **totals, **more}))
             return common_code(self._codes)
         if self._failures:
-            print_line(format_table(("file", "error", "message"), self._failures, left=(0, 1, 2)))
+            print_line(format_failures(self._failures))
             if counts["failed"] > len(self._failures):
                 print_line(f"and {counts['failed'] - len(self._failures)} more")
         if sys.stdout is not None:
@@ -84,9 +84,7 @@ class BatchReport:
         for note, count in self._notes.items():
             click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
         words = {"planned": f"to {self._verb}"}
-        text = ", ".join(
-            f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
-        )
+        text = format_counts({name: counts[name] for name in names}, words)
         of_size = f"; {format_size(self._size)}" if self._size else ""
         print_line(f"{format_count(files, 'file')}: {text}{of_size}")
         return common_code(self._codes)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -27,21 +25,26 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
+    check_paths_exist,
+    dry_run_option,
+    end_with_help,
     exclude_each_other,
+    format_counts,
+    format_failures,
     format_table,
     json_option,
     lines_option,
+    make_accept_option,
     make_reference,
     print_line,
     read_key,
     root_option,
+    skipping_record_option,
     threads_option,
 )
 from modcrypt.cli.spark import print_report, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
-from modcrypt.io.addresses import local_path
 from modcrypt.jobs.failures import exit_code
-from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_rotation import RotatedFile
@@ -102,9 +105,7 @@ def keys(context: click.Context) -> None:
     A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
     files contain the keys that it wraps.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+    end_with_help(context)
 
 
 # --- master keys ---------------------------------------------------------------------------------
@@ -329,22 +330,9 @@ def _disabled_versions(master: MasterKey) -> list[str]:
     multiple=True,
     help="Move what is under the master key OLD to NEW. The last = separates the two. Repeatable.",
 )
-@click.option(
-    "--record",
-    metavar="FILE",
-    help="Resume file: record finished files in FILE, and skip files recorded there.",
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Report what would be done, without changing anything."
-)
-@click.option(
-    "--accept",
-    metavar="ALGORITHM",
-    type=click.Choice(ALGORITHMS),
-    multiple=True,
-    help="Accept files of this algorithm. Default: the policy's, else both, but AES_GCM_V1 "
-    "only for dek, which opens pages. Repeatable.",
-)
+@skipping_record_option
+@dry_run_option
+@make_accept_option("the policy's, else both, but AES_GCM_V1 only for dek, which opens pages.")
 @threads_option("Number of files processed concurrently. Default: 4.")
 @audit_option
 @spark_option
@@ -383,10 +371,7 @@ def rotate(
                 "PATHs to rotate files"
             )
         refuse(_FILE_PARAMETERS, "this needs files; name PATHs")
-    for path in paths:  # check first: an added version cannot be removed
-        local = local_path(path)
-        if local is not None and not os.path.exists(local):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    check_paths_exist(paths)  # first: an added version cannot be removed
     tools = settings.tools()
     if key_id is not None:
         resumes = record is not None and has_unfinished_rotation(record, what, renamed)
@@ -433,7 +418,7 @@ def rotate(
     keys = sum(file.keys for file in done)
     rows = [(file.path, file.result, use_option_names(file.message)) for file in failures]
     if rows and not as_json:
-        print_line(format_table(("file", "error", "message"), rows, left=(0, 1, 2)))
+        print_line(format_failures(rows))
     _print_summary(counts, keys, time.perf_counter() - started, dry_run, as_json)
     return exit_code(file.result for file in failures)
 
@@ -475,10 +460,8 @@ def _print_summary(
         print_line(json.dumps({"files": counts.total(), **totals, **more}))
         return
     words = {"rotated": "to rotate"} if dry_run else {}
-    totals_text = ", ".join(
-        f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
-    )
-    print_line(f"{counts.total()} files: {totals_text or 'nothing to do'}; {rewrapped} keys")
+    text = format_counts({name: counts[name] for name in names}, words)
+    print_line(f"{counts.total()} files: {text or 'nothing to do'}; {rewrapped} keys")
 
 
 keys.add_command(scan)

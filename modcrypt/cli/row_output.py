@@ -17,8 +17,6 @@ from modcrypt.errors import printable
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-    from modcrypt.io.sinks import Sink
-
 safe_option = click.option(
     "--safe",
     is_flag=True,
@@ -27,10 +25,28 @@ safe_option = click.option(
 )
 
 
-def check_safe(safe: bool, form: str) -> None:
-    """Raise a usage error if `--safe` is given with a format other than CSV."""
+output_option = click.option(
+    "-o",
+    "--output",
+    metavar="DESTINATION",
+    help="Path or URL, which appears only when it is complete. Default: stdout.",
+)
+
+
+def check_output(form: str, output: str | None, *, safe: bool, force: bool) -> None:
+    """Raise a usage error if options of the output contradict each other, or stdout won't do."""
     if safe and form != "csv":
         raise click.UsageError("--safe needs --format csv")
+    if output is not None:
+        return
+    if sys.stdout is None:
+        raise click.UsageError("stdout is closed; use -o FILE")
+    if force:
+        raise click.UsageError("--force needs -o")
+    if form == "arrow" and sys.stdout.isatty():
+        raise click.UsageError(
+            "an Arrow stream cannot be shown on a terminal; use -o FILE or a pipe"
+        )
 
 
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
@@ -51,16 +67,21 @@ def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def write_pieces(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:
-    """Append the output of `format_rows` to a sink; return the number of rows."""
+def write_rows(pieces: Iterator[tuple[bytes, int]], output: str | None, *, force: bool) -> int:
+    """Write the output of `format_rows` to a file or stdout; return the number of rows."""
+    from modcrypt.io.destinations import open_sink
+
+    if output is None:
+        return _print_pieces(pieces)
     total = 0
-    for data, rows in pieces:
-        sink.append(data)
-        total += rows
+    with open_sink(output, overwrite=force) as sink:
+        for data, rows in pieces:
+            sink.append(data)
+            total += rows
     return total
 
 
-def print_pieces(pieces: Iterator[tuple[bytes, int]]) -> None:
+def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> int:
     """Write to stdout; end quietly if the reader has closed it, and report incomplete output.
 
     All other output must go to stderr from then on.
@@ -79,6 +100,7 @@ def print_pieces(pieces: Iterator[tuple[bytes, int]]) -> None:
     except (Exception, Stopped):
         click.echo(f"modcrypt: the output is incomplete: it ends after {total} rows", err=True)
         raise
+    return total
 
 
 def _escape_for_terminal(data: bytes) -> bytes:

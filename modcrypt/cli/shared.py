@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -17,7 +18,9 @@ from cloup.constraints.common import get_params_whose_value_is_set
 
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.errors import printable
+from modcrypt.io.addresses import local_path
 from modcrypt.key_text import looks_like_key
+from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
@@ -45,6 +48,13 @@ def drop_stdout() -> None:
     """Discard output that is still buffered: Python would try to write it at exit, and fail."""
     with suppress(OSError, ValueError, AttributeError):  # the stream may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def end_with_help(context: click.Context) -> None:
+    """Print the help and end with an error, if a group is called without a command."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -143,6 +153,40 @@ json_option = click.option(
 force_option = click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
 
 
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Report what would be done, without changing anything."
+)
+strict_option = click.option(
+    "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."
+)
+skipping_record_option = click.option(
+    "--record",
+    metavar="FILE",
+    help="Resume file: record finished files in FILE, and skip files recorded there.",
+)
+
+
+def make_accept_option(default: str) -> Callable[[F], F]:
+    """Return the option for accepted algorithms; its help text states the default."""
+    return click.option(
+        "--accept",
+        metavar="ALGORITHM",
+        type=click.Choice(ALGORITHMS),
+        multiple=True,
+        help=f"Accept files of this algorithm. Default: {default} Repeatable.",
+    )
+
+
+def jobs_option(default: str) -> Callable[[F], F]:
+    """Return the option for the number of concurrent files; its help text states the default."""
+    return click.option(
+        "--jobs",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help=f"Number of files processed concurrently. Default: {default}.",
+    )
+
+
 def threads_option(text: str) -> Callable[[F], F]:
     """Return the option for the number of threads, with its help text."""
     return click.option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
@@ -171,6 +215,14 @@ def warn_if_shared(*references: str, kind: str = "key file") -> None:
                 f"{stat.S_IMODE(mode):04o}); make it private with chmod 600",
                 err=True,
             )
+
+
+def check_paths_exist(paths: Iterable[str]) -> None:
+    """Raise FileNotFoundError for the first local path that does not exist."""
+    for path in paths:
+        local = local_path(path)
+        if local is not None and not os.path.exists(local):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def read_key(reference: str | None, what: str) -> Key | None:
@@ -217,6 +269,17 @@ def format_table(
     cells = [[_cell(value) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)
     return align_cells(titles, cells, right=right)[0]
+
+
+def format_failures(failures: Iterable[Sequence[str]], kind: str = "error") -> str:
+    """Return a table of failures: file, error code and message of each."""
+    return format_table(("file", kind, "message"), failures, left=(0, 1, 2))
+
+
+def format_counts(counts: Mapping[str, int], words: Mapping[str, str] | None = None) -> str:
+    """Return the counts that are not 0, with their names or with the words for these names."""
+    words = words or {}
+    return ", ".join(f"{count} {words.get(name, name)}" for name, count in counts.items() if count)
 
 
 def print_facts(facts: Iterable[Sequence[object]]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,18 +22,21 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
+    check_paths_exist,
+    format_counts,
+    format_failures,
     format_table,
     lines_option,
+    make_accept_option,
     needs_one_of,
     print_line,
     root_option,
+    skipping_record_option,
     threads_option,
 )
 from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
-from modcrypt.io.addresses import local_path
 from modcrypt.jobs.failures import common_code, exit_code
-from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -94,19 +95,8 @@ a later proof for it
     help="Read all of each file to find what is still readable, and report it with the "
     "file's hash; runs after shredding, or alone without --yes.",
 )
-@click.option(
-    "--record",
-    metavar="FILE",
-    help="Resume file: record finished files in FILE, and skip files recorded there.",
-)
-@click.option(
-    "--accept",
-    metavar="ALGORITHM",
-    type=click.Choice(ALGORITHMS),
-    multiple=True,
-    help="Accept files of this algorithm. Default: the policy's, else both, as no page is "
-    "opened. Repeatable.",
-)
+@skipping_record_option
+@make_accept_option("the policy's, else both, as no page is opened.")
 @threads_option("Number of files processed concurrently. Default: 4.")
 @audit_option
 @spark_option
@@ -139,10 +129,7 @@ def shred(
         raise click.UsageError("select the keys by exactly one of --column, --master-key and --all")
     if spark_master is not None:
         refuse_local_options()
-    for path in paths:
-        local = local_path(path)
-        if local is not None and not os.path.exists(local):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    check_paths_exist(paths)
     settings = service_settings(options, algorithms=accept or None)
     if settings is None:
         refuse({"audit", "accept", "destroy"}, "this needs --kms or --policy")
@@ -322,7 +309,7 @@ def _print_totals(
 
     if tally.failures:
         rows = [(f.path, f.result, use_option_names(f.message)) for f in tally.failures]
-        print_line(format_table(("file", "result", "message"), rows, left=(0, 1, 2)))
+        print_line(format_failures(rows, "result"))
     for note, count in tally.notes.items():
         print_line(printable(f"{format_count(count, 'file')}: {use_option_names(note)}"))
     would = "would be " if dry_run else ""
@@ -330,11 +317,8 @@ def _print_totals(
         note = f": {file.message}" if file.message else ""
         print_line(printable(f"master key {file.master_key_id} {would}{file.result}{note}"))
     words = {"shredded": "to be shredded"} if dry_run else {}
-    done = ", ".join(
-        f"{tally.counts[name]} {words.get(name, name)}"
-        for name in ("shredded", "current", "failed")
-        if tally.counts[name]
-    )
+    names = ("shredded", "current", "failed")
+    done = format_counts({name: tally.counts[name] for name in names}, words)
     wholly = f", {format_count(tally.whole, 'file')} as a whole" if tally.whole else ""
     files, keys = format_count(tally.counts.total(), "file"), format_count(tally.keys, "key")
     print_line(f"{files}: {done or 'nothing to do'}; {keys}{wholly}")

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import format_table, print_line
+from modcrypt.cli.shared import format_failures, print_line
 from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -41,7 +41,6 @@ SHOWN = 100
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
-Options = dict[str, Any]
 
 # --- the commands --------------------------------------------------------------------------------
 
@@ -90,7 +89,7 @@ def print_report(
     if counts and not as_json:
         rows = list(iterate_rows(failures.limit(SHOWN)))
         cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
-        print_line(format_table(("file", "error", "message"), cells, left=(0, 1, 2)))
+        print_line(format_failures(cells))
         if (more := sum(row["count"] for row in counts) - len(rows)) > 0:
             print_line(f"and {more} more")
     return exit_code(row[result] for row in counts)

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,11 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
 )
 from modcrypt.cli.row_output import (
-    check_safe,
-    print_pieces,
+    check_output,
+    output_option,
     print_rows,
     safe_option,
-    write_pieces,
+    write_rows,
 )
 from modcrypt.cli.shared import (
     combine_options,
@@ -358,12 +357,7 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
     help="Output format: jsonl (one JSON object per line), csv (nested values as JSON) or "
     "arrow (an IPC stream).",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DESTINATION",
-    help="Path or URL, which appears only when it is complete. Default: stdout.",
-)
+@output_option
 @safe_option
 @_row_options
 @_file_options
@@ -390,20 +384,11 @@ def cat(
     exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows
-    from modcrypt.io.destinations import open_sink
 
-    to_stdout = output in (None, "-")
-    if to_stdout and sys.stdout is None:
-        raise click.UsageError("stdout is closed; use -o FILE")
-    if to_stdout and as_json:
+    output = None if output == "-" else output
+    if output is None and as_json:
         raise click.UsageError("--json needs -o FILE, because the rows are on stdout")
-    if to_stdout and force:
-        raise click.UsageError("--force needs -o")
-    check_safe(safe, form)
-    if to_stdout and form == "arrow" and sys.stdout.isatty():
-        raise click.UsageError(
-            "an Arrow stream cannot be shown on a terminal; use -o FILE or a pipe"
-        )
+    check_output(form, output, safe=safe, force=force)
     if output is not None and _lies_in(output, path):
         raise click.UsageError(f"{output} would replace the source; pass another path to -o")
     read = _Reading(path, **reading)
@@ -412,12 +397,7 @@ def cat(
     first = next(batches, None)
     kinds = _read_schema(read, arguments) if first is None else first.schema
     rows_left = itertools.chain([first] if first is not None else [], batches)
-    pieces = format_rows(form, kinds, rows_left, safe=safe)
-    if to_stdout:
-        print_pieces(pieces)
-        return
-    with open_sink(output or "", overwrite=force) as sink:
-        rows = write_pieces(pieces, sink)
+    rows = write_rows(format_rows(form, kinds, rows_left, safe=safe), output, force=force)
     if as_json:
         print_line(json.dumps({"path": path, "destination": output, "format": form, "rows": rows}))
 

@@ -22,11 +22,13 @@ from modcrypt.cli.options.parquet_options import (
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
+    format_counts,
     format_table,
     lines_option,
     needs_one_of,
     print_line,
     shared_prefix_option,
+    strict_option,
     threads_option,
 )
 from modcrypt.cli.spark import (
@@ -87,7 +89,7 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
     type=click.IntRange(min=0),
     help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
+@strict_option
 @files_options
 @record_option
 @threads_option("Number of threads for a single file. Default: by file size and processors.")
@@ -411,7 +413,7 @@ def _verify_on_spark(
                 print_line(_format_findings([(None, finding) for finding in findings]))
     if not as_json:
         names = ("authentic", "partial", "failed")
-        texts = ", ".join(f"{counts[name]} {name}" for name in names if counts[name])
+        texts = format_counts({name: counts[name] for name in names})
         print_line(f"{counts['files']} files: {texts}; {counts['modules']:,} modules")
     return _verification_code(
         ok=totals["ok"],

@@ -22,10 +22,12 @@ from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import (
     exclude_each_other,
     format_table,
+    jobs_option,
     lines_option,
     needs_one_of,
     print_facts,
     print_line,
+    strict_option,
 )
 from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.report.text import format_count
@@ -50,12 +52,7 @@ Examples: all keys and what they open; files under one key
   modcrypt iceberg tree --kms file:lake.keyring lake/orders
   modcrypt iceberg tree --kms file:lake.keyring --protected-by lake lake/orders"""
 
-_jobs_option = click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Number of files processed concurrently. Default: by processors.",
-)
+_jobs_option = jobs_option("by processors")
 
 
 # --- verify --------------------------------------------------------------------------------------
@@ -71,7 +68,7 @@ _jobs_option = click.option(
     help="Verify only this snapshot, given by id, branch or tag, and do not look for orphan "
     "files. Repeatable.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
+@strict_option
 @_jobs_option
 @html_options
 @table_options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,13 @@ from modcrypt.cli.options.iceberg_options import (
     table_options,
 )
 from modcrypt.cli.row_output import (
-    check_safe,
-    print_pieces,
+    check_output,
+    output_option,
     print_rows,
     safe_option,
-    write_pieces,
+    write_rows,
 )
-from modcrypt.cli.shared import force_option, format_table, lines_option, print_line
+from modcrypt.cli.shared import end_with_help, force_option, format_table, lines_option, print_line
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -72,9 +71,7 @@ def iceberg(context: click.Context) -> None:
     with --catalog, an identifier in that catalog. A metadata.json is not authenticated: pass what
     you know about the table by --table-uuid, --at-least and --master-key.
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(2)
+    end_with_help(context)
 
 
 # --- listings ------------------------------------------------------------------------------------
@@ -184,12 +181,7 @@ _TABLE_ROWS = 10
     help="Output format: table (long values are cut), jsonl, csv (nested values as JSON) or "
     "arrow (an IPC stream). Default: table, or jsonl with -o or --json.",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="DESTINATION",
-    help="Path or URL, which appears only when it is complete. Default: stdout.",
-)
+@output_option
 @safe_option
 @table_options
 @force_option
@@ -215,12 +207,16 @@ def scan(
     modcrypt finds a page that is not authentic: the rows are complete only if the exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows, validate_batches
-    from modcrypt.io.destinations import open_sink
 
     output = None if output == "-" else output
     form = form or ("jsonl" if as_json or output is not None else "table")
-    check_safe(safe, form)
-    _check_output(form, output, force, as_json)
+    if output is not None and form == "table":
+        raise click.UsageError(
+            "--format table cannot be written to a file; use --format jsonl, csv or arrow with -o"
+        )
+    if output is None and as_json and form != "jsonl":
+        raise click.UsageError("without -o, --json prints rows and needs --format jsonl")
+    check_output(form, output, safe=safe, force=force)
     arguments: dict[str, Any] = {
         "snapshot": parse_snapshot(snapshot),
         "columns": [*columns, *(listed.split(",") if listed is not None else ())] or None,
@@ -238,33 +234,10 @@ def scan(
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)
         return
     pieces = format_rows(form, kinds, _limit_rows(batches, count), safe=safe)
-    if output is None:
-        print_pieces(pieces)
-        return
-    with open_sink(output, overwrite=force) as sink:
-        rows = write_pieces(pieces, sink)
-    if as_json:
-        fields = {"table": where, "destination": output, "format": form, "rows": rows}
+    rows_written = write_rows(pieces, output, force=force)
+    if as_json and output is not None:
+        fields = {"table": where, "destination": output, "format": form, "rows": rows_written}
         print_line(json.dumps(fields))
-
-
-def _check_output(form: str, output: str | None, force: bool, as_json: bool) -> None:
-    if output is not None and form == "table":
-        raise click.UsageError(
-            "--format table cannot be written to a file; use --format jsonl, csv or arrow with -o"
-        )
-    if output is not None:
-        return
-    if sys.stdout is None:
-        raise click.UsageError("stdout is closed; use -o FILE")
-    if as_json and form != "jsonl":
-        raise click.UsageError("without -o, --json prints rows and needs --format jsonl")
-    if force:
-        raise click.UsageError("--force needs -o")
-    if form == "arrow" and sys.stdout.isatty():
-        raise click.UsageError(
-            "an Arrow stream cannot be shown on a terminal; use -o FILE or a pipe"
-        )
 
 
 def _limit_rows(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import lines_option, print_line
+from modcrypt.cli.shared import dry_run_option, lines_option, print_line
 from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
@@ -44,11 +44,6 @@ Examples: what would be lost; expire all but the current snapshot and one more
   modcrypt iceberg expire --kms file:lake.keyring --dry-run lake/orders
   modcrypt iceberg expire --kms file:lake.keyring --keep 8744736658442914487 --yes lake/orders"""
 
-_dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Report what would be done, without changing anything."
-)
-
-
 # --- rotate --------------------------------------------------------------------------------------
 
 
@@ -60,7 +55,7 @@ _dry_run_option = click.option(
     metavar="ID",
     help="With mek and kek: move the table to this master key.",
 )
-@_dry_run_option
+@dry_run_option
 @click.option(
     "--spark",
     "spark_master",
@@ -145,7 +140,7 @@ def _print_rotation(done: TableRotation, as_json: bool) -> None:
 
 @cloup.command(epilog=_PRUNE_EXAMPLE)
 @table_argument
-@_dry_run_option
+@dry_run_option
 @table_options
 @lines_option
 def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
@@ -186,7 +181,7 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     is_flag=True,
     help="Drop branches and tags that name other snapshots, instead of keeping their snapshots.",
 )
-@_dry_run_option
+@dry_run_option
 @click.option("--yes", is_flag=True, help="Expire the history, which nothing can restore.")
 @table_options
 @lines_option

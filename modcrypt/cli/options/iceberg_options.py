@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from modcrypt.cli.options.kms_options import (
+    audit_option,
+    kms_option,
     parse_pairs,
     passphrase_options,
     service_settings,
@@ -39,26 +41,12 @@ snapshot_option = click.option(
 
 def _service_options(*, required: bool) -> Callable[[F], F]:
     return combine_options(
-        click.option(
-            "--kms",
-            metavar="URI",
-            required=required,
-            help="Key service with the table's master key: file:PATH (a keyring), env:VARIABLE, "
-            "hcvault://HOST/MOUNT, aws-kms://ARN, gcp-kms://NAME, azure-kms://HOST or "
-            "pkcs11:TOKEN.",
-        ),
+        kms_option("Key service with the table's master key", required=required),
         passphrase_options,
     )
 
 
-tables_service = combine_options(
-    _service_options(required=True),
-    click.option(
-        "--audit",
-        metavar="FILE",
-        help="Append each use of the key service to FILE, as a line of JSON.",
-    ),
-)
+tables_service = combine_options(_service_options(required=True), audit_option)
 catalog_options = combine_options(
     click.option(
         "--catalog",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.shared import combine_options, exclude_each_other, make_reference
+from modcrypt.cli.shared import F, combine_options, exclude_each_other, make_reference
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
@@ -36,13 +36,21 @@ passphrase_options = combine_options(
     ),
     exclude_each_other("passphrase_file", "passphrase_env", "passphrase_fd"),
 )
-service_options = combine_options(
-    click.option(
+
+
+def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return the option for the URI of a key service, which the help text describes as `what`."""
+    return click.option(
         "--kms",
         metavar="URI",
-        help="Key service: file:PATH (a keyring), env:VARIABLE, hcvault://HOST/MOUNT, "
-        "aws-kms://ARN, gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
-    ),
+        required=required,
+        help=f"{what}: file:PATH (a keyring), env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
+        "gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
+    )
+
+
+service_options = combine_options(
+    kms_option("Key service"),
     click.option(
         "--policy",
         "policy_file",

@@ -26,6 +26,7 @@ from modcrypt.cli.shared import (
     combine_options,
     force_option,
     key_options,
+    make_accept_option,
     make_reference,
     needs_one_of,
     prefix_options,
@@ -73,13 +74,9 @@ output_options = cloup.option_group(
         help="Print results and failures as lines of JSON on stdout; for a folder, also totals.",
     ),
 )
-accept_option = click.option(
-    "--accept",
-    metavar="ALGORITHM",
-    type=click.Choice(ALGORITHMS),
-    multiple=True,
-    help="Accept files of this algorithm. Default: AES_GCM_V1 only, because AES_GCM_CTR_V1 "
-    "does not authenticate pages and an attacker can forge the name in a file. Repeatable.",
+accept_option = make_accept_option(
+    "AES_GCM_V1 only, because AES_GCM_CTR_V1 does not authenticate pages and an attacker can forge "
+    "the name in a file."
 )
 missing_key_option = click.option(
     "--on-missing-key",
