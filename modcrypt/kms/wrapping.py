@@ -15,14 +15,12 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import urandom
-from typing import Any, TypeAlias
+from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
 from modcrypt.errors import (
@@ -30,29 +28,16 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
-    KmsUnavailableError,
     ModcryptError,
     TagError,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KEY_LENGTHS, Key, as_key, key_bytes
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import KmsClient
+from modcrypt.kms.key_cache import KeyCache
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
 from modcrypt.tracebacks import hide_frames
-
-_Place: TypeAlias = "tuple[str, bytes, str]"  # master key id, KEK id, wrapped KEK
-
-MAX_CACHED = 100_000
-"""Largest number of KEKs cached for unwrapping; when it is reached, the cache is emptied."""
-
-REFUSAL_LIFETIME = 30.0
-"""Seconds before a refused KEK is requested again: every file of a dataset may contain it."""
-
-UNAVAILABLE_LIFETIME = 1.0
-"""Seconds before the KEK of an unavailable service is requested again, for waiting threads."""
-
 
 MAX_DAMAGED = 3
 """Number of keys of one file that may fail to unwrap before modcrypt stops trying."""
@@ -73,7 +58,6 @@ class Kek:
     wrapped: str
     cipher: GcmCipher
     length: int
-    expires: float
     heads: dict[tuple[bool, bool], str] = field(default_factory=dict, compare=False)
 
     @hide_frames
@@ -189,15 +173,11 @@ class KeyWrapper:
         cache_lifetime: float,
         aad: bytes = b"",
         audit: Audit | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.client, self.aad, self.audit = client, aad, audit
-        self._lifetime, self._clock = cache_lifetime, clock
-        self._writing: dict[tuple[str, int], Kek] = {}  # by master key id and length
-        self._reading: dict[_Place, Kek] = {}
-        self._refused: dict[object, tuple[type[ModcryptError], str, float]] = {}
-        self._locks: dict[object, threading.Lock] = {}
-        self._guard = fork_safe(threading.Lock())
+        self._writing = KeyCache[Kek](cache_lifetime, clock)  # by master key id and length
+        self._reading = KeyCache[Kek](cache_lifetime, clock)  # by what names the KEK in a file
         _wrappers.add(self)
 
     def __repr__(self) -> str:
@@ -214,27 +194,19 @@ class KeyWrapper:
 
     def get_writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
         """Return the KEK of `length` bytes that currently wraps data keys; create it if needed."""
-        place = master_key_id, length
-        kek = self._writing.get(place)
-        if kek is None or kek.expires <= self._clock():
-            with self._get_lock(place):
-                kek = self._writing.get(place)  # another thread may have created it
-                if kek is None or kek.expires <= self._clock():
-                    self._raise_if_refused(place)
-                    with self._remember_refusals(place):
-                        kek = self._writing[place] = self._new_kek(master_key_id, length)
-        return kek
+        return self._writing.get(
+            (master_key_id, length), lambda: self._new_kek(master_key_id, length)
+        )
 
     def forget(self) -> None:
         """Drop all cached KEKs, so the service decides again after a rotation or revocation."""
         self._writing.clear()
         self._reading.clear()
-        self._refused.clear()
 
     def _new_kek(self, master_key_id: str, length: int) -> Kek:
         key, kek_id = Key.generate(length), urandom(KEK_ID_SIZE)
         wrapped = self._call("wrap", master_key_id, kms.wrap, key, master_key_id, kek_id=kek_id)
-        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length, self._compute_expiry())
+        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -250,49 +222,11 @@ class KeyWrapper:
         assert kek_id is not None
         assert wrapped is not None
         place = material.master_key_id, kek_id, wrapped
-        kek = self._find_cached_kek(place)
-        if kek is None:
-            try:
-                with self._get_lock(place):
-                    kek = self._find_cached_kek(place) or self._request_kek(place)
-            finally:
-                with self._guard:
-                    self._locks.pop(place, None)
-        return kek
+        return self._reading.get(place, lambda: self._request_kek(*place))
 
-    def _find_cached_kek(self, place: _Place) -> Kek | None:
-        kek = self._reading.get(place)
-        if kek is not None and kek.expires > self._clock():
-            return kek
-        self._raise_if_refused(place)
-        return None
-
-    def _raise_if_refused(self, place: object) -> None:
-        kind, message, until = self._refused.get(place, (None, "", 0.0))
-        if kind is not None and until > self._clock():
-            raise kind(message)
-
-    @contextmanager
-    def _remember_refusals(self, place: object) -> Iterator[None]:
-        """Cache a refusal of the service, so that the next request need not repeat it."""
-        try:
-            yield
-        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
-            temporary = isinstance(error, KmsUnavailableError)
-            until = self._clock() + (UNAVAILABLE_LIFETIME if temporary else REFUSAL_LIFETIME)
-            self._refused[place] = type(error), str(error), until
-            raise
-
-    def _request_kek(self, place: _Place) -> Kek:
-        master_key_id, kek_id, wrapped = place
-        if len(self._reading) + len(self._refused) >= MAX_CACHED:
-            self._reading.clear()
-            self._refused.clear()
-        with self._remember_refusals(place):
-            key = self._unwrap_key(wrapped, master_key_id, kek_id)
-        kek = Kek(master_key_id, kek_id, wrapped, GcmCipher(key), len(key), self._compute_expiry())
-        self._reading[place] = kek
-        return kek
+    def _request_kek(self, master_key_id: str, kek_id: bytes, wrapped: str) -> Kek:
+        key = self._unwrap_key(wrapped, master_key_id, kek_id)
+        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), len(key))
 
     # --- the service -----------------------------------------------------------------------------
 
@@ -321,13 +255,6 @@ class KeyWrapper:
         ids = (None if kek_id is None else kek_id.hex(),)
         with record_use(self.audit, operation, master_key_id, kek_ids=ids, count=count):
             return ask(self.client, *arguments, self.aad)
-
-    def _compute_expiry(self) -> float:
-        return self._clock() + self._lifetime
-
-    def _get_lock(self, place: object) -> threading.Lock:
-        with self._guard:
-            return self._locks.setdefault(place, fork_safe(threading.Lock()))
 
 
 _wrappers: weakref.WeakSet[KeyWrapper] = weakref.WeakSet()

@@ -30,7 +30,8 @@ from modcrypt import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import MemorySource
-from modcrypt.kms.wrapping import REFUSAL_LIFETIME, KeyWrapper, Refusals
+from modcrypt.kms.key_cache import REFUSAL_LIFETIME
+from modcrypt.kms.wrapping import KeyWrapper, Refusals
 from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
@@ -875,11 +876,11 @@ def test_locks_of_keks_are_dropped_after_the_request() -> None:
     kms = MemoryKms()
     reader, key = wrapper(kms), Key.generate()
     assert reader.unwrap(wrap_key(kms, key)) == key
-    assert not reader._locks
+    assert not reader._reading._locks
 
 
 def test_a_full_cache_of_keks_and_refusals_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modcrypt.kms.wrapping.MAX_CACHED", 2)
+    monkeypatch.setattr("modcrypt.kms.key_cache.MAX_CACHED", 2)
     kms = MemoryKms()
     first, second = wrap_key(kms), wrap_key(kms)
     refused = wrap_key(kms, master="kc1")
@@ -888,6 +889,6 @@ def test_a_full_cache_of_keks_and_refusals_is_emptied(monkeypatch: pytest.Monkey
     reader.unwrap(first)
     with pytest.raises(KeyDisabledError):
         reader.unwrap(refused)
-    assert (len(reader._reading), len(reader._refused)) == (1, 1)
+    assert (len(reader._reading._known), len(reader._reading._refused)) == (1, 1)
     reader.unwrap(second)
-    assert (len(reader._reading), len(reader._refused)) == (1, 0)
+    assert (len(reader._reading._known), len(reader._reading._refused)) == (1, 0)

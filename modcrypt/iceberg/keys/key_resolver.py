@@ -20,34 +20,24 @@ not expect.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from modcrypt.errors import (
-    KeyAccessDeniedError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
-    KmsUnavailableError,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.table_metadata import WRAPPING, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKey, new_key_id
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
+from modcrypt.kms.key_cache import KeyCache
 from modcrypt.tracebacks import hide_frames
 
 CACHE_SECONDS = 3600.0
 """Time for which an unwrapped KEK is used, as in Iceberg's Java, so that revoking access works."""
-
-REFUSAL_SECONDS = 30.0
-"""Time for which a refused key is not requested again: thousands of files may need the same KEK."""
-
-UNAVAILABLE_SECONDS = 1.0
-"""The same time after unavailability of the key service: for threads waiting for the same KEK."""
 
 _DOUBLE, _SINGLE = 0x81, 0x82
 
@@ -89,9 +79,7 @@ class KeyResolver:
         # A set: in a string, passed by mistake, `in` would match every substring.
         self.master_key_ids = None if master_key_ids is None else frozenset(master_key_ids)
         self._stored: Mapping[str, IcebergKey] = {}
-        self._open: dict[tuple[str, bytes | None], tuple[OpenKey, float]] = {}
-        self._turns: dict[object, threading.Lock] = {}
-        self._refused: dict[object, tuple[type[KeyRetrievalError], str, float]] = {}
+        self._open = KeyCache[OpenKey](CACHE_SECONDS)
 
     def __repr__(self) -> str:
         return f"KeyResolver({type(self.masters.client).__name__})"
@@ -123,7 +111,7 @@ class KeyResolver:
             return IcebergKey.of(entry)
         kek = self._stored.get(key_id)
         if kek is None:
-            with self._cache_refusals(key_id):
+            with self._open.remember_refusal(key_id):
                 kek = self._read_store().get(key_id) or self._fail_not_found(key_id)
         if not _is_of(kek, metadata):
             self._fail_not_found(key_id)
@@ -160,41 +148,11 @@ class KeyResolver:
 
     def open_key(self, key: IcebergKey) -> OpenKey:
         """Return an IEK, unwrapped; ask the key service once per hour for each IEK."""
-        cache_key = (key.id, key.wrapped)
-        cached = self._find_cached(cache_key)
-        if cached is not None:
-            return cached
-        # One thread per key asks the key service; threads that want other keys do not wait.
-        with self._turns.setdefault(cache_key, fork_safe(threading.Lock())):
-            try:
-                with self._cache_refusals(cache_key):
-                    return self._find_cached(cache_key) or self.cache_key(self._unwrap(key))
-            finally:
-                self._turns.pop(cache_key, None)
+        return self._open.get((key.id, key.wrapped), lambda: self._unwrap(key))
 
     def cache_key(self, open_key: OpenKey) -> OpenKey:
         """Cache an IEK that this process created."""
-        cache_key = (open_key.key.id, open_key.key.wrapped)
-        self._open[cache_key] = open_key, time.monotonic() + CACHE_SECONDS
-        return open_key
-
-    def _find_cached(self, cache_key: tuple[str, bytes | None]) -> OpenKey | None:
-        open_key, until = self._open.get(cache_key, (None, 0.0))
-        return open_key if time.monotonic() < until else None
-
-    @contextlib.contextmanager
-    def _cache_refusals(self, what: object) -> Iterator[None]:
-        """Raise the error of a moment ago again, and remember the error that is raised now."""
-        kind, message, until = self._refused.get(what, (KeyRetrievalError, "", 0.0))
-        if time.monotonic() < until:
-            raise kind(message)
-        try:
-            yield
-        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
-            is_temporary = isinstance(error, KmsUnavailableError)
-            until = time.monotonic() + (UNAVAILABLE_SECONDS if is_temporary else REFUSAL_SECONDS)
-            self._refused[what] = type(error), str(error), until
-            raise
+        return self._open.put((open_key.key.id, open_key.key.wrapped), open_key)
 
     def _unwrap(self, key: IcebergKey) -> OpenKey:
         try:

@@ -109,7 +109,7 @@ def test_of_many_threads_that_want_one_kek_one_asks() -> None:
         kms.held.set()
         assert len({id(future.result()) for future in futures}) == 1
     assert kms.calls == [("unwrap", "keyA")]
-    assert not keys._turns  # nothing is left of whoever waited
+    assert not keys._open._locks  # nothing is left of whoever waited
 
 
 def test_nobody_waits_for_another_key() -> None:

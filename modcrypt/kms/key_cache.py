@@ -1,0 +1,102 @@
+"""A cache of opened keys, each for a limited time, and of recent refusals of the key service.
+
+The service receives one request per key, however many threads need the key. Threads that need other
+keys do not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
+
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+)
+from modcrypt.fork_safety import fork_safe
+
+MAX_CACHED = 100_000
+"""Largest number of keys and refusals in a cache; when it is reached, the cache is emptied."""
+REFUSAL_LIFETIME = 30.0
+"""Seconds before a refused key is requested again: thousands of files may need the same one."""
+UNAVAILABLE_LIFETIME = 1.0
+"""Seconds before a key of an unavailable service is requested again, for waiting threads."""
+
+V = TypeVar("V")
+
+
+class KeyCache(Generic[V]):
+    """A cache of opened keys by place, for any thread.
+
+    Args:
+        lifetime: Seconds to cache a key.
+        clock: Function that returns the time in seconds, for tests.
+    """
+
+    def __init__(self, lifetime: float, clock: Callable[[], float] | None = None) -> None:
+        self._lifetime, self._clock = lifetime, clock or _read_clock
+        self._known: dict[Hashable, tuple[V, float]] = {}
+        self._refused: dict[Hashable, tuple[type[KeyRetrievalError], str, float]] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._guard = fork_safe(threading.Lock())
+
+    def get(self, place: Hashable, request: Callable[[], V]) -> V:
+        """Return the key of a place; if it is not cached, request it and cache it.
+
+        Raises:
+            KeyRetrievalError: As `request`; or the refusal of a moment ago, without a request.
+        """
+        key = self._find(place)
+        if key is None:
+            with self._guard:
+                lock = self._locks.setdefault(place, fork_safe(threading.Lock()))
+            try:
+                with lock, self.remember_refusal(place):
+                    key = self._find(place) or self.put(place, request())
+            finally:
+                with self._guard:
+                    self._locks.pop(place, None)
+        return key
+
+    def put(self, place: Hashable, key: V) -> V:
+        """Cache and return a key."""
+        self._make_room()
+        self._known[place] = key, self._clock() + self._lifetime
+        return key
+
+    def clear(self) -> None:
+        """Drop all keys and refusals."""
+        self._known.clear()
+        self._refused.clear()
+
+    def _find(self, place: Hashable) -> V | None:
+        key, until = self._known.get(place, (None, 0.0))
+        return key if until > self._clock() else None
+
+    @contextlib.contextmanager
+    def remember_refusal(self, place: Hashable) -> Iterator[None]:
+        """Raise the refusal of a moment ago again, or remember the one that is raised now."""
+        kind, message, until = self._refused.get(place, (KeyRetrievalError, "", 0.0))
+        if until > self._clock():
+            raise kind(message)
+        try:
+            yield
+        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
+            temporary = isinstance(error, KmsUnavailableError)
+            until = self._clock() + (UNAVAILABLE_LIFETIME if temporary else REFUSAL_LIFETIME)
+            self._make_room()
+            self._refused[place] = type(error), str(error), until
+            raise
+
+    def _make_room(self) -> None:
+        if len(self._known) + len(self._refused) >= MAX_CACHED:
+            self.clear()
+
+
+def _read_clock() -> float:
+    return time.monotonic()
