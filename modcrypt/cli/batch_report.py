@@ -1,4 +1,4 @@
-"""The report of a run of a conversion: lines for files, and totals."""
+"""Reports of runs over many files: lines for files, and totals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.output.failures import show
+from modcrypt.cli.output.failures import show, use_option_names
 from modcrypt.cli.shared import format_counts, format_failures, print_line
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
@@ -19,6 +19,45 @@ from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import ConvertedFile, Verb
+    from modcrypt.jobs.key_rotation import RotatedFile
+    from modcrypt.jobs.shredding import ShreddedFile
+
+
+class Tally:
+    """Counts of the results of files whose keys change; prints each result if JSON is requested."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.keys = 0
+        self.counts = Counter[str]()
+        self.failures: list[Any] = []
+        self._started = time.perf_counter()
+
+    def add(self, file: Any) -> None:
+        """Count the result of a file."""
+        if self.as_json:
+            self.print_fields(file)
+        self.counts["failed" if file.failed else file.result] += 1
+        self.keys += file.keys
+        if file.failed:
+            self.failures.append(file)
+
+    def print_fields(self, file: RotatedFile | ShreddedFile) -> None:
+        """Print a result as a line of JSON."""
+        print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
+
+    def print_totals(self, names: Sequence[str], **more: Any) -> None:
+        """Print the totals as a line of JSON, with the counts of these results."""
+        totals = {name: self.counts[name] for name in names}
+        seconds = round(time.perf_counter() - self._started, 6)
+        fields = {"files": self.counts.total(), **totals, "keys": self.keys, **more}
+        print_line(json.dumps({**fields, "seconds": seconds}))
+
+    def print_failures(self, kind: str = "error") -> None:
+        """Print a table of the failures, if there are any."""
+        rows = [(file.path, file.result, use_option_names(file.message)) for file in self.failures]
+        if rows:
+            print_line(format_failures(rows, kind))
 
 
 class BatchReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +33,7 @@ from modcrypt.cli.spark import (
     take_details,
 )
 from modcrypt.errors import printable
-from modcrypt.jobs.failures import Failure, common_code, describe_inspection
+from modcrypt.jobs.failures import Failure, common_code, describe_result
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame
@@ -133,7 +134,7 @@ def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
 
 def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:
     if as_json:
-        print_line(json.dumps(inspection.fields() if pages else describe_inspection(inspection)))
+        print_line(json.dumps(inspection.fields() if pages else describe_result(inspection)))
         return
     print_line(f"{printable(inspection.name)}: {inspection.size:,} bytes")
     print_facts(inspection.facts())
@@ -196,19 +197,8 @@ def _format_visible(column: ColumnInspection) -> str | None:
 
 
 def _format_modules(inspection: Inspection) -> str:
-    rows = [
-        (
-            region.kind,
-            region.row_group,
-            region.path,
-            region.page,
-            region.start,
-            region.size,
-            region.key,
-            region.state,
-        )
-        for region in inspection.regions
-    ]
+    names = ("kind", "row_group", "path", "page", "start", "size", "key", "state")
+    rows = map(attrgetter(*names), inspection.regions)
     titles = ("module", "row group", "column", "page", "offset", "size", "key", "state")
     return format_table(titles, rows, left=(0, 2, 6, 7))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +11,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.batch_report import Tally
 from modcrypt.cli.key_scan import scan
 from modcrypt.cli.options.kms_options import (
     audit_option,
@@ -22,7 +21,6 @@ from modcrypt.cli.options.kms_options import (
     required_service,
     service_options,
 )
-from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     check_paths_exist,
@@ -30,7 +28,6 @@ from modcrypt.cli.shared import (
     end_with_help,
     exclude_each_other,
     format_counts,
-    format_failures,
     format_table,
     json_option,
     lines_option,
@@ -42,7 +39,7 @@ from modcrypt.cli.shared import (
     skipping_record_option,
     threads_option,
 )
-from modcrypt.cli.spark import print_report, refuse_local_options, spark_option, start_spark
+from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
 
@@ -389,79 +386,55 @@ def rotate(
             _print_master("rotated", master, as_json)
     if not paths:
         return 0
-    if spark_master is not None:
-        return _rotate_on_spark(
-            spark_master, paths, settings, dry_run, as_json, what=what, new_master_keys=renamed
-        )
-    started, done = time.perf_counter(), list[modcrypt.RotatedFile]()
+    tally = Tally(as_json)
     with files_bar("Rotating") as bar:
 
-        def progress(file: RotatedFile, total: int) -> None:
-            done.append(file)
+        def show(file: RotatedFile, total: int) -> None:
             bar(total)
-            if as_json:
-                print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
+            tally.add(file)
 
-        modcrypt.rotate_keys(
-            list(paths),
-            tools,
-            what=what,
-            new_master_keys=renamed,
-            decryption=settings.decryption() if settings.policy or accept else None,
-            record=record,
-            dry_run=dry_run,
-            threads=threads,
-            progress=progress,
-        )
-    counts = Counter("failed" if file.failed else file.result for file in done)
-    failures = [file for file in done if file.failed]
-    keys = sum(file.keys for file in done)
-    rows = [(file.path, file.result, use_option_names(file.message)) for file in failures]
-    if rows and not as_json:
-        print_line(format_failures(rows))
-    _print_summary(counts, keys, time.perf_counter() - started, dry_run, as_json)
-    return exit_code(file.result for file in failures)
+        how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
+        if spark_master is not None:
+            _rotate_on_spark(spark_master, list(paths), settings, show, **how)
+        else:
+            modcrypt.rotate_keys(
+                list(paths),
+                tools,
+                decryption=settings.decryption() if settings.policy or accept else None,
+                record=record,
+                threads=threads,
+                progress=show,
+                **how,
+            )
+    _print_totals(tally, dry_run)
+    return exit_code(file.result for file in tally.failures)
 
 
 _FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
 
 
 def _rotate_on_spark(
-    master: str, paths: Sequence[str], settings: Settings, dry_run: bool, as_json: bool,
-    **how: Any,
-) -> int:  # fmt: skip
-    started = time.perf_counter()
+    master: str, paths: list[str], settings: Settings,
+    show: Callable[[RotatedFile, int], object], **how: Any,
+) -> None:  # fmt: skip
     with start_spark(master, "keys rotate") as spark:
         from modcrypt.spark.jobs.table_jobs import rotate_keys
 
-        report = rotate_keys(spark, list(paths), settings, dry_run=dry_run, **how)
-        code = print_report(report, _rotation_fields, as_json)
-        groups = report.groupBy("result", "failed").agg({"*": "count", "keys": "sum"}).collect()
-    counts = Counter[str]()
-    for group in groups:
-        counts["failed" if group["failed"] else group["result"]] += group["count(1)"]
-    keys = sum(group["sum(keys)"] or 0 for group in groups)
-    _print_summary(counts, keys, time.perf_counter() - started, dry_run, as_json)
-    return code
+        report = rotate_keys(spark, paths, settings, **how)
+        total = report.count()
+        for row in iterate_rows(report.drop("failed", "worker")):
+            show(modcrypt.RotatedFile(**{**row, "keys": row["keys"] or 0}), total)
 
 
-def _rotation_fields(row: dict[str, Any]) -> dict[str, Any]:
-    message = use_option_names(row["message"])
-    return {"file": row["path"], "result": row["result"], "keys": row["keys"], "message": message}
-
-
-def _print_summary(
-    counts: Counter[str], rewrapped: int, seconds: float, dry_run: bool, as_json: bool
-) -> None:  # fmt: skip
+def _print_totals(tally: Tally, dry_run: bool) -> None:
     names = ("rotated", "current", "plaintext", "failed")
-    if as_json:
-        totals = {name: counts[name] for name in names}
-        more = {"keys": rewrapped, "dry_run": dry_run, "seconds": round(seconds, 6)}
-        print_line(json.dumps({"files": counts.total(), **totals, **more}))
+    if tally.as_json:
+        tally.print_totals(names, dry_run=dry_run)
         return
+    tally.print_failures()
     words = {"rotated": "to rotate"} if dry_run else {}
-    text = format_counts({name: counts[name] for name in names}, words)
-    print_line(f"{counts.total()} files: {text or 'nothing to do'}; {rewrapped} keys")
+    text = format_counts({name: tally.counts[name] for name in names}, words)
+    print_line(f"{tally.counts.total()} files: {text or 'nothing to do'}; {tally.keys} keys")
 
 
 keys.add_command(scan)

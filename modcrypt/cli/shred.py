@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.batch_report import Tally
 from modcrypt.cli.options.kms_options import (
     audit_option,
     refuse,
@@ -24,7 +24,6 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     check_paths_exist,
     format_counts,
-    format_failures,
     format_table,
     lines_option,
     make_accept_option,
@@ -238,28 +237,21 @@ def _shredded_file(row: dict[str, Any]) -> ShreddedFile:
     return ShreddedFile(**{**row, "columns": tuple(row["columns"])})
 
 
-class _Tally:
-    """Totals of the results of files; prints each result if JSON is requested."""
+class _Tally(Tally):
+    """Counts of the results of files, their columns and what remains to be said about them."""
 
     def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
-        self.started = time.perf_counter()
-        self.keys = self.whole = 0
-        self.counts = Counter[str]()
+        super().__init__(as_json)
+        self.whole = 0
         self.notes = Counter[str]()
-        self.failures: list[ShreddedFile] = []
         self.columns: set[str] = set()
 
-    def add(self, file: ShreddedFile) -> None:
+    def add(self, file: Any) -> None:
         """Count the result of a file."""
-        if self.as_json:
-            print_line(json.dumps(_fields(file)))
-        self.counts["failed" if file.failed else file.result] += 1
-        self.keys, self.whole = self.keys + file.keys, self.whole + file.whole
+        super().add(file)
+        self.whole += file.whole
         self.columns.update(file.columns)
-        if file.failed:
-            self.failures.append(file)
-        elif file.message:
+        if file.message and not file.failed:
             self.notes[file.message] += 1
 
     def unmatched(self, columns: Sequence[str]) -> list[str]:
@@ -270,10 +262,6 @@ class _Tally:
             name for name in columns
             if not any(column == name or column.startswith(f"{name}.") for column in self.columns)
         ]  # fmt: skip
-
-
-def _fields(file: ShreddedFile) -> dict[str, Any]:
-    return {**file.fields(), "message": use_option_names(file.message)}
 
 
 def _print_summary(
@@ -295,11 +283,11 @@ def _print_totals_as_json(
     from modcrypt.jobs.shredding import REMAINS
 
     for file in ended:
-        print_line(json.dumps(_fields(file)))
-    totals = {name: tally.counts[name] for name in ("shredded", "current", "failed")}
-    more = {"keys": tally.keys, "whole": tally.whole, "unmet": list(unmet), "dry_run": dry_run}
-    end = {"seconds": round(time.perf_counter() - tally.started, 6), "remains": REMAINS}
-    print_line(json.dumps({"files": tally.counts.total(), **totals, **more, **end}))
+        tally.print_fields(file)
+    tally.print_totals(
+        ("shredded", "current", "failed"), whole=tally.whole, unmet=list(unmet), dry_run=dry_run,
+        remains=REMAINS,
+    )  # fmt: skip
 
 
 def _print_totals(
@@ -307,9 +295,7 @@ def _print_totals(
 ) -> None:
     from modcrypt.jobs.shredding import REMAINS
 
-    if tally.failures:
-        rows = [(f.path, f.result, use_option_names(f.message)) for f in tally.failures]
-        print_line(format_failures(rows, "result"))
+    tally.print_failures("result")
     for note, count in tally.notes.items():
         print_line(printable(f"{format_count(count, 'file')}: {use_option_names(note)}"))
     would = "would be " if dry_run else ""

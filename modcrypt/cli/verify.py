@@ -42,7 +42,7 @@ from modcrypt.cli.spark import (
     take_details,
 )
 from modcrypt.errors import KmsUnavailableError, printable
-from modcrypt.jobs.failures import describe_finding, describe_verification
+from modcrypt.jobs.failures import describe_result
 from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -306,12 +306,12 @@ def _verification_code(
 
 
 def _verification_fields(verification: Verification) -> dict[str, Any]:
-    fields = describe_verification(verification)
+    fields = describe_result(verification)
     return {**fields, "findings": [_finding_fields(finding) for finding in verification.findings]}
 
 
 def _finding_fields(finding: Finding) -> dict[str, Any]:
-    return {**describe_finding(finding), "message": use_option_names(finding.message)}
+    return {**finding.fields(), "message": use_option_names(finding.message)}
 
 
 def _format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:

@@ -20,7 +20,6 @@ from modcrypt.module_ids import BlockId, ModuleId
 from modcrypt.report.json_fields import json_fields
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.parquet.format.findings import Finding
     from modcrypt.parquet.verify.inspection import Inspection
     from modcrypt.parquet.verify.verification_results import Verification
 
@@ -120,21 +119,9 @@ def describe_failure(error: Exception) -> tuple[str, str]:
     return failure.word, failure.message
 
 
-def describe_verification(verification: Verification) -> dict[str, Any]:
-    """Return what `verify --json` prints about a file, locally and on Spark."""
-    fields = verification.fields()
-    del fields["regions"]
-    return fields
-
-
-def describe_finding(finding: Finding) -> dict[str, Any]:
-    """Return what `--json` prints about a finding."""
-    return finding.fields()
-
-
-def describe_inspection(inspection: Inspection) -> dict[str, Any]:
-    """Return what `inspect --json` prints about a file, locally and on Spark."""
-    fields = inspection.fields()
+def describe_result(result: Inspection | Verification) -> dict[str, Any]:
+    """Return what `--json` prints about a file, locally and on Spark."""
+    fields = result.fields()
     del fields["regions"]
     return fields
 

@@ -142,19 +142,14 @@ def rotate_keys(
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: The record can't be read or written.
     """
-    if what not in ("mek", "kek", "dek"):
-        raise ValueError('what must be "mek", "kek" or "dek"')
+    renamed = check_rotation(what, new_master_keys)
     if not isinstance(tools, KeyTools):
         raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is not None:
         decryption = as_decryption(decryption)
-    if not isinstance(new_master_keys, Mapping | None):
-        raise TypeError("new_master_keys must be a mapping of master key ids to new master key ids")
-    for new_id in (new_master_keys or {}).values():
-        check_id(new_id)
     places = list_files_except(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
-    rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
+    rotation = _Rotation(tools, what, renamed, decryption, dry_run)
     ledger = None
     if record is not None:
         run = rotation_fields(what, rotation.new_master_keys)
@@ -163,6 +158,17 @@ def rotate_keys(
         places, rotation.run, RotatedFile, record=ledger, name="modcrypt-rotation",
         threads=threads, progress=progress,
     )  # fmt: skip
+
+
+def check_rotation(what: str, new_master_keys: Mapping[str, str] | None) -> dict[str, str]:
+    """Check two arguments of `rotate_keys`; return the second as a dictionary."""
+    if what not in ("mek", "kek", "dek"):
+        raise ValueError('what must be "mek", "kek" or "dek"')
+    if not isinstance(new_master_keys, Mapping | None):
+        raise TypeError("new_master_keys must be a mapping of master key ids to new master key ids")
+    for new_id in (new_master_keys or {}).values():
+        check_id(new_id)
+    return dict(new_master_keys or {})
 
 
 class _Rotation:

@@ -52,3 +52,17 @@ def parse_wrapped(text: str) -> tuple[int | None, bytes]:
 def local_aad(master_key_id: str, aad: bytes) -> bytes:
     """Return the AAD of a wrapped key; ids contain no zero byte, so the parts are unambiguous."""
     return master_key_id.encode() + (b"\x00" + aad if aad else b"")
+
+
+def check_wrappable(key: bytes) -> None:
+    """Raise ValueError unless a key has the length of an AES key."""
+    if len(key) not in KEY_LENGTHS:
+        raise ValueError(f"an AES key must have 16, 24 or 32 bytes, not {len(key)}")
+
+
+def mismatch_error(master_key_id: str) -> KeyMaterialError:
+    """Return the error for a wrapped key whose tag does not match."""
+    return KeyMaterialError(
+        f"a wrapped key does not unwrap under master key {master_key_id}: it was altered, or "
+        "wrapped under another master key or with other AAD; AES-GCM cannot tell which"
+    )

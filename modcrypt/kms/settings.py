@@ -258,8 +258,9 @@ class Settings(KeySettings):
                 aad_prefix=None if self.aad_prefix is None else _to_bytes(self.aad_prefix),
                 **self.encryption_options,
             )
-        if (policy := self.policy) is None:
-            raise ValueError("encryption needs a policy or a footer_key; pass one")
+        self.check_writing()
+        assert self.policy is not None
+        policy = self.policy
         if self.aad_prefix is not None:
             policy = replace(policy, aad_prefix=_to_text(self.aad_prefix))
         return self.tools().encryption(policy, root=self.root)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
+from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.avro_rows import plan_columns
 from modcrypt.iceberg.format.manifests import FileEntry
@@ -26,7 +26,7 @@ from modcrypt.iceberg.read.pyarrow_decryption import (
     load_if_small,
     open_natively,
 )
-from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.read.table_walk import Walk, check_not_encrypted
 from modcrypt.iceberg.read.unchecked_pages import UncheckedPages
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source
@@ -102,18 +102,11 @@ def _open_parquet(walk: Walk, entry: FileEntry, stack: ExitStack) -> ParquetData
 
 def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> SeekableFile:
     if keys is None:
-        _check_not_encrypted(source, source.name)
+        size = min(len(MAGIC_ENCRYPTED), source.size)
+        magic = source.read_at(source.size - size, size)
+        check_not_encrypted(magic, MAGIC_ENCRYPTED, source.name)
         return StoredFile(source)
     return PlaintextView(source, OpenFile(source, decryption_properties(keys)).select(None))
-
-
-def _check_not_encrypted(source: Source, name: str) -> None:
-    """Raise if a file without key metadata is encrypted."""
-    size = len(MAGIC_ENCRYPTED)
-    if source.size >= size and source.read_at(source.size - size, size) == MAGIC_ENCRYPTED:
-        raise KeyNotFoundError(
-            f"{name}: the file is encrypted, but the table has no key metadata for it"
-        )
 
 
 class ParquetDataFile:

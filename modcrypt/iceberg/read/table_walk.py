@@ -176,7 +176,8 @@ class Walk:
         with as_format_errors(location):
             if keys is None:
                 with self.open_stored(location, length) as source:
-                    _check_not_encrypted(source, location)
+                    magic = source.read_at(0, min(len(MAGIC), source.size))
+                    check_not_encrypted(magic, MAGIC, location)
                     return source.read_at(start, _part_size(source.size, start, size, location))
             with self.reader(location, keys, length) as reader:
                 return reader.read_at(start, _part_size(reader.size, start, size, location))
@@ -237,9 +238,9 @@ def _with_length(keys: StandardKeyMetadata, length: int, name: str) -> StandardK
     return keys if keys.file_length is not None else keys.with_length(length)
 
 
-def _check_not_encrypted(source: Source, name: str) -> None:
-    """Raise if a file without key metadata is encrypted."""
-    if source.size >= len(MAGIC) and source.read_at(0, len(MAGIC)) == MAGIC:
+def check_not_encrypted(magic: bytes, encrypted: bytes, name: str) -> None:
+    """Raise if the magic bytes of a file without key metadata are those of an encrypted one."""
+    if magic == encrypted:
         raise KeyNotFoundError(
             f"{name}: the file is encrypted, but the table has no key metadata for it"
         )

@@ -44,7 +44,13 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     make_asker,
     make_reference_asker,
 )
-from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
+from modcrypt.kms.local_wrap import (
+    check_wrappable,
+    format_wrapped_key,
+    local_aad,
+    mismatch_error,
+    parse_wrapped,
+)
 from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
 from modcrypt.tracebacks import hide_frames
@@ -170,8 +176,7 @@ class Keyring(UnpicklableClient):
     ) -> list[str]:
         """Wrap several keys; raise as `wrap`."""
         for key in keys:
-            if len(key) not in KEY_LENGTHS:
-                raise ValueError(f"an AES key must have 16, 24 or 32 bytes, not {len(key)}")
+            check_wrappable(key)
         version = self._find_master(master_key_id).find_wrapping_version()
         seal, bound = version.cipher.seal_block, local_aad(master_key_id, aad)
         return [format_wrapped_key(version.number, seal(key, bound)) for key in keys]
@@ -192,10 +197,7 @@ class Keyring(UnpicklableClient):
         for version in master.find_unwrapping_versions(number):
             with contextlib.suppress(TagError):
                 return version.cipher.open_block(block, bound)
-        raise KeyMaterialError(
-            f"a wrapped key does not unwrap under master key {master_key_id}: it was altered, or "
-            "wrapped under another master key or with other AAD; AES-GCM cannot tell which"
-        )
+        raise mismatch_error(master_key_id)
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:

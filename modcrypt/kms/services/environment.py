@@ -15,9 +15,15 @@ import urllib.parse
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError, TagError
 from modcrypt.key_text import key_from_base64, key_from_hex
-from modcrypt.keys import KEY_LENGTHS, Key
+from modcrypt.keys import Key
 from modcrypt.kms.client import Capabilities, UnpicklableClient
-from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
+from modcrypt.kms.local_wrap import (
+    check_wrappable,
+    format_wrapped_key,
+    local_aad,
+    mismatch_error,
+    parse_wrapped,
+)
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
@@ -47,8 +53,7 @@ class EnvironmentKms(UnpicklableClient):
             KeyNotFoundError: The id is not that of the one master key.
             ValueError: The key has another length.
         """
-        if len(key) not in KEY_LENGTHS:
-            raise ValueError(f"an AES key must have 16, 24 or 32 bytes, not {len(key)}")
+        check_wrappable(key)
         self._check(master_key_id)
         return format_wrapped_key(None, self._cipher.seal_block(key, local_aad(master_key_id, aad)))
 
@@ -71,10 +76,7 @@ class EnvironmentKms(UnpicklableClient):
             )
         with contextlib.suppress(TagError):
             return self._cipher.open_block(block, local_aad(master_key_id, aad))
-        raise KeyMaterialError(
-            f"a wrapped key does not unwrap under master key {self.default_key}: it was altered, "
-            "or wrapped under another master key or with other AAD; AES-GCM cannot tell which"
-        )
+        raise mismatch_error(self.default_key)
 
     def _check(self, master_key_id: str) -> None:
         if master_key_id != self.default_key:

@@ -44,7 +44,8 @@ def parse_pkcs11_uri(uri: str) -> Pkcs11Uri:
     path, _, query = rest.partition("?")
     values = _parse_attributes(path, ";", _PATH_NAMES)
     options = _parse_attributes(query, "&", _QUERY_NAMES)
-    text = {name: _decode_text(name, value) for name, value in values.items() if name != "id"}
+    named = {**values, **options}
+    text = {name: _decode_text(name, value) for name, value in named.items() if name != "id"}
     if text.get("type", "secret-key") != "secret-key":
         raise ValueError("PKCS#11 URI: type must be secret-key, the type of master keys")
     if "id" in values and "object" not in values:
@@ -53,24 +54,15 @@ def parse_pkcs11_uri(uri: str) -> Pkcs11Uri:
         token=_parse_token_traits(text),
         object=text.get("object"),
         id=values.get("id"),
-        module=_decode_text("module-path", options["module-path"])
-        if "module-path" in options
-        else None,
-        pin_source=_decode_text("pin-source", options["pin-source"])
-        if "pin-source" in options
-        else None,
+        module=text.get("module-path"),
+        pin_source=text.get("pin-source"),
     )
 
 
 def _parse_token_traits(text: Mapping[str, str]) -> dict[str, str | bytes | int]:
-    traits: dict[str, str | bytes | int] = {}
-    for name, trait in (
-        ("token", "label"),
-        ("manufacturer", "manufacturer_id"),
-        ("model", "model"),
-    ):
-        if name in text:
-            traits[trait] = text[name]
+    traits: dict[str, str | bytes | int] = {
+        trait: text[name] for name, trait in _TRAITS.items() if name in text
+    }
     if "serial" in text:
         traits["serial"] = text["serial"].encode()
     if "slot-id" in text:

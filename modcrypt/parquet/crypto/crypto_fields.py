@@ -68,9 +68,14 @@ def stored_prefix(tail: Tail, name: str) -> bytes | None:
     """
     union = read_crypto_fields(tail).algorithm
     if union is None:
-        raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
+        raise plaintext_file_error(name)
     struct = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
     return None if struct is None else struct.aad_prefix or None
+
+
+def plaintext_file_error(name: str) -> PlaintextError:
+    """Return the error for a plaintext file."""
+    return PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
 
 
 def read_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from modcrypt.errors import KeyNotFoundError, PlaintextError
+from modcrypt.errors import KeyNotFoundError
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.crypto_fields import read_crypto_fields
+from modcrypt.parquet.crypto.crypto_fields import plaintext_file_error, read_crypto_fields
 from modcrypt.parquet.crypto.footer import FOOTER, sign_footer
 from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
@@ -67,9 +67,7 @@ def list_key_metadata(
         return [FooterKey(None, footer)], True
     keys = list(list_footer_keys(decode("FileMetaData", tail.data)[0], footer))
     if union is None and not keys[1:]:
-        raise PlaintextError(
-            f"{source.name} is a plaintext file where an encrypted one is expected"
-        )
+        raise plaintext_file_error(source.name)
     return keys, False
 
 

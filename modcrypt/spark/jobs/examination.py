@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.failures import describe_inspection, describe_verification
+from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.verify.dataset_verification import make_unreadable_result
@@ -71,7 +71,7 @@ class VerificationJob(Job):
         ]
         return self.make_row(
             file,
-            describe_verification(result),
+            describe_result(result),
             result=fault.word if fault else "authentic" if result.complete else "partial",
             failed=fault is not None,
             file_unique=aad.unique.hex() if aad.unique else None,
@@ -129,6 +129,6 @@ class InspectionJob(Job):
                 "plaintext_columns": plain,
             }
         return self.make_row(
-            file, describe_inspection(result), result="inspected", failed=False,
+            file, describe_result(result), result="inspected", failed=False,
             footer_key=str(result.footer_key), **counts,
         )  # fmt: skip

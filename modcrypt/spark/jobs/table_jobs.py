@@ -17,12 +17,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from modcrypt.jobs.key_rotation import What
+from modcrypt.jobs.key_rotation import What, check_rotation
 from modcrypt.jobs.listing import File
 from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.pkmt1.material import check_id
 from modcrypt.spark.jobs.conversion import convert_files
 from modcrypt.spark.jobs.driver import (
     ConversionOptions,
@@ -313,11 +312,7 @@ def rotate_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    if what not in ("mek", "kek", "dek"):
-        raise ValueError('what must be "mek", "kek" or "dek"')
-    renamed = dict(new_master_keys or {})
-    for new_id in renamed.values():
-        check_id(new_id)
+    renamed = check_rotation(what, new_master_keys)
 
     def check(settings: Settings, _files: Sequence[File]) -> None:
         tools = settings.tools()
