@@ -423,7 +423,7 @@ def _rotate_on_spark(
         report = rotate_keys(spark, paths, settings, **how)
         total = report.count()
         for row in iterate_rows(report.drop("failed", "worker")):
-            show(modcrypt.RotatedFile(**{**row, "keys": row["keys"] or 0}), total)
+            show(modcrypt.RotatedFile(**row), total)
 
 
 def _print_totals(tally: Tally, dry_run: bool) -> None:

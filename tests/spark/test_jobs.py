@@ -26,9 +26,10 @@ from modcrypt.jobs.listing import File, Folder, list_tables, place_at
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
-from modcrypt.spark.jobs.key_jobs import RotationJob
+from modcrypt.spark.jobs.key_jobs import KeyJob
 from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
+    _ROTATED,
     decrypt_table,
     encrypt_table,
     rekey_table,
@@ -467,7 +468,10 @@ def test_no_link_below_a_folder_is_written_through(
         verb="encrypt", source=str(lake), destination=None, encryption=settings
     )
     copied = replace(in_place, destination=str(out))
-    rotation = RotationJob(settings=settings, what="mek", new_master_keys={}, folders=(str(lake),))
+    rotation = KeyJob(
+        change=mc.rotate_keys, how={"what": "mek"}, schema=_ROTATED, settings=settings,
+        folders=(str(lake),),
+    )  # fmt: skip
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
     rows += copied.rows([other], None)
     assert [row["result"] for row in rows] == ["file", "encrypted", "file", "current", "file"]

@@ -33,54 +33,18 @@ from modcrypt.spark.jobs.driver import (
     settings_under,
 )
 from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Job, Row
-from modcrypt.spark.jobs.key_jobs import explicit_decryption, map_names, restrict_to_folders
+from modcrypt.spark.jobs.key_jobs import KeyJob, explicit_decryption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShreddingJob(Job):
-    """A job that removes wrapped keys from files, by the library's `shred_keys`.
-
-    Attributes:
-        settings: Settings with a key service; None without one.
-        wanted: Selection of keys.
-        dry_run: Whether to write nothing and only report what would be done.
-        filesystem: Function that makes the filesystem of the files.
-        folders: Folders or files that the caller named.
-    """
-
-    settings: Settings | None
-    wanted: Criteria
-    dry_run: bool = False
-    filesystem: MakeFilesystem | None = None
-    folders: tuple[str, ...] = ()
-
-    schema = pa.schema(
-        [
-            ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG),
-            ("columns", TEXTS), ("whole", FLAG), ("message", TEXT), ("worker", TEXT),
-        ]
-    )  # fmt: skip
-
-    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Yield a row for each file; files of a task share responses of the key service."""
-        results = shredding.shred_keys(
-            [restrict_to_folders(file, self.folders) for file in files],
-            None if self.settings is None else self.settings.tools(),
-            filesystem=filesystem,
-            decryption=None if self.settings is None else explicit_decryption(self.settings),
-            dry_run=self.dry_run,
-            **asdict(self.wanted),
-        )
-        names = map_names(files)
-        for result in results:
-            yield {**asdict(result), "path": names[result.path], "failed": result.failed}
-
-    def make_failed_row(self, file: File, error: Exception) -> Row:
-        """Return the row of a file that failed."""
-        return {**super().make_failed_row(file, error), "keys": 0, "columns": [], "whole": False}
+_SHREDDED = pa.schema(
+    [
+        ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("columns", TEXTS),
+        ("whole", FLAG), ("message", TEXT), ("worker", TEXT),
+    ]
+)  # fmt: skip
 
 
 def shred_keys(
@@ -121,8 +85,8 @@ def shred_keys(
     wanted = criteria_of(columns, master_keys, everything)
     folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
     report = run_job(
-        spark, ShreddingJob, where, settings, wanted=wanted, dry_run=dry_run, folders=folders,
-        **options,
+        spark, KeyJob, where, settings, change=shredding.shred_keys, schema=_SHREDDED,
+        how={**asdict(wanted), "dry_run": dry_run}, folders=folders, **options,
     )  # fmt: skip
     if settings is not None and not dry_run:
         settings.tools().wrapper.forget()  # cached keys would keep opening the shredded data

@@ -17,6 +17,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+import pyarrow as pa
+
+from modcrypt.jobs import key_rotation
 from modcrypt.jobs.key_rotation import What, check_rotation
 from modcrypt.jobs.listing import File
 from modcrypt.keys import Key
@@ -31,10 +34,19 @@ from modcrypt.spark.jobs.driver import (
     run_job,
 )
 from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
-from modcrypt.spark.jobs.key_jobs import RotationJob, ScanJob
+from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT
+from modcrypt.spark.jobs.key_jobs import KeyJob, ScanJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_ROTATED = pa.schema(
+    [
+        ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
+        ("worker", TEXT),
+    ]
+)  # fmt: skip
 
 
 def encrypt_table(
@@ -322,8 +334,9 @@ def rotate_keys(
     check_settings(settings)
     folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
     return run_job(
-        spark, RotationJob, where, settings, check=check, what=what, new_master_keys=renamed,
-        dry_run=dry_run, folders=folders, **options,
+        spark, KeyJob, where, settings, check=check, change=key_rotation.rotate_keys,
+        how={"what": what, "new_master_keys": renamed, "dry_run": dry_run}, schema=_ROTATED,
+        folders=folders, **options,
     )  # fmt: skip
 
 
