@@ -16,11 +16,11 @@ import io
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from modcrypt.errors import LimitError
 from modcrypt.keys import Key, key_bytes
+from modcrypt.report.json_fields import JsonFields
 from modcrypt.secret_patterns import find_secrets
 
 MAX_LINE = 64 << 20
@@ -36,7 +36,7 @@ _JAVA_CODECS = {b"LZ4Block": "lz4", b"\x82SNAPPY\0": "snappy", b"ZV": "lzf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leak:
+class Leak(JsonFields):
     """A secret in a log, which is not repeated here.
 
     Attributes:
@@ -54,10 +54,6 @@ class Leak:
     what: str
     certain: bool
     lines: int = 1
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as values that JSON can represent."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

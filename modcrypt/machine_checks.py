@@ -9,12 +9,13 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
 
 from modcrypt.code_form import code_form
 from modcrypt.keys import Key
+from modcrypt.report.json_fields import JsonFields
 
 State = Literal["ok", "hint", "warn", "fail"]
 
@@ -26,7 +27,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(JsonFields):
     """The result of one check.
 
     Attributes:
@@ -42,10 +43,6 @@ class Check:
     message: str
     advice: str = ""
     where: Mapping[str, Any] | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
-        return asdict(self)
 
 
 def machine() -> Iterator[Check]:

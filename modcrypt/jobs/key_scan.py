@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import (
@@ -33,6 +33,7 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, try_decode_metadata
+from modcrypt.report.json_fields import JsonFields
 
 _VERSIONS = (
     re.compile(
@@ -43,7 +44,7 @@ _VERSIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScannedKey:
+class ScannedKey(JsonFields):
     """One key that a file needs.
 
     Attributes:
@@ -71,10 +72,6 @@ class ScannedKey:
     storage: str = "none"
     message: str = ""
     word: str = ""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
-        return asdict(self)
 
 
 DESTROYED = "its master key is destroyed"

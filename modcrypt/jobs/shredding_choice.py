@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.parquet.crypto.ciphers import check_names
@@ -23,11 +22,11 @@ from modcrypt.pkmt1.material import (
     try_decode_metadata,
     write_of,
 )
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Criteria:
+class Criteria(JsonFields):
     """A selection of keys: those of columns, those under master keys, or all."""
 
     columns: tuple[str, ...] = ()
@@ -51,10 +50,6 @@ class Criteria:
         paths = [column.path for column in seen.columns or ()]
         there = {".".join(path[:n]) for path in paths for n in range(1, len(path) + 1)}
         return [name for name in self.columns if name not in there]
-
-    def fields(self) -> dict[str, Any]:
-        """Return the selection as JSON values."""
-        return json_fields(self)
 
 
 def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: bool) -> Criteria:

@@ -27,7 +27,7 @@ from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 
 LIMITS = (
     REMAINS,
@@ -52,7 +52,7 @@ REFUSALS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenFile:
+class ProvenFile(JsonFields):
     """The findings about one file.
 
     Attributes:
@@ -70,10 +70,6 @@ class ProvenFile:
     keys: tuple[KeyProof, ...] = ()
     leftover: bool = False
     message: str = ""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
-        return json_fields(self)
 
 
 FileKey: TypeAlias = "tuple[ProvenFile, KeyProof]"

@@ -5,15 +5,16 @@ They never contain the key metadata's bytes: metadata of an unknown kind may hol
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.material import DEFAULT_INSTANCE, KeyMaterial, decode_metadata
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyInfo:
+class KeyInfo(JsonFields):
     """The facts that a file states about one key; never the key itself, wrapped or not.
 
     Attributes:
@@ -36,10 +37,6 @@ class KeyInfo:
     double_wrapping: bool | None = None
     reference: str | None = None
     kms_instance: str | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as a dictionary of JSON values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         """Return a short description for people."""

@@ -17,6 +17,16 @@ def json_fields(result: Any, *properties: str, without: Collection[str] = ()) ->
     return {name: _to_json(getattr(result, name)) for name in names if name not in without}
 
 
+class JsonFields:
+    """A dataclass whose attributes can be represented in JSON."""
+
+    __slots__ = ()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes as values that JSON can represent; bytes are text with escapes."""
+        return json_fields(self)
+
+
 def _to_json(value: Any) -> Any:
     """Return a value for JSON; bytes become text, with escapes for those that are not UTF-8."""
     if hasattr(value, "fields"):

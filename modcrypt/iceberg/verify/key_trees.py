@@ -33,10 +33,11 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeManifest,
 )
 from modcrypt.iceberg.verify.table_findings import TableReport, add_up, choose_jobs
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProtectedFile:
+class ProtectedFile(JsonFields):
     """A file that a key protects: the key and the table's files suffice to decrypt it.
 
     Attributes:
@@ -51,10 +52,6 @@ class ProtectedFile:
     size: int
     only: bool
     certain: bool
-
-    def fields(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

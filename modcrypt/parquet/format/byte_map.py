@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 
 Severity: TypeAlias = Literal["fault", "warning"]
 
@@ -29,7 +29,7 @@ State: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(JsonFields):
     """The bytes [start, end) of a file.
 
     Attributes:
@@ -60,10 +60,6 @@ class Region:
     def size(self) -> int:
         """Size in bytes."""
         return self.end - self.start
-
-    def fields(self) -> dict[str, Any]:
-        """Return the attributes as a dictionary of JSON values."""
-        return json_fields(self)
 
 
 def fill_gaps(regions: Iterable[Region], size: int) -> Iterator[Region]:

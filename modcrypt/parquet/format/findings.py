@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from modcrypt import errors
 from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
 from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.format.byte_map import Region, Severity, State
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
 MAX_FINDINGS = 1000
@@ -31,7 +31,7 @@ FILE = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(JsonFields):
     """A violated rule (a fault), or something unusual that violates none (a warning).
 
     Attributes:
@@ -49,10 +49,6 @@ class Finding:
     start: int | None = None
     end: int | None = None
     module: ModuleId | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the finding as values that JSON can represent."""
-        return json_fields(self)
 
     def error(self) -> ModcryptError | OSError:
         """Return the finding as the error that reading the file would raise."""
@@ -76,7 +72,7 @@ _KINDS: dict[str, type[ModcryptError]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unauthenticated:
+class Unauthenticated(JsonFields):
     """A part that was not authenticated, so that alterations of it go unnoticed.
 
     Attributes:
@@ -95,10 +91,6 @@ class Unauthenticated:
     why: str
     word: str | None = None
     by_design: bool = False
-
-    def fields(self) -> dict[str, Any]:
-        """Return the part as values that JSON can represent."""
-        return json_fields(self)
 
 
 class Folded(NamedTuple):

@@ -33,7 +33,7 @@ from modcrypt.parquet.verify.leaks import (
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writer
 from modcrypt.pkmt1.key_info import KeyInfo, key_info
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 
 _AGS1_MAGIC = b"AGS1"
 
@@ -41,7 +41,7 @@ _KeyKind: TypeAlias = Literal["footer key", "column key", "hidden"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnInspection:
+class ColumnInspection(JsonFields):
     """One column over all row groups, as far as the keys reveal it.
 
     Attributes:
@@ -72,13 +72,9 @@ class ColumnInspection:
     values: int | None
     visible: tuple[str, ...]
 
-    def fields(self) -> dict[str, Any]:
-        """Return the column as values that JSON can represent."""
-        return json_fields(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection:
+class Inspection(JsonFields):
     """A Parquet file as far as the keys reveal it.
 
     Attributes:
@@ -129,10 +125,6 @@ class Inspection:
     hidden: tuple[str, ...]
     quirks: tuple[str, ...]
     kms_unavailable: bool = False
-
-    def fields(self) -> dict[str, Any]:
-        """Return values that JSON can represent; the AAD prefix is text, with escapes if needed."""
-        return json_fields(self)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the most important properties of the file."""
