@@ -428,7 +428,7 @@ class _Opening:
             footer.algorithm_name, footer.algorithm = read_algorithm(union)
         except UnsupportedFormatError as error:
             report.add_error(error, *place)
-            footer.locked = "the file names no encryption algorithm that modcrypt knows"
+            footer.locked = str(error)
             return [], None
         try:
             check_algorithm(footer.algorithm_name, properties)

@@ -49,6 +49,9 @@ def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> I
     yield from _size_faults(md, leaf)
 
 
+_NO_VALUES = "the chunk's bounds are no values of the column's type"
+
+
 def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
     """Yield the contradictions within column metadata, and between it and the schema."""
     if md.type != element.type:
@@ -67,7 +70,7 @@ def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
     try:
         known = read(low), read(high)
     except ValueError:
-        yield "the chunk's bounds are no values of the column's type"
+        yield _NO_VALUES
         return
     if not _has_nan(known) and known[0] > known[1]:
         yield "its statistics have a minimum above the maximum"
@@ -260,7 +263,7 @@ def _chunk_bound_faults(
     try:
         lowest, highest = read(low), read(high)
     except ValueError:
-        yield "the chunk's bounds are no values of the column's type"
+        yield _NO_VALUES
         return
     if _has_nan((lowest, highest)):
         return

@@ -47,6 +47,16 @@ class PrefixTemplate:
         return int(digits) if re.fullmatch(rb"0|[1-9][0-9]{0,9}", digits) else None
 
 
+def check_expected_parts(template: str | None, expected: int | None) -> None:
+    """Raise ValueError unless the number of parts is None, or positive with a template."""
+    if expected is None:
+        return
+    if template is None:
+        raise ValueError("expected_parts needs aad_prefix_template; pass both")
+    if not isinstance(expected, int) or expected < 1:
+        raise ValueError("expected_parts must be a number, at least 1")
+
+
 def identify_part(
     source: Source,
     properties: FileDecryptionProperties,

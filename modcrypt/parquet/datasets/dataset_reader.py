@@ -35,6 +35,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
+    check_expected_parts,
     check_parts,
     identify_part,
 )
@@ -196,11 +197,7 @@ def _check_single(decryption: Decryption) -> FileDecryptionProperties:
 def _is_dataset(
     source: Any, filesystem: Any, template: str | None, expected: int | None, row_groups: Any
 ) -> bool:
-    if expected is not None:
-        if template is None:
-            raise ValueError("expected_parts needs aad_prefix_template; pass both")
-        if not isinstance(expected, int) or expected < 1:
-            raise ValueError("expected_parts must be a number, at least 1")
+    check_expected_parts(template, expected)
     if template is None and not is_dataset(source, filesystem):
         return False
     if row_groups is not None:

@@ -32,6 +32,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
+    check_expected_parts,
     find_numbers,
     find_part_faults,
     foreign_file_error,
@@ -120,7 +121,8 @@ def verify_dataset(
     """
     if properties is not None and not callable(properties):
         properties = _check_prefix(properties, with_template=aad_prefix_template is not None)
-    _check_arguments(aad_prefix_template, expected_parts, jobs)
+    check_expected_parts(aad_prefix_template, expected_parts)
+    check_threads(jobs)
     check_expected(expected_rows)
     places, hidden = split_hidden(list_files(where, filesystem))
     if not places:
@@ -144,14 +146,6 @@ def verify_dataset(
         findings=tuple(file_set.findings),
         not_authenticated=tuple(file_set.notes),
     )
-
-
-def _check_arguments(template: str | None, parts: int | None, jobs: int | None) -> None:
-    if parts is not None and template is None:
-        raise ValueError("expected_parts needs aad_prefix_template; pass both")
-    if parts is not None and parts < 1:
-        raise ValueError("expected_parts must be at least 1")
-    check_threads(jobs)
 
 
 def _check_prefix(given: AnyDecryption, *, with_template: bool) -> FileDecryptionProperties:
