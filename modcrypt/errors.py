@@ -219,3 +219,11 @@ class CommitConflictError(ModcryptError):
     """A concurrent commit changed the Iceberg table first; this commit changed nothing."""
 
     word = "conflict"
+
+
+ERRORS_BY_WORD: dict[str, type[ModcryptError]] = {
+    kind.word: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, ModcryptError)
+}
+"""The class of each error code."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import (
+    ERRORS_BY_WORD,
     CommitConflictError,
     FormatError,
     IntegrityError,
@@ -145,11 +146,8 @@ def common_code(codes: Iterable[int]) -> int:
 
 
 def _exit_code_of(word: str) -> int:
-    kinds = [ModcryptError]
-    for kind in kinds:
-        if kind.word == word:
-            return _exit_code_of_class(kind)
-        kinds += kind.__subclasses__()
+    if word in ERRORS_BY_WORD:
+        return _exit_code_of_class(ERRORS_BY_WORD[word])
     return _CODES_OF_OTHER_ERRORS.get(word, 1)
 
 

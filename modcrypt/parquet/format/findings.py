@@ -10,8 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from modcrypt import errors
-from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
+from modcrypt.errors import (
+    ERRORS_BY_WORD,
+    IntegrityError,
+    KeyNotFoundError,
+    ModcryptError,
+    TagMismatchError,
+    list_names,
+)
 from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.format.byte_map import Region, Severity, State
 from modcrypt.report.json_fields import JsonFields
@@ -54,7 +60,7 @@ class Finding(JsonFields):
         """Return the finding as the error that reading the file would raise."""
         if self.word == FILE:
             return OSError(self.message)
-        kind = _KINDS.get(self.word, errors.IntegrityError)
+        kind = ERRORS_BY_WORD.get(self.word, IntegrityError)
         if kind is TagMismatchError:
             error: ModcryptError = TagMismatchError(self.module)
             error.args = (self.message,)
@@ -62,13 +68,6 @@ class Finding(JsonFields):
         if kind is KeyNotFoundError:
             return KeyNotFoundError(self.message, None if self.module is None else self.module.path)
         return kind(self.message)
-
-
-_KINDS: dict[str, type[ModcryptError]] = {
-    kind.word: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, ModcryptError)
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from modcrypt import errors
+from modcrypt.errors import ERRORS_BY_WORD, IntegrityError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
@@ -163,16 +163,10 @@ def _run_on_spark(
 
 def _make_error(code: str, message: str) -> Exception:
     """Return an exception for an error on an executor, of the type of its error code."""
-    kinds: dict[str, Any] = {
-        kind.word: kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, errors.ModcryptError)
-    }
-    # The class of "tag" needs a module's address, which is only in the message.
-    kinds["tag"] = errors.IntegrityError
-    if code in kinds:
-        error: Exception = kinds[code](message)
-        return error
+    if code == "tag":  # its class needs a module's address, which is only in the message
+        return IntegrityError(message)
+    if code in ERRORS_BY_WORD:
+        return ERRORS_BY_WORD[code](message)
     return ValueError(message) if code == "usage" else OSError(errno.EIO, message)
 
 
