@@ -28,7 +28,7 @@ FACADES = (modcrypt, modcrypt.iceberg, modcrypt.spark)
 IMPORTERS = {
     "cryptography": {
         "modcrypt.aead",
-        "modcrypt.machine_checks",
+        "modcrypt.doctor.machine_checks",
     },  # the latter for its version alone
     "thriftpy2": {"modcrypt.parquet.format.idl"},
     "cloup": {"modcrypt.cli"},
@@ -37,7 +37,7 @@ IMPORTERS = {
     # Where Arrow schemas and buffers come in and go out.
     "pyarrow": {
         "modcrypt.cli",
-        "modcrypt.event_log",  # codecs
+        "modcrypt.doctor.event_log",  # codecs
         "modcrypt.iceberg.format",
         "modcrypt.iceberg.read",
         "modcrypt.iceberg.tables.table_creation",
@@ -278,7 +278,7 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.kms.wrapping",  # the same
         "modcrypt.kms.keyring.keyring_document",  # whose sealed form holds master keys
         "modcrypt.iceberg.read.pyarrow_decryption",  # which gives them to PyArrow
-        "modcrypt.event_log",  # which looks for keys where they should not be
+        "modcrypt.doctor.event_log",  # which looks for keys where they should not be
     }
     for room, tree in trees().items():
         for node in nodes(tree):

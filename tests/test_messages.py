@@ -23,9 +23,10 @@ from click.testing import CliRunner
 from fsspec import AbstractFileSystem
 
 import modcrypt
-from modcrypt import StandardKeyMetadata, errors, iceberg, machine_checks
+from modcrypt import StandardKeyMetadata, errors, iceberg
 from modcrypt.cli.app import program
 from modcrypt.cli.output.failures import _OPTION_NAMES
+from modcrypt.doctor import machine_checks
 from tests.support.cases import each_case
 from tests.support.tables import write_plain
 

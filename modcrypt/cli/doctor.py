@@ -19,10 +19,10 @@ from modcrypt.cli.shared import json_option, print_line, root_option
 from modcrypt.errors import KeyRetrievalError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.doctor.machine_checks import Check
     from modcrypt.keys import Key
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.settings import Settings
-    from modcrypt.machine_checks import Check
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
@@ -111,8 +111,8 @@ class _Examination:
     def checks(
         self, files: tuple[str, ...], logs: tuple[str, ...], *, offline: bool
     ) -> Iterator[Check]:
-        from modcrypt import checkup
-        from modcrypt.machine_checks import machine
+        from modcrypt.doctor import checkup
+        from modcrypt.doctor.machine_checks import machine
 
         yield from machine()
         yield checkup.secret_variables(os.environ)
@@ -126,7 +126,7 @@ class _Examination:
 
     def _policy(self) -> Iterator[Check]:
         """Check the policy; ignore an invalid one afterwards."""
-        from modcrypt.checkup import policy_file
+        from modcrypt.doctor.checkup import policy_file
 
         path, kms = self._options["policy_file"], self._options["kms"]
         if path is not None:
@@ -141,7 +141,7 @@ class _Examination:
         self._service = service_settings(self._options)
 
     def _secret_files(self) -> Iterator[Check]:
-        from modcrypt.checkup import keyring, secret_file
+        from modcrypt.doctor.checkup import keyring, secret_file
         from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
 
         service = self._service
@@ -154,8 +154,8 @@ class _Examination:
             yield secret_file(os.path.expanduser(path), "passphrase file")
 
     def _key_service(self, offline: bool) -> Iterator[Check]:
-        from modcrypt.checkup import master_key
-        from modcrypt.machine_checks import Check
+        from modcrypt.doctor.checkup import master_key
+        from modcrypt.doctor.machine_checks import Check
 
         service = self._service
         if service is None:
@@ -201,7 +201,7 @@ class _Examination:
         return [master.id for master in masters if master.enabled][:MAX_PROBED]
 
     def _file(self, path: str) -> Iterator[Check]:
-        from modcrypt import checkup
+        from modcrypt.doctor import checkup
         from modcrypt.parquet.datasets.discovery import is_dataset
 
         if not _may_be_parquet(path):

@@ -255,11 +255,11 @@ class Conversion:
         inside = self.source.inside(name)
         if self.destination is None or not inside:
             return
-        from modcrypt.parquet.datasets.discovery import Folder as WrittenFolder
+        from modcrypt.parquet.datasets.discovery import DatasetFolder
 
         folder = posixpath.dirname(inside)
         if folder not in self._made_folders:
-            WrittenFolder(self.destination.name, self.destination.filesystem).place(inside)
+            DatasetFolder(self.destination.name, self.destination.filesystem).place(inside)
             self._made_folders.add(folder)
 
     # --- the work --------------------------------------------------------------------------------

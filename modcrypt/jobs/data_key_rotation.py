@@ -9,7 +9,7 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.kms.expected_keys import ExpectedKeys
-from modcrypt.kms.file_keys import FileKeyRetriever
+from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.wrapping import KeyWrapper
@@ -56,7 +56,7 @@ def replace_data_keys(
     footer = materials[None]
     kek = wrapper.get_reading_kek(footer) if footer.double_wrapping else None
     policy = _derive_policy(file, materials, new_master_keys, None if kek is None else kek.length)
-    retriever = FileKeyRetriever(wrapper, expected)
+    retriever = KmsKeyRetriever(wrapper, expected)
     encryption = KeyedEncryption(retriever, policy, file.footer.aad_prefix)
     rekey_in_place(source, place, decryption, encryption)
     return 1 + len(policy.key_of_column)

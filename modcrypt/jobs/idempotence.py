@@ -27,7 +27,7 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
-from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
@@ -124,7 +124,7 @@ Mark: TypeAlias = "tuple[object, ...]"
 
 
 def _marks_of(
-    file: OpenFile, plan: Plan, columns: Iterable[int]
+    file: OpenFile, plan: ReadPlan, columns: Iterable[int]
 ) -> dict[tuple[str, ...], list[Mark]]:
     """Return the marks of columns of an open file, as far as they have a key."""
     return {

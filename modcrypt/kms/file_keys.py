@@ -18,7 +18,7 @@ from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_metadata
 
 
 @dataclass(frozen=True)
-class FileKeyRetriever:
+class KmsKeyRetriever:
     """The key retriever of `KeyTools.decryption`.
 
     Attributes:
@@ -51,7 +51,7 @@ def expect_also(
         master_key_ids: Ids of the further master keys.
     """
     retriever = properties.key_retriever
-    if not isinstance(retriever, FileKeyRetriever):
+    if not isinstance(retriever, KmsKeyRetriever):
         return properties, None
     expected = retriever.expected.also(master_key_ids)
     return replace(properties, key_retriever=replace(retriever, expected=expected)), expected

@@ -14,7 +14,7 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit, record_key
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.expected_keys import ExpectedKeys, expect_keys, id_set
-from modcrypt.kms.file_keys import FileKeyRetriever
+from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
@@ -146,7 +146,7 @@ class KeyTools:
             ValueError: The policy has another AAD for the key service than these tools.
         """
         self._check_aad(policy)
-        retriever = FileKeyRetriever(self.wrapper, self.expected_keys(policy))
+        retriever = KmsKeyRetriever(self.wrapper, self.expected_keys(policy))
         return KeyedEncryption(retriever, policy, policy.path_prefix(root))
 
     def decryption(
@@ -186,7 +186,7 @@ class KeyTools:
             self._check_aad(policy)
             demands["algorithms"] = (policy.encryption_algorithm,)
             demands["aad_prefix"] = policy.path_prefix(root)
-        demands["key_retriever"] = FileKeyRetriever(
+        demands["key_retriever"] = KmsKeyRetriever(
             self.wrapper, self.expected_keys(policy, master_key_ids)
         )
         return FileDecryptionProperties(**{**demands, **properties})

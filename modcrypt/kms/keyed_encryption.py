@@ -13,7 +13,7 @@ from modcrypt.io.places import Place
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent, record_key
 from modcrypt.kms.external_keys import ExternalKeys
-from modcrypt.kms.file_keys import FileKeyRetriever
+from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties
@@ -30,7 +30,7 @@ class KeyedEncryption:
         aad_prefix: AAD prefix of the files, or its template.
     """
 
-    retriever: FileKeyRetriever
+    retriever: KmsKeyRetriever
     policy: Policy
     aad_prefix: bytes | PathPrefix | None = None
 

@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt
-from modcrypt import checkup, event_log, machine_checks
-from modcrypt.event_log import search_event_log
+from modcrypt.doctor import checkup, event_log, machine_checks
+from modcrypt.doctor.event_log import search_event_log
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import KEY, environment, import_modules, invoke, private, run_program

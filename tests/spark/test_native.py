@@ -1091,7 +1091,7 @@ def test_neither_log_nor_settings_nor_plans_hold_a_secret(
         form for key in masters.values() for form in (key.hex(), base64.b64encode(key).decode())
     ]
     assert not [secret for secret in (PASSPHRASE, token, *spelt) if secret in text]
-    from modcrypt.event_log import search_event_log
+    from modcrypt.doctor.event_log import search_event_log
 
     (searched,) = search_event_log(str(log), [mc.Key(key) for key in masters.values()])
     assert not [leak for leak in searched.leaks if leak.name and "modcrypt" in leak.name]

@@ -374,7 +374,7 @@ def test_rows_are_counted_by_the_footers_alone(spark: Any, lake: Lake, tmp_path:
     only_footer = {"footerKey": lake.by_keys["footerKey"], "rowCounts": "true"}
     counted = load(spark, tmp_path / "t", only_footer)
     assert counted.columns == ["file", "rows"]
-    assert counted.agg({"rows": "sum"}).first()[0] == 33
+    assert counted.agg({"rows": "sum"}).collect()[0][0] == 33
     assert {row.file: row.rows for row in counted.collect()} == {
         str(tmp_path / "t" / f"day={n}" / f"{n}.parquet"): 10 + n for n in range(3)
     }

@@ -87,9 +87,9 @@ def make_folder(place: Place) -> None:
     if place.filesystem is None:
         place.make_folder()
         return
-    from modcrypt.parquet.datasets.discovery import Folder
+    from modcrypt.parquet.datasets.discovery import DatasetFolder
 
-    Folder(posixpath.dirname(place.path), place.filesystem).place(place.name)
+    DatasetFolder(posixpath.dirname(place.path), place.filesystem).place(place.name)
 
 
 def _start(row_group: Any) -> int:

@@ -40,7 +40,7 @@ from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 _BATCH_ROWS = 1 << 17
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Consecutive rows of a file; `start` is the position of the first row."""
 
     rows: pa.RecordBatch
@@ -128,7 +128,7 @@ class ParquetDataFile:
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """Yield the rows of the file; they may include rows that `filters` excludes.
 
         `threads` permits decoding columns in parallel.
@@ -143,7 +143,7 @@ class ParquetDataFile:
             count = metadata.row_group(number).num_rows
             if wanted is None or number in wanted:
                 for rows in self._rows(number, columns, count, threads):
-                    yield Batch(rows, start)
+                    yield RowBatch(rows, start)
                     start += rows.num_rows
             else:
                 start += count
@@ -223,11 +223,11 @@ class AvroDataFile:
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
-    ) -> Iterator[Batch]:
+    ) -> Iterator[RowBatch]:
         """Yield the rows of the file, as `ParquetDataFile.batches`."""
         del filters, threads  # all rows are read
         start = 0
         for lot in self._rows.lots:
             batch = self._convert(lot).select(list(columns))
-            yield Batch(batch, start)
+            yield RowBatch(batch, start)
             start += len(lot)

@@ -23,7 +23,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import EQUALITY_DELETES, POSITION_DELETES, FileEntry
-from modcrypt.iceberg.read.data_files import Batch, open_parquet_file
+from modcrypt.iceberg.read.data_files import RowBatch, open_parquet_file
 from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk
 
@@ -209,7 +209,7 @@ class Positions:
             return self._files[entry.location]
 
 
-def drop_positions(batch: Batch, deleted: BitMap64) -> pa.RecordBatch:
+def drop_positions(batch: RowBatch, deleted: BitMap64) -> pa.RecordBatch:
     """Return a batch without the rows at deleted positions."""
     rows, start = batch.rows, batch.start
     gone = (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()

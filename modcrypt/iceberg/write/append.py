@@ -21,7 +21,7 @@ from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.write.commit import Table, commit
-from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewFile
+from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewDataFile
 from modcrypt.iceberg.write.manifest_writing import partition_spec, write_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
@@ -85,7 +85,7 @@ def _check_encrypted(metadata: TableMetadata) -> None:
 class _Addition:
     """The snapshot that adds files; written again for each attempt to commit it."""
 
-    files: Sequence[NewFile]
+    files: Sequence[NewDataFile]
     spec_id: int
     base: TableMetadata
     seen: TableMetadata

@@ -64,7 +64,7 @@ _UNUSED = ("write.parquet.row-group-size-bytes", "write.parquet.bloom-filter-")
 
 
 @dataclass(frozen=True, slots=True)
-class NewFile:
+class NewDataFile:
     """A data file that was written and is in no manifest yet.
 
     Attributes:
@@ -121,9 +121,9 @@ class DataWriter:
             )
         check_fits(data.schema, self._table.schema())
 
-    def write(self, data: Data) -> list[NewFile]:
+    def write(self, data: Data) -> list[NewDataFile]:
         """Write checked data; of a reader, the rows of one file are in memory at a time."""
-        files: list[NewFile] = []
+        files: list[NewDataFile] = []
         pool = ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS))
         try:
             for lot in self._read_lots(data):
@@ -163,7 +163,7 @@ class DataWriter:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _write_file(self, rows: pa.Table, key: PartitionKey | None) -> NewFile:
+    def _write_file(self, rows: pa.Table, key: PartitionKey | None) -> NewDataFile:
         """Encode and encrypt a file; the plaintext exists only in memory."""
         schema = file_schema(self._table.schema())
         data, statistics = self._encode_rows(rows_for_file(rows, self._table.schema()), schema)
@@ -188,7 +188,7 @@ class DataWriter:
             "split_offsets": encrypted.split_offsets,
             "sort_order_id": 0,
         }
-        return NewFile(entry, encrypted.keys, self._paths.path(partition))
+        return NewDataFile(entry, encrypted.keys, self._paths.path(partition))
 
     def _encode_rows(self, rows: pa.Table, schema: Schema) -> tuple[bytes, dict[str, Any]]:
         """Encode rows as Parquet by the table's properties; return the file and its statistics."""

@@ -20,7 +20,7 @@ from modcrypt.parquet.arrow.decoding import Loaded
 from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
 from modcrypt.parquet.arrow.plaintext_parts import PageReader, PartReader, make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
-from modcrypt.parquet.crypto.file_plan import Plan
+from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import Part
@@ -49,7 +49,7 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
     return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
 
-def load_chunks(source: Source, plan: Plan, pool: ThreadPool | None) -> Loaded:
+def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Loaded:
     """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext Parquet file.
 
     Raises:
@@ -84,7 +84,7 @@ def load_chunks(source: Source, plan: Plan, pool: ThreadPool | None) -> Loaded:
 
 
 def load_pages(
-    source: Source, plan: Plan, locations: Sequence[ThriftStruct], pages: Mapping[int, int]
+    source: Source, plan: ReadPlan, locations: Sequence[ThriftStruct], pages: Mapping[int, int]
 ) -> Loaded:
     """Decrypt some data pages of one chunk into a plaintext Parquet file.
 

@@ -39,7 +39,7 @@ from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.column_projection import drop_columns
-from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part
@@ -99,7 +99,7 @@ class Session:
     lock: threading.Lock
     shared: SharedResources
 
-    def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> Plan:
+    def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""
         with self.lock:
             return self.file.select(columns, row_groups, partial_groups=True)
@@ -286,7 +286,7 @@ class Scan:
             use_threads=use_threads,
         )
 
-    def _check_dropped(self, plan: Plan) -> None:
+    def _check_dropped(self, plan: ReadPlan) -> None:
         """Raise KeyNotFoundError if a column of the dataset would be dropped from this file."""
         if self._session.file.properties.on_missing_key == "drop":
             raise KeyNotFoundError(
@@ -352,7 +352,7 @@ class Scan:
         column, wanted = pc.field(name), self.result.field(name).type
         return column if self.schema.field(name).type == wanted else column.cast(wanted)
 
-    def _make_result_schema(self, plan: Plan, wanted: Sequence[int]) -> pa.Schema:
+    def _make_result_schema(self, plan: ReadPlan, wanted: Sequence[int]) -> pa.Schema:
         schema = self.schema if wanted == self._leaves else self._make_own_schema(plan, wanted)
         if self._request.columns is None:
             return schema
@@ -360,7 +360,7 @@ class Scan:
         there = [schema.field(name) for name in names if name in schema.names]
         return pa.schema(there, schema.metadata)
 
-    def _make_own_schema(self, plan: Plan, leaves: Sequence[int]) -> pa.Schema:
+    def _make_own_schema(self, plan: ReadPlan, leaves: Sequence[int]) -> pa.Schema:
         file = self._session.file
         filled = set(plan.missing) & set(leaves)
         if file.properties.on_missing_key != "null":
@@ -518,7 +518,7 @@ class _Parts:
     can be altered while the statistics are encrypted.
     """
 
-    def __init__(self, source: Source, plan: Plan) -> None:
+    def __init__(self, source: Source, plan: ReadPlan) -> None:
         self._source, self._plan = source, plan
         self._schema = plan.footer.metadata.schema
         self._spans = {(span.part, span.row_group, span.column): span for span in plan.spans}
@@ -571,7 +571,7 @@ class _Parts:
 class _ShownParts:
     """The same parts, addressed by the ordinals of the plan's plaintext footer."""
 
-    def __init__(self, parts: _Parts, plan: Plan) -> None:
+    def __init__(self, parts: _Parts, plan: ReadPlan) -> None:
         self._parts, self._row_groups = parts, plan.row_groups
         self._columns = plan.footer_leaves
 

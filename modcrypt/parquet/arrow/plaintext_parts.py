@@ -31,7 +31,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     open_body,
     walk_pages,
 )
-from modcrypt.parquet.crypto.file_plan import Plan
+from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, varint, zigzag
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
@@ -47,13 +47,13 @@ _FILLING = b"\xf8"
 _HIGH_ID = varint(zigzag(32_767))[1:]
 
 
-def make_part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:
+def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> list[PartReader]:
     """Return a reader for each of these spans of a plan."""
     windows = Windows(source)
     return [_make_part_reader(windows, plan, span) for span in spans]
 
 
-def _make_part_reader(windows: Windows, plan: Plan, span: Span) -> PartReader:
+def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span) -> PartReader:
     place = span.row_group, span.column
     cipher = plan.ciphers.get(place)
     if cipher is None:

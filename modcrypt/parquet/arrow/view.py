@@ -22,7 +22,7 @@ from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
-from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import encode
@@ -81,7 +81,7 @@ class PlaintextView(SeekableFile):
     `read_at` ignores the cursor and may be called from any thread.
     """
 
-    def __init__(self, source: Source, plan: Plan, resources: ExitStack | None = None) -> None:
+    def __init__(self, source: Source, plan: ReadPlan, resources: ExitStack | None = None) -> None:
         self._threads = ThreadPool(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
         resources = resources or ExitStack()
         resources.callback(self._threads.close)

@@ -36,7 +36,12 @@ from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
-from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, Plan, plan_encryption
+from modcrypt.parquet.convert.encryptor import (
+    Encryption,
+    EncryptionPlan,
+    PlainFeed,
+    plan_encryption,
+)
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy
@@ -412,7 +417,7 @@ class ParquetWriter:
 
     def _plan_footer(
         self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True
-    ) -> Plan:
+    ) -> EncryptionPlan:
         """Return a plan with PyArrow's footer of a file without rows.
 
         It contains the schema and the key-value metadata.

@@ -14,9 +14,9 @@ from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
-from modcrypt.parquet.convert.encryptor import Addition, NewFile, Parts
+from modcrypt.parquet.convert.encryptor import Addition, NewFile, SourceParts
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
-from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import copy, encode
@@ -83,12 +83,14 @@ def decrypt_parquet(
     return plan.missing_names
 
 
-def _write_plaintext(source: Source, out: Output, plan: Plan, keep_unknown_fields: bool) -> None:
+def _write_plaintext(
+    source: Source, out: Output, plan: ReadPlan, keep_unknown_fields: bool
+) -> None:
     """Decrypt the modules of a plan, and write the plaintext file."""
     keep_unknown_fields = keep_unknown_fields or not plan.missing
     old = copy(plan.footer.metadata)
     old.row_groups = copy_row_groups(plan)
-    parts = Parts(
+    parts = SourceParts(
         metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
     )
     file = NewFile(out, MAGIC_PLAINTEXT, keep_unknown_fields=keep_unknown_fields)

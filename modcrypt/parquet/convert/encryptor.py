@@ -141,7 +141,7 @@ def encrypt_parquet(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class SourceParts:
     """The parts of a source that are written to a new file, and the keys of its columns there."""
 
     metadata: ThriftStruct
@@ -152,7 +152,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Parts):
+class EncryptionPlan(SourceParts):
     """A plan for encrypting a source, checked before a byte is written."""
 
     properties: FileEncryptionProperties
@@ -165,7 +165,7 @@ def plan_encryption(
     *,
     place: Place | None = None,
     overwrite: bool = True,
-) -> Plan:
+) -> EncryptionPlan:
     """Read and check a plaintext footer whose first row group gets the ordinal `first`.
 
     If `encryption` makes keys for the file at `place`, it makes them after the names of columns are
@@ -184,7 +184,7 @@ def plan_encryption(
     )
     leaves = [leaf.path for leaf in elements]
     spans = file_spans(metadata, footer.body_end, source)
-    return Plan(
+    return EncryptionPlan(
         metadata=metadata, leaves=leaves, columns=columns, spans=spans, properties=properties
     )
 
@@ -315,7 +315,7 @@ class Encryption(NewFile):
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
 
-    def add(self, feed: PlainFeed, plan: Plan, *, hold_indexes: bool = False) -> None:
+    def add(self, feed: PlainFeed, plan: EncryptionPlan, *, hold_indexes: bool = False) -> None:
         """Encrypt a source's row groups and append them, with their bloom filters and indexes.
 
         `hold_indexes` keeps the encrypted indexes in memory until `close`, so that the indexes of
@@ -386,7 +386,7 @@ def _run_ends(spans: list[Span], feed: PlainFeed) -> list[int]:
 class Addition:
     """The row groups of one source that are being added to a file."""
 
-    def __init__(self, file: NewFile, feed: PlainFeed, plan: Parts) -> None:
+    def __init__(self, file: NewFile, feed: PlainFeed, plan: SourceParts) -> None:
         self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from modcrypt.parquet.convert.null_chunks import put_nulls
 from modcrypt.parquet.crypto.column_projection import drop_columns
-from modcrypt.parquet.crypto.file_plan import Plan
+from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
 
 
-def copy_row_groups(plan: Plan) -> list[ThriftStruct]:
+def copy_row_groups(plan: ReadPlan) -> list[ThriftStruct]:
     """Return copies of the wanted row groups, their chunks and metadata, for a plaintext footer.
 
     All chunks that are left out are one chunk without metadata.
@@ -28,7 +28,7 @@ def copy_row_groups(plan: Plan) -> list[ThriftStruct]:
 
 
 def plain_metadata(
-    plan: Plan,
+    plan: ReadPlan,
     row_groups: list[ThriftStruct] | None,
     nulls_at: int,
     *,

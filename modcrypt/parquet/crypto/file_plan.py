@@ -45,7 +45,7 @@ from modcrypt.parquet.format.schema import covering_name, leaf_elements, leaves_
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """The wanted columns and row groups of a file: their ciphers, metadata and positions."""
 
     footer: Footer
@@ -118,7 +118,7 @@ class OpenFile:
         row_groups: Sequence[int] | None = None,
         *,
         partial_groups: bool = False,
-    ) -> Plan:
+    ) -> ReadPlan:
         """Find the keys of some columns in some row groups, and decrypt their column metadata.
 
         None selects all leaves or row groups; row groups keep the order in which they are given.
@@ -155,7 +155,7 @@ class OpenFile:
             place: chunk.cipher for place, chunk in opened.items() if chunk.cipher is not None
         }
         spans = chunk_spans(chunks, self.footer.body_end, self.source)
-        return Plan(
+        return ReadPlan(
             self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
         )
 

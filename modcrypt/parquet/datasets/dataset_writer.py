@@ -34,7 +34,7 @@ from modcrypt.parquet.crypto.properties import (
     set_prefix_root,
 )
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate
-from modcrypt.parquet.datasets.discovery import Folder
+from modcrypt.parquet.datasets.discovery import DatasetFolder
 from modcrypt.pkmt1.material import external_name
 
 EncryptionOf: TypeAlias = AnyEncryption | Callable[[str], AnyEncryption]
@@ -116,7 +116,7 @@ def write_dataset(
     if threads is not None and threads < 1:
         raise ValueError("threads must be at least 1")
     overwrite = existing_data_behavior != "error"
-    folder = Folder(base_dir, filesystem)
+    folder = DatasetFolder(base_dir, filesystem)
     plan = _Plan(
         encryption,
         PrefixTemplate(basename_template),
@@ -184,7 +184,7 @@ class _Plan:
     basename: PrefixTemplate
     aad_prefix: PrefixTemplate | None
     partition_names: list[str]
-    folder: Folder
+    folder: DatasetFolder
     shared_aad_prefix: bool
     writer: Callable[..., ParquetWriter]
 

@@ -267,7 +267,7 @@ def _raise_error(error: OSError) -> None:
     raise error
 
 
-class Folder:
+class DatasetFolder:
     """A folder into which a dataset is written."""
 
     def __init__(self, base: Any, filesystem: Any) -> None:

@@ -64,17 +64,19 @@ class Field:
     __slots__ = ("element", "id", "lazy", "name", "plan", "wire")
 
     def __init__(
-        self, field_id: i64, wire: i64, name: str, plan: Plan | None, element: i64, lazy: i64
+        self, field_id: i64, wire: i64, name: str, plan: StructPlan | None, element: i64, lazy: i64
     ) -> None:
         self.id: i64 = field_id
         self.wire: i64 = wire
         self.name: str = name
-        self.plan: Plan | None = plan  # for a struct, or for the elements of a list of structs
+        self.plan: StructPlan | None = (
+            plan  # for a struct, or for the elements of a list of structs
+        )
         self.element: i64 = element  # wire type of a list's elements
         self.lazy: i64 = lazy  # laziness from which on it is only located; 0 for never
 
 
-class Plan:
+class StructPlan:
     """The codec's description of one struct class."""
 
     __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required")
@@ -96,7 +98,7 @@ class Plan:
 
 
 def read_struct(
-    plan: Plan, data: bytes, at: i64, depth: i64, lazy: i64, complete: bool = True
+    plan: StructPlan, data: bytes, at: i64, depth: i64, lazy: i64, complete: bool = True
 ) -> tuple[Any, i64]:
     """Read the struct at `data[at:]`; return it and the position after its STOP.
 
@@ -170,7 +172,7 @@ def read_struct(
     return value, at
 
 
-def _check_fields(plan: Plan, fields: dict[str, Any], complete: bool) -> None:
+def _check_fields(plan: StructPlan, fields: dict[str, Any], complete: bool) -> None:
     if plan.is_union and len(fields) != 1:  # one unknown member counts as one
         raise FormatError(f"union {plan.cls.__name__} has {len(fields)} members")
     if complete:
@@ -329,7 +331,7 @@ def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bo
 
 
 def _locate_structs(
-    plan: Plan, data: bytes, at: i64, count: i64, depth: i64
+    plan: StructPlan, data: bytes, at: i64, count: i64, depth: i64
 ) -> tuple[StructList, i64]:
     starts: list[int] = [at]
     for _ in range(count):
@@ -351,8 +353,8 @@ class StructList:
 
     __slots__ = ("_data", "_decoded", "_plan", "_starts")
 
-    def __init__(self, plan: Plan, data: bytes, starts: list[int]) -> None:
-        self._plan: Plan = plan
+    def __init__(self, plan: StructPlan, data: bytes, starts: list[int]) -> None:
+        self._plan: StructPlan = plan
         self._data: bytes = data
         self._starts: list[int] = starts
         self._decoded: dict[int, Any] = {}
@@ -405,7 +407,7 @@ class LazyField:
         return decoded
 
 
-def read_located(plan: Plan, data: bytes, at: int) -> Any:
+def read_located(plan: StructPlan, data: bytes, at: int) -> Any:
     """Read a struct that was located before, with its own lazy fields still located only.
 
     Raises:
@@ -536,7 +538,7 @@ def _skip_varint(data: bytes, at: i64) -> i64:
 # --- writing -------------------------------------------------------------------------------------
 
 
-def write_struct(out: bytearray, plan: Plan, value: Any) -> None:
+def write_struct(out: bytearray, plan: StructPlan, value: Any) -> None:
     """Append a struct, with fields in ascending order of their ids; located fields stay as read.
 
     Raises:
@@ -590,7 +592,7 @@ def _located_bytes(fields: dict[str, Any], name: str) -> bytes | None:
     return raw
 
 
-def _write_with_unknown(out: bytearray, plan: Plan, fields: dict[str, Any]) -> None:
+def _write_with_unknown(out: bytearray, plan: StructPlan, fields: dict[str, Any]) -> None:
     entries: list[tuple[int, Any]] = [
         (field.id, field) for field in plan.in_order if _is_set(fields, field)
     ]
@@ -690,7 +692,7 @@ def _write_list(out: bytearray, field: Field, items: Any) -> None:
             _write_scalar(out, field.element, item)
 
 
-def _write_structs(out: bytearray, plan: Plan, items: Any) -> None:
+def _write_structs(out: bytearray, plan: StructPlan, items: Any) -> None:
     if isinstance(items, StructList):
         for index in range(len(items)):
             raw = items.raw(index)

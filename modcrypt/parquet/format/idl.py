@@ -42,7 +42,7 @@ from modcrypt.parquet.format.compact import (
     UNKNOWN,
     Field,
     LazyField,
-    Plan,
+    StructPlan,
     read_binary,
     read_int,
     read_struct,
@@ -72,7 +72,7 @@ _LAZY = {
 
 
 @cache
-def _build_plan(cls: Any) -> Plan:
+def _build_plan(cls: Any) -> StructPlan:
     """Return the codec's description of a class that thriftpy2 created, and prepare the class."""
     spec: dict[int, tuple[Any, ...]] = cls.thrift_spec
     fields = []
@@ -91,7 +91,7 @@ def _build_plan(cls: Any) -> Plan:
         # An unset field reads as None without a slot per instance.
         setattr(cls, name, LazyField(field) if lazy and ttype == 12 else None)
     required = tuple(f[1] for f in spec.values() if f[-1])
-    return Plan(cls, fields, required, cls in _load_idl().__thrift_meta__["unions"])
+    return StructPlan(cls, fields, required, cls in _load_idl().__thrift_meta__["unions"])
 
 
 def _read_idl_text() -> str:
@@ -107,7 +107,7 @@ def _load_idl() -> ModuleType:
 
 
 @cache
-def _find_plan(struct: str) -> Plan:
+def _find_plan(struct: str) -> StructPlan:
     return _build_plan(getattr(_load_idl(), struct))
 
 

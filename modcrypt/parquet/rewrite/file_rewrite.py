@@ -14,12 +14,11 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import ExtendedSource, Source
 from modcrypt.keys import Key
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed, MaskChunk
-from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
-from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
+from modcrypt.parquet.convert.encryptor import Encryption, EncryptionPlan, assign_file_keys
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
 from modcrypt.parquet.crypto.crypto_fields import check_border
-from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
@@ -334,7 +333,9 @@ def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:
     element.repetition_type = _OPTIONAL
 
 
-def restore_properties(file: OpenFile, plan: Plan, place: Place | None) -> FileEncryptionProperties:
+def restore_properties(
+    file: OpenFile, plan: ReadPlan, place: Place | None
+) -> FileEncryptionProperties:
     """Return the properties with which a file was written, for the columns of a plan.
 
     Columns that are entirely null come under the footer key, because their own key may be missing.

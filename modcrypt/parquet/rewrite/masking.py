@@ -23,7 +23,7 @@ from modcrypt.keys import Key
 from modcrypt.parquet.arrow.chunk_loading import load_chunks
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.convert.encrypted_feed import MaskedChunk
-from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
+from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.idl import copy, new
 from modcrypt.parquet.format.modules import Part, file_spans
@@ -93,7 +93,7 @@ def mask_chunk(
     return written
 
 
-def _remove_arrow_schema(plan: Plan) -> Plan:
+def _remove_arrow_schema(plan: ReadPlan) -> ReadPlan:
     """Remove Arrow's own schema, so that a value's hash depends only on the value.
 
     With that schema, PyArrow would read stored milliseconds as seconds, or lists as fixed-size

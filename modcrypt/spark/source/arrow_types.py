@@ -9,6 +9,7 @@ copies nothing if only names and nullability differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,9 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
+
+# Spark 4.1 has no such argument: its times are in UTC.
+_IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 _MICROS = pa.timestamp("us")
 _MICROS_UTC = pa.timestamp("us", tz="UTC")
@@ -135,7 +139,7 @@ def to_spark_schema(common: pa.Schema) -> StructType:
 
 def to_spark_arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark compares batches with."""
-    arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    arrow_schema: pa.Schema = to_arrow_schema(schema, **_IN_UTC)
     return pa.schema([field.remove_metadata() for field in arrow_schema])
 
 

@@ -32,7 +32,7 @@ from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder
 from modcrypt.io.stores import locate
-from modcrypt.parquet.datasets.discovery import Folder, as_arrow
+from modcrypt.parquet.datasets.discovery import DatasetFolder, as_arrow
 from modcrypt.parquet.datasets.write_notes import read_record
 from modcrypt.pkmt1.external import store_of
 from modcrypt.spark.source.writing import Written, put_note, remove_job, remove_note
@@ -80,7 +80,7 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
     table, pending = Place(*locate(base, None)), tuple(_list_pending(base, tasks))
     record = _record_place(table, query)
     if pending or _exists(record):
-        Folder(base, None).place(f"{RECORDS}/{record.name}")  # makes the folder
+        DatasetFolder(base, None).place(f"{RECORDS}/{record.name}")  # makes the folder
         with record.lock():
             last = _complete_last(table, record, query)
             if last is not None and last > number:
@@ -131,7 +131,7 @@ def _complete(table: Place, record: Place, batch: _Batch) -> None:
 def _settle(table: Place, task: str, name: str) -> Place:
     """Move a file's key material and then the file to the table, unless they are there already."""
     source = Place(table.filesystem, posixpath.join(table.path, task, name))
-    target = Folder(table.path, table.filesystem).place(name)
+    target = DatasetFolder(table.path, table.filesystem).place(name)
     for origin, destination in ((store_of(source), store_of(target)), (source, target)):
         if _exists(origin):
             _move(origin, destination)

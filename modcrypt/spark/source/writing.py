@@ -53,7 +53,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
 from modcrypt.parquet.datasets.dataset_writer import write_dataset
-from modcrypt.parquet.datasets.discovery import Folder, as_arrow, list_complete, read_notes
+from modcrypt.parquet.datasets.discovery import DatasetFolder, as_arrow, list_complete, read_notes
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 from modcrypt.pkmt1.external import store_of
 from modcrypt.spark.source.abandoned_writes import (
@@ -234,7 +234,7 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
 
 def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> None:
     """Move files into the table, still hidden by a note; on an error remove them again."""
-    folder = Folder(table.path, table.filesystem)
+    folder = DatasetFolder(table.path, table.filesystem)
     targets = [folder.place(name) for _, name in moves]
     _check_absent(targets)
     put_note(table, job, [name for _, name in moves])
@@ -295,7 +295,9 @@ def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
     note = WriteNote(tuple(hidden), identify_host(), time.time())
     place = note_place(table, job)
     for number in range(_TRIES):
-        Folder(table.path, table.filesystem).place(f"{NOTES}/{place.name}")  # makes the folder
+        DatasetFolder(table.path, table.filesystem).place(
+            f"{NOTES}/{place.name}"
+        )  # makes the folder
         try:
             note.put(place)
         except FileNotFoundError:  # another write has removed the empty folder meanwhile
@@ -481,7 +483,9 @@ class Writer(DataSourceArrowWriter):
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
-        Folder(job_folder(options.folder, self._job), None).place(RUNNING)  # makes the folder
+        DatasetFolder(job_folder(options.folder, self._job), None).place(
+            RUNNING
+        )  # makes the folder
         with open_sink_at(_running_mark(options.folder, self._job)) as sink:
             sink.append(describe_driver().encode())
 

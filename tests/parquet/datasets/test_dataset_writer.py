@@ -876,7 +876,7 @@ def test_what_went_wrong_first_is_told_even_if_removing_fails(
 ) -> None:
     oops = Oops()
     removed = []
-    remove = discovery.Folder.remove
+    remove = discovery.DatasetFolder.remove
 
     def failing(folder: Any, path: str) -> None:
         if path == "part-1.parquet":
@@ -884,7 +884,7 @@ def test_what_went_wrong_first_is_told_even_if_removing_fails(
         removed.append(path)
         remove(folder, path)
 
-    monkeypatch.setattr(discovery.Folder, "remove", failing)
+    monkeypatch.setattr(discovery.DatasetFolder, "remove", failing)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbers(0, 100)

@@ -13,15 +13,15 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from modcrypt.doctor.event_log import SearchedLog, search_event_log
+from modcrypt.doctor.machine_checks import Check
 from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyDisabledError,
     KeyMaterialError,
     ModcryptError,
 )
-from modcrypt.event_log import SearchedLog, search_event_log
 from modcrypt.keys import Key
-from modcrypt.machine_checks import Check
 
 if TYPE_CHECKING:
     from modcrypt.jobs.key_scan import ScannedKey

@@ -18,10 +18,10 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from modcrypt.doctor.secret_patterns import find_secrets
 from modcrypt.errors import LimitError
 from modcrypt.keys import Key, key_bytes
 from modcrypt.report.json_fields import JsonFields
-from modcrypt.secret_patterns import find_secrets
 
 MAX_LINE = 64 << 20
 """Length limit of a line, in bytes; Spark's longest lines are plans."""
