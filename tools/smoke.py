@@ -40,8 +40,9 @@ def check_package() -> None:
 
 
 def check_shipped_for_spark() -> None:
-    """Check, without pyspark, the module that Spark looks for and the Java sources for its JVM."""
-    check(find_spec("pyspark_modcrypt"), "Spark finds the data source")
+    """Check, without pyspark, the modules that Spark looks for and the Java sources for its JVM."""
+    for module in ("pyspark_modcrypt", "pyspark_modcrypt_job"):
+        check(find_spec(module), f"Spark finds the data source of {module}")
     sources = resources.files("modcrypt") / "spark" / "java_sources"
     names = {source.name for source in sources.iterdir()}
     check("ModcryptKmsClient.java" in names, "the Java sources are there")

@@ -299,9 +299,10 @@ class Batch:
         target = None if self._destination is None else self._destination.name
         with start_spark(master, self._verb) as spark:
             from modcrypt.jobs.conversion import ConvertedFile
-            from modcrypt.spark.jobs.conversion import convert_files
+            from modcrypt.spark.jobs.conversion import plan_conversion
+            from modcrypt.spark.jobs.driver import run_job
 
-            frame = convert_files(spark, self._source.name, target, **how)
+            frame = run_job(spark, plan_conversion, self._source.name, target, **how)
             shown = frame
             if not report.as_json:  # do not bring all rows to the driver
                 shown = frame.where("failed or result = 'planned'").limit(SHOWN)

@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs/how-to/spark.md").read_text()
 
 def test_the_examples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     session = spark.newSession()  # what `SparkSession.builder` returns meanwhile
     monkeypatch.setattr("pyspark.sql.SparkSession._instantiatedSession", session)
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,17 +17,8 @@ from modcrypt.kms.key_references import absolute_reference, check_reference, rea
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.spark.jobs.driver import (
-    BYTES_PER_TASK,
-    FILES_PER_TASK,
-    PROBED_FILES,
-    check_settings,
-    report_of,
-)
+from modcrypt.spark.jobs.driver import PROBED_FILES, Plan, check_settings
 from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Job, Row
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +118,8 @@ class TableConversion(Job):
         return conversion.make_failure(file, error).row()
 
 
-def convert_files(
-    spark: SparkSession, source: Any, destination: Any, *, files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK, **how: Any,
-) -> DataFrame:  # fmt: skip
-    """Convert the files of a folder, after the checks that need no executor; return the report.
+def plan_conversion(source: Any, destination: Any, **how: Any) -> Plan:
+    """Plan the conversion of the files of a folder, and check what needs no executor.
 
     `destination` is None to replace the source files; `how` has further attributes of the
     `TableConversion`. Raise as `encrypt_table`.
@@ -155,7 +143,7 @@ def convert_files(
     # A copy omits files that a write note hides from readers, as it would have no such note.
     files = list_tables([folder], as_read=target is not None)
     check_first_files(job, files)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return job, files
 
 
 def check_first_files(job: TableConversion, files: Sequence[File]) -> None:

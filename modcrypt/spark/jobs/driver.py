@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -63,13 +63,29 @@ class ConversionOptions(JobOptions, total=False):
     dry_run: bool
 
 
+Plan: TypeAlias = tuple[Job, Sequence[File]]
+"""A job and its files, after the checks that need no executor."""
+
+
 def run_job(
-    spark: SparkSession, kind: Callable[..., Job], where: Any, settings: Settings | None, *,
+    spark: SparkSession,
+    plan: Callable[..., Plan],
+    *arguments: Any,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+    **options: Any,
+) -> DataFrame:
+    """Run the job that `plan(*arguments, **options)` returns; return the report."""
+    job, files = plan(*arguments, **options)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+
+def plan_job(
+    kind: Callable[..., Job], where: Any, settings: Settings | None, *,
     check: Callable[[Settings, Sequence[File]], object] = lambda settings, files: None,
-    filesystem: MakeFilesystem | None = None, files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK, **how: Any,
-) -> DataFrame:  # fmt: skip
-    """Run a job on files, after the checks that need no executor; return the report.
+    filesystem: MakeFilesystem | None = None, **how: Any,
+) -> Plan:  # fmt: skip
+    """Plan a job on files, and check what needs no executor.
 
     `where` is the path or URL of a folder or file, or a list of them; one folder is the root of
     paths in AAD prefixes. `check` is a further check of the settings and the files; `how` has
@@ -81,8 +97,7 @@ def run_job(
     if settings is not None:
         check(settings, files)
         check_reachable(settings, files)
-    job = kind(settings=settings, filesystem=filesystem, **how)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    return kind(settings=settings, filesystem=filesystem, **how), files
 
 
 def settings_under(settings: Settings | None, folders: Sequence[Folder]) -> Settings | None:

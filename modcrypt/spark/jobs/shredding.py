@@ -28,6 +28,7 @@ from modcrypt.spark.jobs.driver import (
     FILES_PER_TASK,
     JobOptions,
     folders_of,
+    plan_job,
     report_of,
     run_job,
     settings_under,
@@ -85,7 +86,7 @@ def shred_keys(
     wanted = criteria_of(columns, master_keys, everything)
     folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
     report = run_job(
-        spark, KeyJob, where, settings, change=shredding.shred_keys, schema=_SHREDDED,
+        spark, plan_job, KeyJob, where, settings, change=shredding.shred_keys, schema=_SHREDDED,
         how={**asdict(wanted), "dry_run": dry_run}, folders=folders, **options,
     )  # fmt: skip
     if settings is not None and not dry_run:

@@ -17,36 +17,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-import pyarrow as pa
-
-from modcrypt.jobs import key_rotation
-from modcrypt.jobs.key_rotation import What, check_rotation
-from modcrypt.jobs.listing import File
-from modcrypt.keys import Key
+from modcrypt.jobs.key_rotation import What
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.spark.jobs.conversion import convert_files
-from modcrypt.spark.jobs.driver import (
-    ConversionOptions,
-    JobOptions,
-    check_settings,
-    folders_of,
-    run_job,
-)
-from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
-from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT
-from modcrypt.spark.jobs.key_jobs import KeyJob, ScanJob
+from modcrypt.spark.jobs.conversion import plan_conversion
+from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_job
+from modcrypt.spark.jobs.examination import InspectionJob
+from modcrypt.spark.jobs.key_jobs import ScanJob
+from modcrypt.spark.jobs.plans import plan_rotation, plan_verification
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-_ROTATED = pa.schema(
-    [
-        ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
-        ("worker", TEXT),
-    ]
-)  # fmt: skip
 
 
 def encrypt_table(
@@ -83,8 +64,8 @@ def encrypt_table(
             changed.
         FileNotFoundError, NotADirectoryError: The source is not an existing folder.
     """
-    return convert_files(
-        spark, source, destination, verb="encrypt", encryption=encryption,
+    return run_job(
+        spark, plan_conversion, source, destination, verb="encrypt", encryption=encryption,
         **options,
     )  # fmt: skip
 
@@ -108,8 +89,9 @@ def decrypt_table(
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `encrypt_table`; and if the
             settings open none of the first files.
     """
-    return convert_files(
-        spark, source, destination, verb="decrypt", decryption=decryption, **options,
+    return run_job(
+        spark, plan_conversion, source, destination, verb="decrypt", decryption=decryption,
+        **options,
     )  # fmt: skip
 
 
@@ -132,9 +114,9 @@ def rekey_table(
     Raises:
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
-    return convert_files(
-        spark, source, destination, verb="rekey", decryption=decryption, encryption=encryption,
-        **options,
+    return run_job(
+        spark, plan_conversion, source, destination, verb="rekey",
+        decryption=decryption, encryption=encryption, **options,
     )  # fmt: skip
 
 
@@ -181,9 +163,10 @@ def mask_table(
     if not (null or hashed or drop):
         raise ValueError("name columns in null, hashed or drop")
     change = Change(null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop))
-    return convert_files(
-        spark, source, destination, verb="mask", decryption=decryption, encryption=encryption,
-        change=change, hash_key=hash_key, **options,
+    return run_job(
+        spark, plan_conversion, source, destination, verb="mask",
+        decryption=decryption, encryption=encryption, change=change,
+        hash_key=hash_key, **options,
     )  # fmt: skip
 
 
@@ -220,8 +203,9 @@ def share_table(
         raise ValueError("no columns to share; name them in columns")
     if destination is None:
         raise ValueError("sharing needs a destination; name a folder")
-    return convert_files(
-        spark, source, destination, verb="share", decryption=decryption, encryption=encryption,
+    return run_job(
+        spark, plan_conversion, source, destination, verb="share",
+        decryption=decryption, encryption=encryption,
         change=Change(only=_to_tuple(columns)), **options,
     )  # fmt: skip
 
@@ -254,11 +238,7 @@ def verify_table(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
             have the AAD prefix that the settings require.
     """
-    return run_job(
-        spark, VerificationJob, where, decryption,
-        check=lambda settings, files: settings.check_distinct(file.name for file in files),
-        **options,
-    )  # fmt: skip
+    return run_job(spark, plan_verification, where, decryption, **options)
 
 
 def inspect_table(
@@ -290,7 +270,7 @@ def inspect_table(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_job(spark, InspectionJob, where, decryption, **options)
+    return run_job(spark, plan_job, InspectionJob, where, decryption, **options)
 
 
 def rotate_keys(
@@ -324,19 +304,9 @@ def rotate_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    renamed = check_rotation(what, new_master_keys)
-
-    def check(settings: Settings, _files: Sequence[File]) -> None:
-        tools = settings.tools()
-        for new_id in set() if dry_run else set(renamed.values()):
-            tools.wrapper.wrap([Key.generate()], new_id)
-
-    check_settings(settings)
-    folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
     return run_job(
-        spark, KeyJob, where, settings, check=check, change=key_rotation.rotate_keys,
-        how={"what": what, "new_master_keys": renamed, "dry_run": dry_run}, schema=_ROTATED,
-        folders=folders, **options,
+        spark, plan_rotation, where, settings, what=what, new_master_keys=new_master_keys,
+        dry_run=dry_run, **options,
     )  # fmt: skip
 
 
@@ -363,8 +333,9 @@ def scan_keys(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     return run_job(
-        spark, ScanJob, where, settings, check=lambda settings, _: settings.tools(), **options
-    )
+        spark, plan_job, ScanJob, where, settings, check=lambda settings, _: settings.tools(),
+        **options,
+    )  # fmt: skip
 
 
 def _to_tuple(names: Sequence[str]) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     classes = jvm.java.util.HashMap()
     compiler = janino.Compiler()
     compiler.setIClassLoader(janino.ClassLoaderIClassLoader(loader))
+    compiler.setTargetVersion(8)  # from which on static methods of interfaces can be called
     compiler.setClassFileCreator(tools.MapResourceCreator(classes))
     texts = _read_sources()
     units = jvm.java.lang.reflect.Array.newInstance(

@@ -14,19 +14,18 @@ files, and files that the policy does not permit.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import urllib.parse
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from modcrypt.kms.keyring.keyring import keyring_path
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
 from modcrypt.kms.uris import parse_kms_uri
-from modcrypt.spark.jvm.native_jar import FACTORY, build_jar, compile_sources
+from modcrypt.spark.jvm.native_jar import FACTORY
 from modcrypt.spark.jvm.native_policy import policy_options
+from modcrypt.spark.jvm.session_jar import bring_jar
 
 _WRITER_VERSION = "parquet.writer.version"
 
@@ -82,10 +81,7 @@ def native(
         master_key_ids=master_key_ids,
         require_encrypted=require_encrypted,
     )
-    if not hasattr(spark, "newSession"):
-        raise TypeError(f"spark must be a Spark session, not {type(spark).__name__}")
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
-        _bring_jar(spark.sparkContext)
+    bring_jar(spark)
     spark.conf.unset(_WRITER_VERSION)  # a session keeps earlier options
     for name, value in options.items():
         spark.conf.set(name, value)
@@ -185,46 +181,3 @@ def _quote(name: str, value: str) -> str:
         if kind == "file":
             value = f"file:{os.path.abspath(os.path.expanduser(where))}"
     return urllib.parse.quote(value, safe="/:")
-
-
-# --- the jar -------------------------------------------------------------------------------------
-
-
-def _bring_jar(context: Any) -> None:
-    """Make the client's class available on the driver and executors, unless it already is."""
-    jvm = context._jvm
-    loader = context._jsc.hadoopConfiguration().getClassLoader()
-    jar = _find_loaded_jar(jvm, loader)
-    if jar is None or not jar.is_file():  # the jar was deleted with an earlier context
-        is_loaded = jar is not None
-        data = build_jar(compile_sources(jvm))
-        jar = Path(context._temp_dir) / f"modcrypt-{hashlib.sha256(data).hexdigest()[:16]}.jar"
-        jar.write_bytes(data)
-        if not is_loaded:
-            _load(jvm, context._jsc.hadoopConfiguration(), loader, jar)
-    if jar.name not in {Path(url).name for url in _list_jars(context)}:
-        context._jsc.addJar(jar.as_uri())
-
-
-def _find_loaded_jar(jvm: Any, loader: Any) -> Path | None:
-    """Return the jar from which the driver loaded the class; None if it has not loaded it."""
-    resource = loader.getResource(f"{FACTORY.replace('.', '/')}.class")
-    if resource is None:
-        return None
-    jar = resource.openConnection().getJarFileURL()
-    return Path(jvm.java.nio.file.Paths.get(jar.toURI()).toString())
-
-
-def _load(jvm: Any, configuration: Any, loader: Any, jar: Path) -> None:
-    url = jvm.java.net.URI(jar.as_uri()).toURL()
-    if loader.getClass().getSimpleName() == "MutableURLClassLoader":
-        loader.addURL(url)
-    else:
-        urls = jvm.java.lang.reflect.Array.newInstance(url.getClass(), 1)
-        urls[0] = url
-        configuration.setClassLoader(jvm.java.net.URLClassLoader(urls, loader))
-
-
-def _list_jars(context: Any) -> list[str]:
-    jars = context._jsc.sc().listJars()
-    return [jars.apply(number) for number in range(jars.size())]

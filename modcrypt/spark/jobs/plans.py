@@ -1,0 +1,62 @@
+"""Plans of verifications and rotations, with the checks that need no executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from modcrypt.jobs import key_rotation
+from modcrypt.jobs.key_rotation import What, check_rotation
+from modcrypt.jobs.listing import File, MakeFilesystem
+from modcrypt.keys import Key
+from modcrypt.kms.settings import Settings
+from modcrypt.spark.jobs.driver import Plan, check_settings, folders_of, plan_job
+from modcrypt.spark.jobs.examination import VerificationJob
+from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT
+from modcrypt.spark.jobs.key_jobs import KeyJob
+
+_ROTATED = pa.schema(
+    [
+        ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
+        ("worker", TEXT),
+    ]
+)  # fmt: skip
+
+
+def plan_verification(
+    where: Any, decryption: Settings | None, *, filesystem: MakeFilesystem | None = None
+) -> Plan:
+    """Plan a verification; arguments and errors as in `verify_table`."""
+
+    def check(settings: Settings, files: Sequence[File]) -> None:
+        settings.check_distinct(file.name for file in files)
+
+    return plan_job(VerificationJob, where, decryption, check=check, filesystem=filesystem)
+
+
+def plan_rotation(
+    where: Any,
+    settings: Settings,
+    *,
+    what: What = "mek",
+    new_master_keys: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+    filesystem: MakeFilesystem | None = None,
+) -> Plan:
+    """Plan a rotation, and wrap a key under each new master key; as `rotate_keys`."""
+    renamed = check_rotation(what, new_master_keys)
+
+    def check(settings: Settings, _files: Sequence[File]) -> None:
+        tools = settings.tools()
+        for new_id in set() if dry_run else set(renamed.values()):
+            tools.wrapper.wrap([Key.generate()], new_id)
+
+    check_settings(settings)
+    folders = tuple(folder.name for folder in folders_of(where, filesystem))
+    return plan_job(
+        KeyJob, where, settings, check=check, filesystem=filesystem,
+        change=key_rotation.rotate_keys, schema=_ROTATED, folders=folders,
+        how={"what": what, "new_master_keys": renamed, "dry_run": dry_run},
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""Plans of jobs from the parameters of a SQL procedure, which are text.
+
+source, destination   folders, for encrypt and rekey; no destination replaces the files
+path                  folder or file, for inspect, rotate and verify
+policy, kms, ...      options of the data source `modcrypt` that name keys
+newPolicy, newKms, ...  the same for the new keys of rekey
+overwrite, dryRun     true or false
+what, newMasterKeys   for rotate; newMasterKeys is a JSON object of ids
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import pyarrow as pa
+
+from modcrypt.jobs.key_rotation import What
+from modcrypt.kms.settings import Settings
+from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
+from modcrypt.spark.jobs.driver import Plan, plan_job
+from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
+from modcrypt.spark.jobs.key_jobs import RotationJob
+from modcrypt.spark.jobs.plans import plan_rotation, plan_verification
+from modcrypt.spark.source.options import read_options
+
+Parameters = Mapping[str, str]
+"""Parameters of a procedure, by their names in lower case."""
+
+_KEYS = frozenset(
+    {
+        "policy", "kms", "footerkey", "columnkeys", "plaintextcolumns", "aadprefix", "root",
+        "acceptalgorithms", "requireencrypted", "masterkeyids",
+    }
+)  # fmt: skip
+_NEW = "new"
+
+
+def report_schema(procedure: str) -> pa.Schema:
+    """Return the schema of the report of a procedure."""
+    return _PROCEDURES[procedure][0]
+
+
+def plan_procedure(procedure: str, parameters: Parameters) -> Plan:
+    """Plan the job of a procedure, and check what needs no executor.
+
+    Raises:
+        ValueError: A parameter is invalid or missing; and as the function of `table_jobs`.
+        KeyRetrievalError, IntegrityError, OSError: As the function of `table_jobs`.
+    """
+    return _PROCEDURES[procedure][1](parameters)
+
+
+def _plan_encryption(parameters: Parameters) -> Plan:
+    source, destination = _read_folders(parameters)
+    encryption = _read_settings(parameters, source if destination is None else destination)
+    return plan_conversion(
+        source, destination, verb="encrypt", encryption=encryption, **_read_flags(parameters)
+    )
+
+
+def _plan_rekeying(parameters: Parameters) -> Plan:
+    source, destination = _read_folders(parameters)
+    new = {
+        name.removeprefix(_NEW): value
+        for name, value in parameters.items()
+        if name.removeprefix(_NEW) in _KEYS and name.startswith(_NEW)
+    }
+    shared = {name: parameters[name] for name in ("sharedaadprefix",) if name in parameters}
+    return plan_conversion(
+        source, destination, verb="rekey",
+        decryption=_read_settings(parameters, source),
+        encryption=_read_settings({**new, **shared}, destination or source, "new keys"),
+        **_read_flags(parameters),
+    )  # fmt: skip
+
+
+def _plan_rotation(parameters: Parameters) -> Plan:
+    path = parameters["path"]
+    return plan_rotation(
+        path, _read_settings(parameters, path), what=cast(What, parameters.get("what", "mek")),
+        new_master_keys=_read_ids(parameters.get("newmasterkeys", "{}")),
+        dry_run=_read_flag(parameters, "dryRun"),
+    )  # fmt: skip
+
+
+def _plan_verification(parameters: Parameters) -> Plan:
+    return plan_verification(parameters["path"], _read_optional_settings(parameters))
+
+
+def _plan_inspection(parameters: Parameters) -> Plan:
+    return plan_job(InspectionJob, parameters["path"], _read_optional_settings(parameters))
+
+
+_PROCEDURES: dict[str, tuple[pa.Schema, Callable[[Parameters], Plan]]] = {
+    "encrypt": (TableConversion.schema, _plan_encryption),
+    "inspect": (InspectionJob.schema, _plan_inspection),
+    "rekey": (TableConversion.schema, _plan_rekeying),
+    "rotate": (RotationJob.schema, _plan_rotation),
+    "verify": (VerificationJob.schema, _plan_verification),
+}
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def _read_folders(parameters: Parameters) -> tuple[str, str | None]:
+    return parameters["source"], parameters.get("destination")
+
+
+def _read_flags(parameters: Parameters) -> dict[str, bool]:
+    return {
+        "overwrite": _read_flag(parameters, "overwrite"),
+        "dry_run": _read_flag(parameters, "dryRun"),
+    }
+
+
+def _read_flag(parameters: Parameters, name: str) -> bool:
+    text = parameters.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} must be true or false")
+    return text == "true"
+
+
+def _read_ids(text: str) -> dict[str, str]:
+    """Return the new ids of master keys, from a JSON object."""
+    try:
+        ids = json.loads(text)
+    except (ValueError, RecursionError):
+        ids = None
+    if not isinstance(ids, dict) or not all(isinstance(new, str) for new in ids.values()):
+        raise ValueError('newMasterKeys must be a JSON object of ids, as {"old": "new"}')
+    return ids
+
+
+def _read_optional_settings(parameters: Parameters) -> Settings | None:
+    """Return the settings, or None if no parameter names keys."""
+    return _read_settings(parameters, parameters["path"]) if _KEYS & parameters.keys() else None
+
+
+def _read_settings(parameters: Parameters, where: str, what: str = "keys") -> Settings:
+    keys = {name: value for name, value in parameters.items() if name in _KEYS}
+    if "sharedaadprefix" in parameters:
+        keys["sharedaadprefix"] = parameters["sharedaadprefix"]
+    if not keys:
+        raise ValueError(f"{what} are missing; pass a policy")
+    return read_options({"path": where, **keys})[0]
