@@ -6,6 +6,7 @@ import org.apache.parquet.crypto.DecryptionPropertiesFactory;
 import org.apache.parquet.crypto.EncryptionPropertiesFactory;
 import org.apache.parquet.crypto.FileDecryptionProperties;
 import org.apache.parquet.crypto.FileEncryptionProperties;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 import org.apache.parquet.hadoop.api.WriteSupport;
 
 /**
@@ -37,7 +38,17 @@ public class ModcryptCryptoFactory
   public FileEncryptionProperties getFileEncryptionProperties(
       Configuration conf, Path path, WriteSupport.WriteContext context) {
     Policy policy = Policy.in(conf);
-    if (policy == null) return null;
+    if (policy == null) {
+      if (conf.getRaw(ModcryptKmsClient.URI_PROPERTY) == null) throw lost();
+      return null;
+    }
     return FileEncryption.properties(policy, conf, path, context.getSchema());
+  }
+
+  /** Returns the error of a table whose policy did not get here, so that none becomes plaintext. */
+  private static ParquetCryptoRuntimeException lost() {
+    return new ParquetCryptoRuntimeException(
+        ModcryptKmsClient.URI_PROPERTY + " is missing, so options were lost; of TBLPROPERTIES, Spark "
+        + "passes only some: put all options in OPTIONS (USING parquet) or SERDEPROPERTIES (Hive)");
   }
 }

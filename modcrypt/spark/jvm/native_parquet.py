@@ -135,6 +135,26 @@ def native_options(
     return options
 
 
+def native_sql(*arguments: Any, **options: Any) -> str:
+    """Return the options as text for SQL, in parentheses: after OPTIONS or SERDEPROPERTIES.
+
+    Never pass them as TBLPROPERTIES, of which Spark's Parquet gets none or only some.
+
+    Args:
+        arguments, options: Arguments of `native_options`.
+
+    Raises:
+        ValueError, OSError: As `native_options`.
+    """
+    named = native_options(*arguments, **options)
+    return f"({', '.join(f'{_literal(name)} = {_literal(named[name])}' for name in named)})"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 # --- the key service -----------------------------------------------------------------------------
 
 

@@ -7,8 +7,9 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 from tests.support.spark.lake import PASSPHRASE
@@ -68,14 +69,16 @@ class Elsewhere:
     """A process with a Spark that is not `local[2]`; it runs scripts, one after the other.
 
     Starting one takes longer than most scripts do. A script has `spark`, a session of its own but
-    on Spark Connect.
+    on Spark Connect. `also` has further settings.
     """
 
-    def __init__(self, where: str, folder: Path) -> None:
+    def __init__(
+        self, where: str, folder: Path, also: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.folder = folder
         """That of the process: what relative paths are relative to."""
         path = folder / "server.py"
-        settings = spark_settings(folder / "spark") | {"spark.executor.memory": "512m"}
+        settings = spark_settings(folder / "spark") | {"spark.executor.memory": "512m", **also}
         path.write_text(f"SETTINGS = {settings!r}\n{_SERVER}")
         with (folder / "errors").open("wb") as errors:
             self._process = subprocess.Popen(
