@@ -32,7 +32,7 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Fixtures that start a Spark; `make test-slow` runs the tests that use one.
-SPARKS = {"spark", "cluster", "connect", "hive"}
+SPARKS = {"spark", "cluster", "connect", "hive", "standalone"}
 
 # Speed depends on the machine, so no health check and no deadline may judge it.
 settings.register_profile(

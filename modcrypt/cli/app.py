@@ -22,7 +22,7 @@ from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
 from modcrypt.cli.shred import shred
-from modcrypt.cli.spark_jar import spark_jar
+from modcrypt.cli.spark_files import spark
 from modcrypt.cli.tables import cat, head, schema
 from modcrypt.cli.verify import verify
 from modcrypt.code_form import code_form
@@ -94,6 +94,6 @@ def program(context: click.Context) -> None:
 
 for _command in (
     encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
-    iceberg, spark_jar, doctor,
+    iceberg, spark, doctor,
 ):  # fmt: skip
     program.add_command(_command)

@@ -16,7 +16,9 @@ from modcrypt.spark.jobs.table_jobs import share_table as share_table
 from modcrypt.spark.jobs.table_jobs import verify_table as verify_table
 from modcrypt.spark.jvm.java_home import java_home as java_home
 from modcrypt.spark.jvm.native_jar import spark_jar as spark_jar
+from modcrypt.spark.jvm.native_jar import spark_repository as spark_repository
 from modcrypt.spark.jvm.native_parquet import native as native
 from modcrypt.spark.jvm.native_parquet import native_options as native_options
 from modcrypt.spark.jvm.native_parquet import native_sql as native_sql
 from modcrypt.spark.jvm.sql_catalog import register_sql as register_sql
+from modcrypt.spark.shipping import spark_package as spark_package

@@ -962,7 +962,7 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
 ) -> None:
     from click.testing import CliRunner
 
-    from modcrypt.cli.spark_jar import spark_jar as command
+    from modcrypt.cli.spark_files import jar as command
 
     path = tmp_path / "out.jar"
     told = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
@@ -977,6 +977,23 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
         "destination": str(path),
         "destination_bytes": path.stat().st_size,
     }
+
+
+def test_the_command_line_writes_a_maven_repository(jar: Path, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from modcrypt.cli.spark_files import jar as command
+
+    folder = tmp_path / "a repository"
+    arguments = [str(folder), "--repository", "--json"]
+    told = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    coordinates = f"modcrypt:modcrypt-spark:{mc.__version__}"
+    assert json.loads(told.stdout) == {
+        "destination": str(folder), "url": folder.as_uri(), "coordinates": coordinates,
+    }  # fmt: skip
+    stem = folder / "modcrypt/modcrypt-spark" / mc.__version__ / f"modcrypt-spark-{mc.__version__}"
+    assert Path(f"{stem}.jar").read_bytes() == jar.read_bytes()
+    assert ElementTree.parse(f"{stem}.pom").getroot()[3].text == mc.__version__
 
 
 # --- clusters ------------------------------------------------------------------------------------

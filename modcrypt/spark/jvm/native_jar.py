@@ -47,6 +47,28 @@ def spark_jar(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         sink.append(build_jar(compile_sources(jvm)))
 
 
+def spark_repository(folder: str | os.PathLike[str], *, overwrite: bool = False) -> str:
+    """Write the jar into a Maven repository, from which `--packages` takes it.
+
+    Args:
+        folder: Folder of the repository, which may be new.
+        overwrite: Whether to replace existing files of this version.
+
+    Returns:
+        The coordinates for `--packages`; pass the folder's URL to `--repositories`.
+
+    Raises:
+        FileExistsError, ModuleNotFoundError: As `spark_jar`.
+    """
+    group, artifact = MAVEN
+    place = Path(folder, group, artifact, __version__)
+    place.mkdir(parents=True, exist_ok=True)
+    spark_jar(place / f"{artifact}-{__version__}.jar", overwrite=overwrite)
+    with open_sink(place / f"{artifact}-{__version__}.pom", overwrite=overwrite) as sink:
+        sink.append(_POM.format(**_FACTS).encode())
+    return f"{group}:{artifact}:{__version__}"
+
+
 def compile_sources(jvm: Any) -> dict[str, bytes]:
     """Compile the sources in a JVM with Spark's jars, and return class files by class name."""
     janino, tools = jvm.org.codehaus.janino, jvm.org.codehaus.commons.compiler.util.resource
@@ -77,10 +99,12 @@ _POM = """\
 """
 
 
+_FACTS = {"group": MAVEN[0], "artifact": MAVEN[1], "version": __version__}
+
+
 def build_jar(classes: Mapping[str, bytes]) -> bytes:
     """Return a jar of class files, described as a Maven artefact; the result is deterministic."""
     group, artifact = MAVEN
-    facts = {"group": group, "artifact": artifact, "version": __version__}
     about = f"META-INF/maven/{group}/{artifact}"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as jar:
@@ -88,7 +112,7 @@ def build_jar(classes: Mapping[str, bytes]) -> bytes:
             zipfile.ZipInfo("META-INF/MANIFEST.MF"),
             f"Manifest-Version: 1.0\r\nImplementation-Version: {__version__}\r\n\r\n",
         )
-        jar.writestr(zipfile.ZipInfo(f"{about}/pom.xml"), _POM.format(**facts))
+        jar.writestr(zipfile.ZipInfo(f"{about}/pom.xml"), _POM.format(**_FACTS))
         jar.writestr(
             zipfile.ZipInfo(f"{about}/pom.properties"),
             f"groupId={group}\nartifactId={artifact}\nversion={__version__}\n",

@@ -5,10 +5,7 @@ The invariant of everything below: any bytes either give a struct or raise Forma
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
-import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +33,6 @@ from modcrypt.parquet.format.idl import (
     zigzag,
 )
 from tests.support.cases import each_case
-from tests.support.paths import ROOT
 from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
 from tests.support.thrift_judge import (
@@ -682,40 +678,6 @@ def test_no_copy_shares_its_unknown_fields_with_the_original() -> None:
     twin = copy(value)
     set_extension(twin, b"mine")
     assert extension(value) is None
-
-
-# --- where the IDL is ----------------------------------------------------------------------------
-
-FROM_ZIP = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import pyarrow as pa
-import modcrypt as mc
-from importlib.util import find_spec
-from modcrypt.spark.jvm import native_jar
-assert mc.__file__.startswith(sys.argv[1]), mc.__file__
-folder, key = Path(sys.argv[2]), mc.Key.generate()
-mc.write_table(pa.table({"a": [1]}), folder / "x", mc.FileEncryptionProperties(footer_key=key))
-opening = mc.FileDecryptionProperties(footer_key=key)
-assert mc.read_table(folder / "x", opening).to_pydict() == {"a": [1]}
-assert mc.render_html(mc.inspect_parquet(folder / "x")).startswith("<!DOCTYPE html>")
-assert native_jar._read_sources()
-assert find_spec("pyspark_modcrypt")
-"""
-
-
-def test_the_package_is_imported_from_a_zip(tmp_path: Path) -> None:
-    """As Spark's `--py-files` has it; a checkout's folder has all files of the wheel."""
-    root, path = ROOT, tmp_path / "modcrypt.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in (root / "modcrypt").rglob("*"):
-            if file.is_file() and "__pycache__" not in file.parts:
-                archive.write(file, file.relative_to(root))
-        archive.write(root / "pyspark_modcrypt.py", "pyspark_modcrypt.py")
-    command = [sys.executable, "-W", "error", "-c", FROM_ZIP, str(path), str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert run.returncode == 0, run.stderr
 
 
 # --- fields that the IDL doesn't know ------------------------------------------------------------
