@@ -106,13 +106,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
 
 
 @pytest.fixture(scope="package")
-def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
-    """Start a client of Spark Connect, and its server."""
-    if reason := why_unavailable():
-        pytest.skip(reason)
+def connect(tmp_path_factory: pytest.TempPathFactory, jar: Path) -> Iterator[Elsewhere]:
+    """Start a client of Spark Connect, and its server, which has our jar."""
     for package in ("grpc", "grpc_status", "zstandard"):
         pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
-    with closing(Elsewhere("connect", tmp_path_factory.mktemp("connect"))) as it:
+    with closing(
+        Elsewhere("connect", tmp_path_factory.mktemp("connect"), {"spark.jars": str(jar)})
+    ) as it:
         yield it
 
 

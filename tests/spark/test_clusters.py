@@ -9,12 +9,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import modcrypt as mc
 from modcrypt.kms.keyring.keyring import Keyring
+from modcrypt.kms.settings import Settings
 from tests.support.java.jvm import why_unavailable
 from tests.support.paths import ROOT
 from tests.support.tables import small_table, write_plain
@@ -25,6 +28,7 @@ if _reason := why_unavailable():
 from modcrypt.spark.jvm.native_jar import spark_repository
 from modcrypt.spark.shipping import spark_package
 from tests.support.spark.native import uri_of
+from tests.support.spark.processes import Elsewhere
 from tests.support.spark.standalone import BARE_PYTHON, Standalone, standalone_cluster
 
 GUIDE = (ROOT / "docs/how-to/spark.md").read_text()
@@ -169,3 +173,50 @@ def test_spark_sql_runs_jobs(
     assert done.returncode == 0, done.stderr[-6000:]
     assert "\tencrypted\tfalse\t" in done.stdout
     assert mc.inspect_parquet(tmp_path / "out" / "a.parquet").encrypted
+
+
+CONNECTED = """
+import sys
+import modcrypt.spark
+folder, policy = sys.argv[1:]
+people = spark.createDataFrame([("Ada", "123-45"), ("Grace", "678-90")], "name string, ssn string")
+written = people.write.format("modcrypt").mode("append").option("policy", policy)
+written.save(folder + "/source")
+modcrypt.spark.native(spark, policy=policy)
+assert spark.read.parquet(folder + "/source").count() == 2
+people.write.parquet(folder + "/native")
+spark.sql(f"CREATE TABLE connected USING parquet OPTIONS {modcrypt.spark.native_sql(policy)} "
+          f"LOCATION '{folder}/native'")
+assert spark.sql("SELECT name FROM connected WHERE ssn = '123-45'").first()[0] == "Ada"
+modcrypt.spark.register_sql(spark, policy=policy)
+for name in ("source", "native"):
+    verified = spark.sql(f"CALL modcrypt.verify('{folder}/{name}')").collect()
+    assert {row.result for row in verified} == {"authentic"}
+"""
+
+
+def test_a_client_of_spark_connect(connect: Elsewhere, policy: Path, tmp_path: Path) -> None:
+    """The source, Spark's own Parquet, tables and jobs in SQL, by a server with the jar."""
+    connect.run(CONNECTED, tmp_path, policy)
+
+
+def test_a_thread_needs_an_active_session_to_write(
+    spark: Any, policy: Path, tmp_path: Path
+) -> None:
+    """The guide names the cure, as the message is Spark's own."""
+    frame = spark.range(3)
+
+    def write() -> None:
+        written = frame.write.format("modcrypt").mode("append").option("policy", str(policy))
+        written.save(str(tmp_path / "written"))
+
+    def cured() -> None:
+        spark.createDataFrame([(1,)], "ready int")
+        write()
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        pool.submit(write).result()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(cured).result()
+    decryption = Settings(policy=mc.Policy.load(policy)).under(str(tmp_path / "written"))
+    assert mc.read_table(tmp_path / "written", decryption).num_rows == 3
