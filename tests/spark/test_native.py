@@ -779,6 +779,18 @@ def test_the_options_hold_the_policy_as_ascii_without_substitutions() -> None:
         native_options(policy, master_key_ids="kf")
 
 
+def test_comet_only_reads_files_itself_if_no_check_is_lost() -> None:
+    """Comet 1.2 decrypts files if this option, which our factory does not read, is AES_GCM_V1."""
+
+    def algorithm(prefix: str | None = None, **options: Any) -> str:
+        policy = mc.Policy(footer_key="kf", aad_prefix=prefix, kms="file:/lake.keyring")
+        return native_options(policy, **options)["parquet.encryption.algorithm"]
+
+    assert algorithm() == "BY_MODCRYPT"
+    assert algorithm("lake/{name}", require_encrypted=False) == "BY_MODCRYPT"
+    assert algorithm(require_encrypted=False) == "AES_GCM_V1"
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", "{}", '{"footer_key": "kf"}', '{"more": 1, %s', '{"aad_prefix": 1, %s']
 )

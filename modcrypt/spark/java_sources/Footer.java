@@ -60,7 +60,7 @@ final class Footer {
       union = crypto.getEncryption_algorithm();
       keyMetadata = crypto.getKey_metadata();
     } else {
-      metadata = Util.readFileMetaData(in, messageLimit());
+      metadata = FooterThrift.read(in, null, null, messageLimit());
       union = metadata.getEncryption_algorithm();
       keyMetadata = metadata.getFooter_signing_key_metadata();
     }
@@ -162,7 +162,7 @@ final class Footer {
     }
     ByteArrayInputStream in = new ByteArrayInputStream(data, start, data.length - start);
     try {
-      return Util.readFileMetaData(
+      return FooterThrift.read(
           in, ModuleCipherFactory.getDecryptor(AesMode.GCM, key), footerAad, messageLimit());
     } catch (IOException error) {
       throw new ParquetCryptoRuntimeException("the footer is damaged");

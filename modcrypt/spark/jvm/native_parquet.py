@@ -29,6 +29,13 @@ from modcrypt.spark.jvm.session_jar import bring_jar
 
 _WRITER_VERSION = "parquet.writer.version"
 
+_ALGORITHM = "parquet.encryption.algorithm"
+"""An option of another factory than ours, by which Comet decides whether it decrypts files itself.
+
+Comet takes keys from our factory, but neither AAD prefixes nor its refusal of plaintext files. With
+an algorithm that it does not know, it leaves reading to Spark.
+"""
+
 _QUERIES = {
     "file": frozenset({"passphrase"}),
     "hcvault": frozenset({"derived", "namespace", "tls", "token"}),
@@ -130,6 +137,9 @@ def native_options(
         master_key_ids=master_key_ids,
         require_encrypted=require_encrypted,
     )
+    prefix = None if policy is None else policy.aad_prefix
+    fits_comet = not require_encrypted and prefix is None
+    options[_ALGORITHM] = "AES_GCM_V1" if fits_comet else "BY_MODCRYPT"
     if policy is not None and policy.data_page_v2_levels == "encrypted":
         options[_WRITER_VERSION] = "v1"  # parquet-java does not encrypt the levels of V2
     return options
