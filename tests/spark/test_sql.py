@@ -172,6 +172,13 @@ def test_encryption_needs_keys(tmp_path: Path) -> None:
             plan_procedure(procedure, parameters | keys)
 
 
+def test_passwords_in_urls_are_refused() -> None:
+    for name in ("source", "destination", "path"):
+        with pytest.raises(ValueError, match=f"^{name} contains a password") as caught:
+            plan_procedure("encrypt", {name: "s3://user:hunter2@lake/x"})
+        assert "hunter2" not in str(caught.value)
+
+
 def test_only_sessions_are_registered() -> None:
     with pytest.raises(TypeError, match="Spark session, not str"):
         register_sql("spark")

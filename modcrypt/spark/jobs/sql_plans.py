@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from typing import cast
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -49,6 +50,12 @@ def plan_procedure(procedure: str, parameters: Parameters) -> Plan:
         ValueError: A parameter is invalid or missing; and as the function of `table_jobs`.
         KeyRetrievalError, IntegrityError, OSError: As the function of `table_jobs`.
     """
+    for name in ("source", "destination", "path"):
+        if urlsplit(parameters.get(name, "")).password is not None:
+            raise ValueError(
+                f"{name} contains a password, which Spark would log (not repeated here); set it in "
+                "the environment of the executors"
+            )
     return _PROCEDURES[procedure][1](parameters)
 
 

@@ -41,7 +41,7 @@ class Standalone:
         *arguments: object,
         settings: Mapping[str, str],
         variables: Mapping[str, str],
-        timeout: float = 300,
+        timeout: float = 600,
     ) -> subprocess.CompletedProcess[str]:
         """Run `spark-submit` or `spark-sql` on the cluster.
 
