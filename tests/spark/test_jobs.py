@@ -27,9 +27,9 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import TableConversion, check_first_files
 from modcrypt.spark.jobs.key_jobs import KeyJob
+from modcrypt.spark.jobs.plans import ROTATED
 from modcrypt.spark.jobs.shredding import prove_shredded, shred_keys
 from modcrypt.spark.jobs.table_jobs import (
-    _ROTATED,
     decrypt_table,
     encrypt_table,
     rekey_table,
@@ -469,7 +469,7 @@ def test_no_link_below_a_folder_is_written_through(
     )
     copied = replace(in_place, destination=str(out))
     rotation = KeyJob(
-        change=mc.rotate_keys, how={"what": "mek"}, schema=_ROTATED, settings=settings,
+        change=mc.rotate_keys, how={"what": "mek"}, schema=ROTATED, settings=settings,
         folders=(str(lake),),
     )  # fmt: skip
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]

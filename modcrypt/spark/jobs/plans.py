@@ -17,12 +17,13 @@ from modcrypt.spark.jobs.examination import VerificationJob
 from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT
 from modcrypt.spark.jobs.key_jobs import KeyJob
 
-_ROTATED = pa.schema(
+ROTATED = pa.schema(
     [
         ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
         ("worker", TEXT),
     ]
 )  # fmt: skip
+"""The schema of a rotation's rows."""
 
 
 def plan_verification(
@@ -57,6 +58,6 @@ def plan_rotation(
     folders = tuple(folder.name for folder in folders_of(where, filesystem))
     return plan_job(
         KeyJob, where, settings, check=check, filesystem=filesystem,
-        change=key_rotation.rotate_keys, schema=_ROTATED, folders=folders,
+        change=key_rotation.rotate_keys, schema=ROTATED, folders=folders,
         how={"what": what, "new_master_keys": renamed, "dry_run": dry_run},
     )  # fmt: skip

@@ -22,8 +22,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
 from modcrypt.spark.jobs.driver import Plan, plan_job
 from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
-from modcrypt.spark.jobs.key_jobs import RotationJob
-from modcrypt.spark.jobs.plans import plan_rotation, plan_verification
+from modcrypt.spark.jobs.plans import ROTATED, plan_rotation, plan_verification
 from modcrypt.spark.source.options import read_options
 
 Parameters = Mapping[str, str]
@@ -104,7 +103,7 @@ _PROCEDURES: dict[str, tuple[pa.Schema, Callable[[Parameters], Plan]]] = {
     "encrypt": (TableConversion.schema, _plan_encryption),
     "inspect": (InspectionJob.schema, _plan_inspection),
     "rekey": (TableConversion.schema, _plan_rekeying),
-    "rotate": (RotationJob.schema, _plan_rotation),
+    "rotate": (ROTATED, _plan_rotation),
     "verify": (VerificationJob.schema, _plan_verification),
 }
 

@@ -30,7 +30,9 @@ from pyspark.sql.types import (
 )
 
 # Spark 4.1 has no such argument: its times are in UTC.
-_IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+)
 
 _MICROS = pa.timestamp("us")
 _MICROS_UTC = pa.timestamp("us", tz="UTC")
