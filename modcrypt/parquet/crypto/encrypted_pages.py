@@ -195,13 +195,15 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
     Raises:
         TagMismatchError: The body does not authenticate.
         TruncationError: The body's length field and the header disagree.
-        IntegrityError: The plaintext levels make other rows or nulls than the header declares.
+        IntegrityError: The plaintext levels make other rows or nulls than the header declares, or
+            the page is a GCM module although the file declares CTR.
     """
     page, body, aad = sealed.page, sealed.body, sealed.aad
     cipher = page.cipher.page
     length: i64 = _length(body)[0]
     whole = length == len(body) - 4
     if whole and _try_open(cipher, body, aad, into):
+        check_label(sealed, 0)
         return 0
     clear = measure_levels(sealed)
     if not clear and not whole and not _declared_levels(sealed):
@@ -209,6 +211,7 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
     if not clear or not _try_open(cipher, body[clear:], aad, into[clear:]):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
+    check_label(sealed, clear)
     check_levels(sealed, clear)
     return clear
 
@@ -228,6 +231,33 @@ def check_levels(sealed: EncryptedPage, clear: int) -> None:
         return
     if why := find_contradiction(levels(), sealed.header.raw, sealed.body[:clear]):
         raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
+
+
+def check_label(sealed: EncryptedPage, clear: int) -> None:
+    """Raise IntegrityError if a chunk's first page is a GCM module although the file declares CTR.
+
+    The label of a file with an encrypted footer is not authenticated. `clear` is the size of the
+    plaintext levels.
+    """
+    page = sealed.page
+    if page.ordinal or page.cipher.page.overhead == GCM_OVERHEAD:
+        return
+    if opens_as_gcm(page.cipher, sealed.body[clear:], sealed.aad):
+        raise IntegrityError(
+            f"{page.id()}: it has a tag, and the tag matches: the file was written with "
+            "AES_GCM_V1, and its label was changed to AES_GCM_CTR_V1 to turn authentication off"
+        )
+
+
+def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
+    """Return whether bytes are a GCM module with this AAD."""
+    if len(module) < GCM_OVERHEAD:
+        return False
+    try:
+        cipher.header.open(module, aad)
+    except TagError:
+        return False
+    return True
 
 
 def measure_levels(sealed: EncryptedPage) -> int:

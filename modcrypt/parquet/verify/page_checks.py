@@ -17,6 +17,7 @@ from modcrypt.io.buffers import Scratch
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
+    check_label,
     check_levels,
     has_clear_levels,
     length_error,
@@ -31,11 +32,9 @@ from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import (
     CLEAR_LEVELS,
-    FORGED_CTR_LABEL,
     NO_TAGS,
     WRONG_GCM_LABEL,
     looks_like_ctr,
-    opens_as_gcm,
 )
 from modcrypt.parquet.verify.page_recovery import ResumingWalk
 from modcrypt.parquet.verify.unencrypted_pages import check_plaintext_pages, follow_length_fields
@@ -138,8 +137,8 @@ class _EncryptedPages:
 
     def _check_ctr_body(self, sealed: EncryptedPage, start: int) -> int:
         """Check a body without a tag, and return the size of the plaintext levels before it."""
-        page, body, aad = sealed.page, sealed.body, sealed.aad
-        report, end, module = self._report, start + len(body), page.id()
+        body, module = sealed.body, sealed.page.id()
+        report, end = self._report, start + len(body)
         report.add_note("pages", None, NO_TAGS)
         whole = _length(body)[0] == len(body) - 4
         clear = 0 if whole else measure_levels(sealed)
@@ -149,6 +148,8 @@ class _EncryptedPages:
             check_levels(sealed, clear)
         except IntegrityError as error:
             report.add_error(error, start, end, module)
-        if not page.ordinal and opens_as_gcm(page.cipher, body, aad):
-            report.add_fault("integrity", f"{module}: {FORGED_CTR_LABEL}", start, end, module)
+        try:
+            check_label(sealed, clear)
+        except IntegrityError as error:
+            report.add_error(error, start, end, module)
         return clear

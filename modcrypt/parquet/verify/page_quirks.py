@@ -18,17 +18,17 @@ from itertools import islice
 from struct import Struct
 
 from modcrypt.aad import aad_of_type
-from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, GCM_OVERHEAD, CtrCipher
-from modcrypt.errors import ModcryptError, TagError, TagMismatchError, list_names
+from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, CtrCipher
+from modcrypt.errors import ModcryptError, TagMismatchError, list_names
 from modcrypt.io.buffers import Window
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
     has_clear_levels,
     measure_levels,
+    opens_as_gcm,
     walk_pages,
 )
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
@@ -47,10 +47,6 @@ NO_TAGS = (
 WRONG_GCM_LABEL = (
     "It looks like a page of AES_GCM_CTR_V1: some versions of Arrow C++ wrote AES_GCM_V1 into the "
     "footers of such files"
-)
-FORGED_CTR_LABEL = (
-    "it has a tag, and the tag matches: the file was written with AES_GCM_V1, and its label was "
-    "changed to AES_GCM_CTR_V1 to turn authentication off"
 )
 """The reports of verification about pages that have these layouts."""
 
@@ -166,17 +162,6 @@ def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -
     if codec == _SNAPPY:  # begins with the uncompressed length
         return plain.startswith(varint(header.uncompressed_size))
     return codec in _MAGICS and plain.startswith(_MAGICS[codec])
-
-
-def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
-    """Return whether bytes are a GCM module with this AAD."""
-    if len(module) < GCM_OVERHEAD:
-        return False
-    try:
-        cipher.header.open(module, aad)
-    except TagError:
-        return False
-    return True
 
 
 # --- parquet-go ----------------------------------------------------------------------------------

@@ -13,13 +13,18 @@ from itertools import islice
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_header, walk_pages
+from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
+    Page,
+    open_header,
+    opens_as_gcm,
+    walk_pages,
+)
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.modules import Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.page_frames import Framed, Frames
-from modcrypt.parquet.verify.page_quirks import opens_as_gcm
 
 MAX_TRIES = 4096
 """Maximum number of positions tried in a search for the next page header that opens."""
