@@ -33,6 +33,10 @@ from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 from tools import unknown_field_vectors, vectors, verify_pme
+from tools.conformance.clients.arrow_rows import tagged_rows
+from tools.conformance.rows import row_digest
+from tools.module_vectors import flip_bit, slug
+from tools.vector_files import modules
 from tools.vector_patches import FOLDER
 from tools.verify_pme import VerifyError, open_module, verify
 
@@ -160,7 +164,7 @@ def test_pyarrow_reads_the_uniform_files(case: Case) -> None:
         **({} if prefix is None else {"aad_prefix": bytes.fromhex(prefix)}),
     )
     table = pq.read_table(io.BytesIO(vectors.case_bytes(case)), decryption_properties=properties)
-    assert table == pq.read_table(FOLDER / "parquet" / case["plain"])
+    assert row_digest(**tagged_rows(table)) == case["rows"]["sha256"]
 
 
 @each([case for case in PARQUET if case["expect"] != "ok"])
@@ -200,8 +204,8 @@ def test_vectors_cover_every_word_module_type_and_region() -> None:
     ids = {case["id"] for case in PARQUET}
     for kind in ModuleType:
         for region in ("length", "nonce", "ciphertext", "tag"):
-            assert f"{vectors.slug(kind)}-{region}-flipped" in ids
-        assert f"{vectors.slug(kind)}-of-another-file" in ids
+            assert f"{slug(kind)}-{region}-flipped" in ids
+        assert f"{slug(kind)}-of-another-file" in ids
     counted: list[Counter[str]] = [
         Counter(case["modules"]) for case in PARQUET if "modules" in case
     ]
@@ -236,7 +240,7 @@ def test_the_verifier_refuses_a_flip_anywhere_but_in_key_metadata(name: str) -> 
     passed = {
         at
         for at in range(len(data))
-        if not isinstance(vectors.verdict(case, vectors.flip_bit(data, at)), VerifyError)
+        if not isinstance(vectors.verdict(case, flip_bit(data, at)), VerifyError)
     }
     # Before a sealed footer it is not authenticated; with keys given it carries nothing.
     at = data.index(b"kf")
@@ -260,7 +264,7 @@ def test_the_verifier_runs_as_a_command(tmp_path: Path) -> None:
     keys.write_text(json.dumps({"footer_key": KEYS["footer-192"].hex()}))
     good = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (good.returncode, good.stderr) == (0, "")
-    assert len(good.stdout.splitlines()) == len(vectors.modules("gcm-ef-uniform-192"))
+    assert len(good.stdout.splitlines()) == len(modules("gcm-ef-uniform-192"))
     keys.write_text(json.dumps({"footer_key": KEYS["column-c-192"].hex()}))
     bad = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (bad.returncode, bad.stdout, bad.stderr[:4]) == (1, "", "tag:")

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tools import verify_ags1
+from tools.case_terms import ags1_terms, key_metadata_terms
 from tools.vector_patches import FOLDER, Patch, apply, fixed_bytes, flip, replace
 from tools.verify_ags1 import VerifyError
 
@@ -857,7 +858,8 @@ def documents() -> dict[str, bytes]:
     def text(content: Json) -> bytes:
         return (json.dumps(content, indent=1) + "\n").encode()
 
-    made, key_metadata = cases(), list(key_metadata_cases())
+    made = [case | ags1_terms(case) | {"control": control_of(case)} for case in cases()]
+    key_metadata = [case | key_metadata_terms(case) for case in key_metadata_cases()]
     for listed in (made, key_metadata):
         ids = Counter(case["id"] for case in listed)
         assert max(ids.values()) == 1, ids.most_common(1)
@@ -877,6 +879,12 @@ def documents() -> dict[str, bytes]:
         ),
         **{f"ags1/base/{base.name}.ags1": stream(base.name) for base in BASES if base.stored},
     }
+
+
+def control_of(case: Json) -> str | None:
+    """Return the case of the unmodified stream, read in the same way."""
+    control = case["base"] + ("-unverified" if case["length"] is None else "")
+    return None if case["id"] == control else control
 
 
 def problems() -> list[str]:
