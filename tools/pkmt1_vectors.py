@@ -199,7 +199,7 @@ def make_case(made: Material, name: str, comment: str, expect: str, *, external:
         "tags": ["plaintext-footer" if made.plaintext_footer else "encrypted-footer",
                  *(["security"] if made.hostile else [])],
         "file": f"base/{made.name}.parquet",
-        "external": f"base/_KEY_MATERIAL_FOR_{made.name}.json" if external else None,
+        "external": f"base/_KEY_MATERIAL_FOR_{made.name}.parquet.json" if external else None,
         "master_keys": MASTERS,
         "keys": {"footer": FOOTER_KEY, "columns": {COLUMN: COLUMN_KEY} if made.column_key else {}},
         "properties": {},
@@ -234,5 +234,5 @@ def documents() -> dict[str, bytes]:
     for made in FILES:
         found[f"pkmt1/base/{made.name}.parquet"] = encrypted(made.name)
         if (beside := external_document(made)) is not None:
-            found[f"pkmt1/base/_KEY_MATERIAL_FOR_{made.name}.json"] = beside
+            found[f"pkmt1/base/_KEY_MATERIAL_FOR_{made.name}.parquet.json"] = beside
     return found

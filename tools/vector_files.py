@@ -199,7 +199,7 @@ BASES = [
     Base("gcm-ef-uniform", "flat", "all columns under the footer key: pages, dictionaries, indexes "
          "and Bloom filters", ("gcm", "encrypted-footer", "uniform")),
     Base("gcm-ef-simple", "simple", "two row groups, a page per chunk, nothing else",
-         ("gcm", "encrypted-footer", "uniform")),
+         ("gcm", "encrypted-footer", "uniform"), footer="footer-256"),
     Base("gcm-pf-simple", "simple", "the same with a signed plaintext footer",
          ("gcm", "plaintext-footer", "uniform"), options=PF),
     Base("types", "types", "a column of every common type", ("gcm", "encrypted-footer", "uniform")),
@@ -407,7 +407,7 @@ def reseal(name: str, module: Module, plaintext: bytes) -> Patch:
     data, aad = encrypt_base(name), verify_pme.module_aad(file_aad(encrypt_base(name)), *module[:4])
     assert module.offset is not None
     old = data[module.offset : module.offset + module.size]
-    nonce = fixed_bytes(f"resealed {name} {module}", 12)
+    nonce = fixed_bytes(f"resealed {name} {module[:6]}", 12)
     new = gcm_module(key_of(name, module), nonce, aad, plaintext)
     assert len(new) == len(old)
     return replace(module.offset, old, new)

@@ -51,6 +51,7 @@ class Module(NamedTuple):
     page: int | None
     offset: int | None
     size: int
+    nonce: bytes = b""
 
 
 class VerifyError(Exception):
@@ -217,7 +218,7 @@ class _Verification:
             again = AESGCM(self.footer_key).encrypt(nonce, data[start : end - 28], aad)
             if again[-16:] != data[end - 16 : end]:
                 raise VerifyError("signature", "the footer's signature does not fit")
-            self.found.append(Module(FOOTER, None, None, None, start, end - start))
+            self.found.append(Module(FOOTER, None, None, None, start, end - start, nonce))
         elif not partial:
             raise VerifyError("no-key", "the footer is signed")
         return fields, start
@@ -261,7 +262,7 @@ class _Verification:
             opened = open_module(key, module_aad(self.file_aad, *address), module, ctr=ctr)
         except VerifyError as error:
             raise VerifyError(error.word, "it does not open", address) from error
-        self.found.append(Module(*address, at, size))
+        self.found.append(Module(*address, at, size, module[4:16]))
         return opened
 
     def parts(self, chunk: _Chunk, fields: dict[int, Any]) -> Iterator[Part]:
@@ -453,7 +454,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     for module in modules:
-        print(*("-" if value is None else value for value in module), sep="\t")
+        print(*("-" if value is None else value for value in module[:6]), sep="\t")
     return 0
 
 

@@ -1,0 +1,61 @@
+"""Run clients against the corpus: `python tools/conformance [CLIENT ...]`.
+
+Without names, all clients run that this machine can build. Exit status 1 means that something
+failed that is no expected failure, or that an expected failure no longer happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a run as a script
+
+from tools.conformance import report  # noqa: E402 (after the path is set)
+from tools.conformance.registry import Entry, known_clients  # noqa: E402
+from tools.conformance.run import ClientRun, read_matrix, run_client  # noqa: E402
+
+
+def main() -> int:
+    options = parse_arguments()
+    known = known_clients()
+    if unknown := [name for name in options.clients if name not in known]:
+        raise SystemExit(f"no client named {', '.join(unknown)}; there are {', '.join(known)}")
+    entries = [known[name] for name in options.clients or known]
+    if options.entrypoint:
+        entries = [Entry(options.name, tuple(options.entrypoint.split()))]
+    with report.work_folder() as work:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            runs = list(pool.map(lambda entry: run_client(entry, work, options), entries))
+        matrix = read_matrix(runs, work, options) if len(runs) > 1 or options.matrix else {}
+    report.print_summary(runs)
+    if options.results:
+        report.write_results(options.results, runs, matrix)
+    if options.junit:
+        report.write_junit(options.junit, runs)
+    return int(any(failed(run) for run in runs))
+
+
+def failed(run: ClientRun) -> bool:
+    return bool(run.unexpected() or run.unused)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help="names in clients.toml")
+    parser.add_argument("--entrypoint", metavar="COMMAND", help="a client that is not in the list")
+    parser.add_argument("--name", default="client", help="its name in results and FILE.xfails")
+    parser.add_argument("--xfails", type=Path, help="its expected failures")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="write JSON files and badges")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit report")
+    parser.add_argument("--only", default="*", metavar="GLOB", help="run only matching cases")
+    parser.add_argument("--timeout", type=float, default=20, metavar="SECONDS", help="for one case")
+    parser.add_argument("--jobs", type=int, default=2, help="clients that run at the same time")
+    parser.add_argument("--matrix", action="store_true", help="read back also with a single client")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

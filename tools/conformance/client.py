@@ -1,0 +1,98 @@
+"""A client under test: its process is started anew after a crash or a timeout."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.conformance.message_schema import InvalidMessage, check_message
+from tools.conformance.process import ClientGone, ClientProcess, ClientTimeout
+
+Json = dict[str, Any]
+START_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a client declares."""
+
+    name: str
+    version: str
+    formats: Mapping[str, frozenset[str]]  # by direction
+    features: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, started: Json) -> Abilities:
+        """Return what a `started` message says."""
+        return cls(
+            started["name"],
+            started["version"],
+            {way: frozenset(started[way]["formats"]) for way in ("read", "write")},
+            {way: frozenset(started[way]["features"]) for way in ("read", "write")},
+        )
+
+
+@dataclass
+class Client:
+    """A client by its command; call `close` at the end."""
+
+    command: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 20.0
+    _process: ClientProcess | None = None
+
+    def start(self) -> Abilities:
+        """Start the process and return what it declares.
+
+        Raises:
+            ClientGone: It ended, or its answer does not fit the protocol.
+            ClientTimeout: It did not answer in time.
+        """
+        self._process = ClientProcess(self.command, self.folder, self.environment)
+        answer = self._ask(self._process, {"type": "start", "protocol": 1}, "started")
+        return Abilities.of(answer)
+
+    def ask(self, request: Json) -> Json:
+        """Send a request and return its result, or raise as `start` does."""
+        if self._process is None:
+            self.start()
+        assert self._process is not None
+        answer = self._ask(self._process, request, "result")
+        if answer["id"] != request["id"]:
+            self._drop()
+            raise ClientGone(f"the answer is to {answer['id']}")
+        return answer
+
+    def close(self) -> None:
+        """Stop the process."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def _ask(self, process: ClientProcess, message: Json, expected: str) -> Json:
+        check_message(message, message["type"])
+        seconds = START_SECONDS if expected == "started" else self.seconds
+        try:
+            answer = process.ask(message, seconds)
+            check_message(answer, expected)
+        except InvalidMessage as error:
+            self._drop()
+            raise ClientGone(f"the answer does not fit the protocol: {error}") from None
+        except (ClientGone, ClientTimeout):
+            self._drop()
+            raise
+        return answer
+
+    def _drop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+
+def new_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for the files of a run."""
+    return tempfile.TemporaryDirectory(prefix="conformance-")

@@ -1,0 +1,159 @@
+"""The client of modcrypt: reading decrypts the whole file first, which opens every module."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import modcrypt as mc
+from modcrypt.keys import key_bytes
+from tools.conformance.clients.arrow_rows import tagged_rows
+from tools.conformance.clients.client_loop import Json, abilities, serve, unhex
+from tools.conformance.clients.local_kms import LocalKms
+
+FORMATS = ["parquet", "pkmt1", "ags1", "key-metadata"]
+READ = [
+    "ctr", "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-192",
+    "aes-256", "v2", "v2-levels-clear", "page-checksums", "page-indexes", "bloom-filters",
+    "algorithm-choice", "drop-columns", "unchecked-footer", "external-keys", "unverified-length",
+    "block-length", "metadata",
+]  # fmt: skip
+WRITE = [
+    "ctr", "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-192",
+    "aes-256", "external-keys", "v2", "page-indexes", "bloom-filters", "plaintext-columns",
+    "footer-key-columns", "nested-column-keys", "key-metadata", "rows-per-page",
+]  # fmt: skip
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read(request: Json) -> Json:
+    return READERS[request["format"]](request)
+
+
+def read_parquet(request: Json) -> Json:
+    properties = mc.FileDecryptionProperties(
+        footer_key=unhex(request["footer_key"]),
+        column_keys={path: bytes.fromhex(key) for path, key in request["column_keys"].items()},
+        aad_prefix=unhex(request["aad_prefix"]),
+        algorithms=request["algorithms"],
+        on_missing_key=request["on_missing_key"],
+        check_footer_integrity=request["check_footer_integrity"],
+    )
+    if request["operation"] == "metadata":
+        file = mc.ParquetFile(request["path"], properties)
+        for group in range(file.metadata.num_row_groups):
+            for column in range(file.metadata.num_columns):
+                file.metadata.row_group(group).column(column)
+        return {"outcome": "metadata", "columns": file.schema_arrow.names}
+    return read_rows(request["path"], properties)
+
+
+def read_rows(path: str, properties: Any) -> Json:
+    mc.decrypt_parquet(path, io.BytesIO(), properties)
+    table = mc.read_table(path, properties, page_checksum_verification=True)
+    return {"outcome": "rows", **tagged_rows(table)}
+
+
+def read_pkmt1(request: Json) -> Json:
+    return read_rows(request["path"], mc.KeyTools(LocalKms(request["master_keys"])).decryption())
+
+
+def read_ags1(request: Json) -> Json:
+    out = io.BytesIO()
+    length = mc.UNVERIFIED if request["length"] is None else request["length"]
+    try:
+        key = mc.Key(bytes.fromhex(request["key"]))
+    except ValueError as error:  # a size that AES does not have
+        return {"outcome": "error", "message": str(error)}
+    prefix = unhex(request["aad_prefix"])
+    mc.decrypt_ags1(request["path"], out, key, aad_prefix=prefix, length=length)
+    digest = hashlib.sha256(out.getvalue()).hexdigest()
+    return {"outcome": "bytes", "length": len(out.getvalue()), "sha256": digest}
+
+
+def read_key_metadata(request: Json) -> Json:
+    found = mc.StandardKeyMetadata.decode(bytes.fromhex(request["bytes"]))
+    prefix = None if found.aad_prefix is None else found.aad_prefix.hex()
+    key = key_bytes(found.key).hex()
+    return {"outcome": "key", "key": key, "aad_prefix": prefix, "file_length": found.file_length}
+
+
+READERS = {
+    "parquet": read_parquet,
+    "pkmt1": read_pkmt1,
+    "ags1": read_ags1,
+    "key-metadata": read_key_metadata,
+}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(request: Json) -> Json:
+    if request["format"] == "key-metadata":
+        made = mc.StandardKeyMetadata(
+            key=bytes.fromhex(request["key"]), aad_prefix=unhex(request["aad_prefix"]),
+            file_length=request["file_length"],
+        )  # fmt: skip
+        return {"outcome": "encoded", "bytes": made.encode().hex()}
+    if request["format"] == "ags1":
+        key, prefix = bytes.fromhex(request["key"]), unhex(request["aad_prefix"])
+        mc.encrypt_ags1(request["input"], request["path"], key, aad_prefix=prefix)
+    else:
+        make = encryption_by_kms if request["format"] == "pkmt1" else encryption_by_keys
+        table = pq.read_table(request["input"])
+        mc.write_table(table, request["path"], make(request), **layout(request["options"], table))
+    return {"outcome": "written"}
+
+
+def encryption_by_keys(request: Json) -> Any:
+    options = request["options"]
+    return mc.FileEncryptionProperties(
+        footer_key=bytes.fromhex(request["footer_key"]),
+        column_keys={path: bytes.fromhex(key) for path, key in request["column_keys"].items()},
+        encryption_algorithm=options["algorithm"],
+        plaintext_footer=options["plaintext_footer"],
+        aad_prefix=unhex(options["aad_prefix"]),
+        store_aad_prefix=options["store_aad_prefix"],
+        plaintext_columns=options["plaintext_columns"],
+        footer_key_metadata=unhex(options["footer_key_metadata"]),
+        column_key_metadata={
+            path: bytes.fromhex(text) for path, text in options["column_key_metadata"].items()
+        },
+    )
+
+
+def encryption_by_kms(request: Json) -> Any:
+    options = request["options"]
+    policy = mc.Policy(
+        footer_key=options["footer_master"],
+        column_keys={key: [path] for path, key in options["column_masters"].items()},
+        plaintext_columns=options["plaintext_columns"],
+        double_wrapping=options["double_wrapping"],
+        internal_key_material=options["internal_storage"],
+    )
+    return mc.KeyTools(LocalKms(request["master_keys"])).encryption(policy)
+
+
+def layout(options: Json, table: Any) -> Json:
+    """Return the arguments of PyArrow's encoder."""
+    blooms = {name: {"ndv": table.num_rows} for name in options.get("bloom_filter_columns", ())}
+    wanted = {
+        "data_page_version": f"{options.get('data_page_version', 1)}.0",
+        "max_rows_per_page": options.get("max_rows_per_page"),
+        "write_batch_size": options.get("max_rows_per_page"),
+        "write_page_index": options.get("write_page_index", False),
+        "row_group_size": options.get("row_group_size"),
+        "bloom_filter_options": blooms or None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+if __name__ == "__main__":
+    declared = {"read": abilities(FORMATS, READ), "write": abilities(FORMATS, WRITE)}
+    serve({"name": "modcrypt", "version": mc.__version__, **declared}, read, write, mc.ModcryptError)

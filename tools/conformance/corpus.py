@@ -1,0 +1,239 @@
+"""The cases of spec-vectors/ as requests to clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[2] / "spec-vectors"
+PORT = b"http://127.0.0.1:00000/"
+"""The address in hostile key material; the runner puts its listener's port in."""
+
+Json = dict[str, Any]
+
+
+class Unavailable(Exception):
+    """The file of a case can't be made here."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case, and the member of its document that it was made from."""
+
+    direction: str  # "read" or "write"
+    format: str
+    name: str
+    raw: Json
+
+    @property
+    def id(self) -> str:
+        return f"{self.direction}/{self.format}/{self.name}"
+
+    @property
+    def severity(self) -> str:
+        return str(self.raw["severity"])
+
+    @property
+    def features(self) -> frozenset[str]:
+        return frozenset(self.raw["features"])
+
+    @property
+    def control(self) -> str | None:
+        """Return the id of the valid case that is read in the same way."""
+        name = self.raw.get("control")
+        return None if name is None else f"{self.direction}/{self.format}/{name}"
+
+
+def _load(path: str) -> Any:
+    return json.loads((FOLDER / path).read_text())
+
+
+@cache
+def keys(path: str = "keys.json") -> Mapping[str, str]:
+    """Return keys in hex by name."""
+    found: dict[str, str] = _load(path)
+    return found
+
+
+@cache
+def _streams() -> Json:
+    bases: Json = _load("ags1/cases.json")["bases"]
+    return bases
+
+
+def read_cases() -> Iterator[Case]:
+    """Yield the cases for readers; each control comes before the cases that need it."""
+    documents = {
+        "parquet": "parquet/cases.json",
+        "pkmt1": "pkmt1/cases.json",
+        "ags1": "ags1/cases.json",
+        "key-metadata": "ags1/key_metadata.json",
+    }
+    for form, path in documents.items():
+        found = [Case("read", form, raw["id"], raw) for raw in _load(path)["cases"]]
+        yield from sorted(found, key=lambda case: case.control is not None)
+
+
+def write_cases() -> Iterator[Case]:
+    """Yield the scenarios for writers."""
+    for raw in _load("write.json")["cases"]:
+        yield Case("write", raw["format"], raw["id"], raw)
+    for raw in _load("ags1/key_metadata.json")["cases"]:
+        if raw["expect"] == "ok":
+            yield Case("write", "key-metadata", raw["id"], raw)
+
+
+# --- requests to readers --------------------------------------------------------------------------
+
+
+def read_request(case: Case, folder: Path, port: int) -> Json:
+    """Write the file of a case into a folder and return the request.
+
+    Raises:
+        Unavailable: The file is not stored, and making it needs the package `cryptography`.
+    """
+    request: Json = {"type": "read", "id": case.id, "format": case.format}
+    if case.format == "key-metadata":
+        return request | {"bytes": case.raw["hex"]}
+    path = folder / ("data" + (".ags1" if case.format == "ags1" else ".parquet"))
+    path.write_bytes(case_bytes(case).replace(PORT, _with_port(port)))
+    request["path"] = str(path)
+    make = {"parquet": _parquet_members, "pkmt1": _pkmt1_members, "ags1": _ags1_members}
+    if case.format == "pkmt1":
+        _put_material_beside(case, path, port)
+    return request | make[case.format](case)
+
+
+def case_bytes(case: Case) -> bytes:
+    """Return the file of a read case."""
+    raw = case.raw
+    if case.format == "ags1":
+        base = _streams()[raw["base"]]
+        data = stream(raw["base"]) if base["file"] is None else _read(f"ags1/{base['file']}")
+    else:
+        data = _read(f"{case.format}/{raw['file']}")
+    return apply_patches(data, raw.get("patches", []))
+
+
+def apply_patches(data: bytes, patches: list[Json]) -> bytes:
+    """Change a file as spec-vectors/README.md says."""
+    for patch in patches:
+        if "swap" in patch:
+            (a, b), size = patch["swap"], patch["size"]
+            first, second = data[a : a + size], data[b : b + size]
+            data = data[:a] + second + data[a + size : b] + first + data[b + size :]
+        else:
+            at, more = patch["at"], bytes.fromhex(patch["insert"])
+            data = data[:at] + more + data[at + patch["remove"] :]
+    return data
+
+
+def _read(path: str) -> bytes:
+    return (FOLDER / path).read_bytes()
+
+
+def _with_port(port: int) -> bytes:
+    return PORT.replace(b"00000", b"%05d" % port)
+
+
+def _put_material_beside(case: Case, path: Path, port: int) -> None:
+    beside = path.with_name(f"_KEY_MATERIAL_FOR_{path.name}.json")
+    beside.unlink(missing_ok=True)
+    if case.raw["external"] is not None:
+        material = _read(f"pkmt1/{case.raw['external']}")
+        beside.write_bytes(material.replace(PORT, _with_port(port)))
+
+
+def hex_keys(raw: Json) -> Json:
+    """Return the keys that a case names."""
+    footer = raw["keys"]["footer"]
+    return {
+        "footer_key": None if footer is None else keys()[footer],
+        "column_keys": {path: keys()[name] for path, name in raw["keys"]["columns"].items()},
+    }
+
+
+def _parquet_members(case: Case) -> Json:
+    defaults = {
+        "aad_prefix": None,
+        "algorithms": ["AES_GCM_V1"],
+        "on_missing_key": "error",
+        "check_footer_integrity": True,
+    }
+    operation = case.raw.get("operation", "rows")
+    return {"operation": operation, **hex_keys(case.raw), **defaults, **case.raw["properties"]}
+
+
+def _pkmt1_members(case: Case) -> Json:
+    masters = {name: keys()[key] for name, key in case.raw["master_keys"].items()}
+    return {"master_keys": masters, "external": "external-keys" in case.raw["features"]}
+
+
+def _ags1_members(case: Case) -> Json:
+    key = keys("ags1/keys.json")[case.raw["key"]]
+    return {"key": key, "aad_prefix": case.raw["aad_prefix"], "length": case.raw["length"]}
+
+
+def stream(name: str) -> bytes:
+    """Make an AGS1 stream that is too large to be stored."""
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ModuleNotFoundError:
+        raise Unavailable("the stream is not stored; making it needs cryptography") from None
+    base = _streams()[name]
+    cipher = AESGCM(bytes.fromhex(keys("ags1/keys.json")[base["key"]]))
+    prefix, size = bytes.fromhex(base["aad_prefix"] or ""), base["block_length"]
+    plaintext, nonces = expand(base["plaintext"]), expand(base["nonces"])
+    data = b"AGS1" + size.to_bytes(4, "little")
+    for index in range(max(1, -(-len(plaintext) // size))):
+        nonce = nonces[12 * index : 12 * index + 12]
+        block = plaintext[index * size : (index + 1) * size]
+        data += nonce + cipher.encrypt(nonce, block, prefix + index.to_bytes(4, "little"))
+    return data
+
+
+def expand(seed: Json) -> bytes:
+    """Return the first `length` bytes of SHAKE128 over a text."""
+    return hashlib.shake_128(seed["shake_128"].encode()).digest(seed["length"])
+
+
+# --- requests to writers --------------------------------------------------------------------------
+
+_PARQUET_OPTIONS: Json = {
+    "algorithm": "AES_GCM_V1",
+    "plaintext_footer": False,
+    "aad_prefix": None,
+    "store_aad_prefix": True,
+    "plaintext_columns": [],
+    "footer_key_metadata": None,
+    "column_key_metadata": {},
+    "data_page_version": 1,
+    "max_rows_per_page": None,
+    "write_page_index": False,
+    "bloom_filter_columns": [],
+    "row_group_size": None,
+}
+
+
+def write_request(case: Case, folder: Path) -> Json:
+    """Return the request of a scenario, with its input file; the output belongs into the folder."""
+    raw = case.raw
+    request: Json = {"type": "write", "id": case.id, "format": case.format}
+    if case.format == "key-metadata":
+        return request | {name: raw[name] for name in ("key", "aad_prefix", "file_length")}
+    request["path"] = str(folder / ("out" + (".ags1" if case.format == "ags1" else ".parquet")))
+    if case.format == "ags1":
+        (folder / "plaintext").write_bytes(expand(raw["plaintext"]))
+        key = keys("ags1/keys.json")[raw["key"]]
+        more = {"input": str(folder / "plaintext"), "key": key, "aad_prefix": raw["aad_prefix"]}
+        return request | more
+    request["input"] = str(FOLDER / raw["input"])
+    if case.format == "pkmt1":
+        masters = {name: keys()[key] for name, key in raw["master_keys"].items()}
+        return request | {"master_keys": masters, "options": raw["options"]}
+    return request | hex_keys(raw) | {"options": _PARQUET_OPTIONS | raw["options"]}

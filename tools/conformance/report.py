@@ -1,0 +1,145 @@
+"""Results: JSON files and badges, a JUnit report, and a summary for the terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tools.conformance.run import ClientRun, Matrix, severity_of
+from tools.conformance.verdicts import ALL, EXPECTED, FAIL_OPEN, FAILURES, NOT_DECLARED, PASS, Verdict
+
+Json = dict[str, Any]
+SEVERITIES = ("security", "feature")
+
+
+def work_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for what is read and written, removed at the end."""
+    return _WorkFolder(prefix="conformance-")
+
+
+class _WorkFolder(tempfile.TemporaryDirectory[str]):
+    def __enter__(self) -> Path:  # type: ignore[override]
+        return Path(super().__enter__())
+
+
+def print_summary(runs: list[ClientRun]) -> None:
+    """Print a line per client and severity, and every unexpected failure."""
+    for run in runs:
+        name = run.entry.name
+        if run.abilities is None:
+            print(f"{name}: skipped: {run.skipped}")
+            continue
+        print(f"{name} {run.abilities.version} ({run.seconds:.0f} s)")
+        for severity in SEVERITIES:
+            counts = run.counts(severity)
+            shown = ", ".join(f"{counts[kind]} {kind}" for kind in ALL if counts[kind])
+            print(f"  {severity}: {shown}")
+        for case, (_, verdict) in run.unexpected().items():
+            intact = " (rows intact)" if verdict.intact else ""
+            print(f"  {verdict.kind}{intact}: {case}: {' '.join(verdict.detail.split())[:200]}")
+        for pattern in run.unused:
+            print(f"  expected, but it did not happen: {pattern}")
+
+
+def write_results(folder: Path, runs: list[ClientRun], matrix: Matrix) -> None:
+    """Write CLIENT.json and CLIENT.badge.json for each client, and matrix.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        name = run.entry.name
+        _write(folder / f"{name}.json", describe_run(run))
+        if run.abilities is not None:
+            _write(folder / f"{name}.badge.json", badge(run))
+    if matrix:
+        _write(folder / "matrix.json", {
+            writer: {reader: {case: describe_verdict(verdict) for case, verdict in found.items()}
+                     for reader, found in readers.items()}
+            for writer, readers in matrix.items()
+        })  # fmt: skip
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def describe_run(run: ClientRun) -> Json:
+    """Return a run as JSON."""
+    if run.abilities is None:
+        return {"client": run.entry.name, "skipped": run.skipped}
+    abilities = run.abilities
+    return {
+        "client": run.entry.name,
+        "name": abilities.name,
+        "version": abilities.version,
+        "declared": {
+            way: {
+                "formats": sorted(abilities.formats[way]),
+                "features": sorted(abilities.features[way]),
+            }
+            for way in ("read", "write")
+        },
+        "counts": {
+            severity: {kind: count for kind, count in run.counts(severity).items()}
+            for severity in SEVERITIES
+        },
+        "cases": {
+            name: {"severity": severity_of(case, verdict), **describe_verdict(verdict)}
+            for name, (case, verdict) in run.verdicts.items()
+        },
+    }
+
+
+def describe_verdict(verdict: Verdict) -> Json:
+    """Return the members of a verdict that say something."""
+    members = {
+        "verdict": verdict.kind,
+        "failure": verdict.failure,
+        "intact": verdict.intact,
+        "detail": " ".join(verdict.detail.split())[:400] or None,
+        "reason": verdict.reason,
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def badge(run: ClientRun) -> Json:
+    """Return a badge in the form of shields.io's endpoint."""
+    counts: Counter[str] = Counter()
+    for _, verdict in run.verdicts.values():
+        counts[verdict.failure or verdict.kind] += 1
+    open_cases = counts[FAIL_OPEN]
+    ran = sum(counts.values()) - counts[NOT_DECLARED]
+    message = f"{counts[PASS]} of {ran} passed" + (f", {open_cases} fail open" * bool(open_cases))
+    clean = counts[PASS] == ran
+    color = "brightgreen" if clean else "red" if open_cases else "yellow"
+    return {"schemaVersion": 1, "label": "PME conformance", "message": message, "color": color}
+
+
+def write_junit(path: Path, runs: list[ClientRun]) -> None:
+    """Write a JUnit report: a suite per client, a case per verdict."""
+    root = ET.Element("testsuites")
+    for run in runs:
+        suite = ET.SubElement(root, "testsuite", name=run.entry.name)
+        if run.abilities is None:
+            case = ET.SubElement(suite, "testcase", classname=run.entry.name, name="start")
+            ET.SubElement(case, "skipped", message=run.skipped or "")
+        for name, (_, verdict) in run.verdicts.items():
+            case = ET.SubElement(suite, "testcase", classname=run.entry.name, name=name)
+            text = "".join(c if c.isprintable() else "?" for c in verdict.detail)
+            if verdict.kind in FAILURES:
+                ET.SubElement(case, "failure", message=verdict.kind).text = text
+            elif verdict.kind in (NOT_DECLARED, EXPECTED):
+                message = f"{verdict.kind}: {verdict.reason or text}"
+                ET.SubElement(case, "skipped", message=message)
+        suite.set("tests", str(len(run.verdicts)))
+        suite.set("failures", str(len(run.unexpected())))
+        suite.set("time", f"{run.seconds:.1f}")
+    ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove the results of earlier runs."""
+    shutil.rmtree(folder, ignore_errors=True)
