@@ -25,6 +25,8 @@ STATISTICS = {8: "key-value metadata", 12: "statistics", 16: "size statistics", 
 """Fields of ColumnMetaData that tell of values, which plaintext footers must not have."""
 NEEDLES = (b"Ulm", *((10**12 + n).to_bytes(8, "little") for n in range(8)))
 """Values of the input tables that stand in the clear in a plaintext file."""
+BLOOM_HEADER = bytes.fromhex("1c1c00001c1c00001c1c000000")
+"""The end of a Bloom filter header in plaintext: algorithm, hash, compression, STOP."""
 
 
 class Fault(NamedTuple):
@@ -53,7 +55,8 @@ def judge_file(request: Json, path: Path) -> list[Fault]:
         return list(_judge_parquet(options, keys, path.read_bytes()))
     except (verify_pme.VerifyError, verify_ags1.VerifyError) as error:
         exposed = error.word == "plaintext"
-        return [Fault(FAIL_OPEN if exposed else FAIL_CLOSED, f"the verifier says {error}")]
+        faults = [Fault(FAIL_OPEN if exposed else FAIL_CLOSED, f"the verifier says {error}")]
+        return [*_clear_bloom_filters(path.read_bytes()), *faults]
     except (ValueError, KeyError, TypeError, OSError, InvalidTag) as error:
         return [Fault(FAIL_CLOSED, f"{type(error).__name__}: {error}")]
 
@@ -75,6 +78,8 @@ def _judge_parquet(options: Json, keys: _Keys, data: bytes) -> Iterator[Fault]:
     )  # fmt: skip
     yield from _repeated_nonces(modules)
     yield from _exposed_values(data, options)
+    if not options.get("plaintext_columns"):
+        yield from _clear_bloom_filters(data)
     yield from _algorithm_faults(_algorithm(data), prefix, options)
     footer = _footer(data, keys.footer, prefix)
     yield from _column_faults(footer, options, keys, encrypted=data[-4:] == b"PARE")
@@ -122,6 +127,11 @@ def _repeated_nonces(modules: list[Module]) -> Iterator[Fault]:
 def _exposed_values(data: bytes, options: Json) -> Iterator[Fault]:
     if not options.get("plaintext_columns") and any(needle in data for needle in NEEDLES):
         yield Fault(FAIL_OPEN, "values of the table stand in the file in plaintext")
+
+
+def _clear_bloom_filters(data: bytes) -> Iterator[Fault]:
+    if BLOOM_HEADER in data:
+        yield Fault(FAIL_OPEN, "a Bloom filter stands in the file in plaintext")
 
 
 def _algorithm_faults(fields: dict[int, Any], prefix: bytes, options: Json) -> Iterator[Fault]:

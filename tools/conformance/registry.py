@@ -23,7 +23,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A client: `{python}`, `{build}` and `{clients}` in its commands are replaced."""
+    """A client; names in braces in its commands are replaced, see clients.toml."""
 
     name: str
     command: tuple[str, ...]
@@ -67,10 +67,17 @@ class Entry:
 
     def _fill(self, part: str) -> str:
         values = {"{python}": sys.executable, "{build}": str(BUILD / self.name),
-                  "{clients}": str(CLIENTS)}  # fmt: skip
+                  "{clients}": str(CLIENTS), "{pyspark}": _pyspark_jars()}  # fmt: skip
         for name, value in values.items():
             part = part.replace(name, value)
         return part
+
+
+def _pyspark_jars() -> str:
+    """Return the folder of pyspark's jars, which has parquet-java; the name itself without it."""
+    spec = importlib.util.find_spec("pyspark")
+    places = spec.submodule_search_locations if spec else None
+    return f"{places[0]}/jars" if places else "pyspark"
 
 
 def known_clients() -> dict[str, Entry]:
