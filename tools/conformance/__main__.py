@@ -35,7 +35,8 @@ def main() -> int:
         report.write_results(options.results, runs, matrix)
     if options.junit:
         report.write_junit(options.junit, runs)
-    return int(any(failed(run) for run in runs))
+    absent = options.entrypoint and runs[0].skipped is not None
+    return int(bool(absent) or any(failed(run) for run in runs))
 
 
 def failed(run: ClientRun) -> bool:

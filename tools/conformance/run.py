@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -83,8 +84,8 @@ def _run_cases(
     assert run.abilities is not None
     folder = work / run.entry.name
     (folder / "read").mkdir(parents=True)
-    reads = [case for case in corpus.read_cases() if _wanted(case, only)]
-    writes = [case for case in corpus.write_cases() if _wanted(case, only)]
+    reads = _select(corpus.read_cases(), only)
+    writes = _select(corpus.write_cases(), only)
     with Listener() as listener:
         found = run_reads(client, run.abilities, reads, folder / "read", listener)
     written, run.files = run_writes(client, run.abilities, writes, folder / "written")
@@ -94,9 +95,12 @@ def _run_cases(
     }
 
 
-def _wanted(case: Case, only: str) -> bool:
-    """Tell whether a case is to be run; controls always are, because others depend on them."""
-    return fnmatchcase(case.id, only) or (case.direction == "read" and case.control is None)
+def _select(cases: Iterable[Case], only: str) -> list[Case]:
+    """Return the cases that match a pattern, and their controls."""
+    known = list(cases)
+    wanted = [case for case in known if fnmatchcase(case.id, only)]
+    controls = {case.control for case in wanted}
+    return [case for case in known if case in wanted or case.id in controls]
 
 
 def read_matrix(runs: list[ClientRun], work: Path, options: argparse.Namespace) -> Matrix:

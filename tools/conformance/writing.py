@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -47,7 +49,7 @@ def run_writes(
     found: dict[str, tuple[Case, Verdict]] = {}
     files: list[Written] = []
     for case in cases:
-        verdict = undeclared(case, abilities)
+        verdict = undeclared(case, abilities) or _unjudged(case)
         if verdict is None:
             verdict, written = _run(client, case, folder / case.id.replace("/", "-"))
             files += [written] if written else []
@@ -73,6 +75,13 @@ def _run(client: Client, case: Case, folder: Path) -> tuple[Verdict, Written | N
         same = answer.get("bytes") == case.raw["hex"]
         return Verdict(PASS if same else FAIL_CLOSED, "" if same else "other bytes"), None
     return _judge(request, folder), Written(case, request, Path(request["path"]))
+
+
+def _unjudged(case: Case) -> Verdict | None:
+    """Return the verdict of a scenario that nobody here can judge, else None."""
+    if case.format == "key-metadata" or importlib.util.find_spec("cryptography") is not None:
+        return None
+    return Verdict(NOT_DECLARED, "judging files needs the package cryptography")
 
 
 def _judge(request: Json, folder: Path) -> Verdict:
@@ -120,8 +129,6 @@ def _read_one(client: Client, abilities: Abilities, written: Written, folder: Pa
 def _digest(raw: Json) -> Json | None:
     if "plaintext" not in raw:
         return None
-    import hashlib
-
     content = corpus.expand(raw["plaintext"])
     return {"length": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
