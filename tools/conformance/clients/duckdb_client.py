@@ -41,6 +41,7 @@ def connect(request: Json) -> duckdb.DuckDBPyConnection:
     if request["footer_key"] is not None and len(request["footer_key"]) < 64:
         raise Unsupported(NO_SHORT_KEYS)
     database = duckdb.connect()
+    database.execute("SET force_mbedtls_unsafe = 'true'")  # else it writes nothing encrypted
     if request["footer_key"] is not None:
         key = base64.b64encode(bytes.fromhex(request["footer_key"])).decode()
         database.execute(f"PRAGMA add_parquet_key('k', '{key}')")
