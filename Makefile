@@ -12,7 +12,7 @@ LOCK := requirements-dev.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline vectors lock audit clean
+.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -60,6 +60,12 @@ bench: $(VENV)/dev
 
 pipeline: $(VENV)/dev
 	$(BIN)/python tools/pipeline.py
+
+# Run every client of the conformance suite that this machine can build, and make the results page.
+conformance: $(VENV)/dev
+	$(BIN)/python tools/conformance --results tools/conformance/results; status=$$?; \
+	$(BIN)/python tools/conformance/page.py tools/conformance/results build/conformance/index.html; \
+	exit $$status
 
 vectors: $(VENV)/dev
 	$(BIN)/python tools/vectors.py build

@@ -304,5 +304,5 @@ def metadata_cases() -> Iterator[Json]:
         keyless = list(BY_NAME[base].columns)
         yield case(base, f"metadata-without-column-keys-{base[4:]}", "reading the metadata of a "
                    "column without its key must fail or leave the column out, in order",
-                   columns={}, expect="no-key", column=keyless[0], operation="metadata", control=None,
-                   keyless=keyless, spec="PME 5.3", tags=("metadata",))  # fmt: skip
+                   columns={}, expect="no-key", column=keyless[0], operation="metadata",
+                   control=None, keyless=keyless, spec="PME 5.3", tags=("metadata",))  # fmt: skip

@@ -32,11 +32,12 @@ def render(template: str, **values: Any) -> str:
     Raises:
         ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
     """
-    return _environment().get_template(template).render(values)
+    return page_environment().get_template(template).render(values)
 
 
 @cache
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """Return the environment of the templates."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
         from markupsafe import Markup, escape
@@ -54,14 +55,14 @@ def _environment() -> Environment:
     environment = Environment(
         autoescape=True,
         finalize=make_readable,
-        loader=FunctionLoader(_read),
+        loader=FunctionLoader(read_template),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,
     )
     environment.filters |= {
-        "asset": lambda name: Markup(_read(name)),  # noqa: S704  # a file of this package
-        "asset_hash": lambda name: _hash_for_policy(_read(name)),
+        "asset": lambda name: Markup(read_template(name)),  # noqa: S704  # a file of this package
+        "asset_hash": lambda name: hash_for_policy(read_template(name)),
         "brief": lambda text, limit: escape(printable(text, limit)),
         "commas": "{:,}".format,
         "counted": format_count,
@@ -77,12 +78,12 @@ def _environment() -> Environment:
     return environment
 
 
-def _read(name: str) -> str:
+def read_template(name: str) -> str:
     """Return a file of the templates' folder; the package may be in a zip."""
     return (files("modcrypt.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _hash_for_policy(content: str) -> str:
+def hash_for_policy(content: str) -> str:
     """Return the source expression that allows inline content in a Content-Security-Policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 

@@ -15,7 +15,7 @@ from tests.support.cases import each_case
 
 
 def render(template: str, **values: Any) -> str:
-    return html._environment().from_string(template).render(values)
+    return html.page_environment().from_string(template).render(values)
 
 
 @pytest.mark.parametrize("evil", EVIL)
@@ -67,7 +67,7 @@ def test_headings_with_the_same_sentences_share_an_entry() -> None:
 
 
 def test_without_jinja_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    html._environment.cache_clear()
+    html.page_environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "modcrypt\[html\]"'):
         html.render("base.html", title="a")

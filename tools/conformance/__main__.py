@@ -7,15 +7,17 @@ failed that is no expected failure, or that an expected failure no longer happen
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a run as a script
 
-from tools.conformance import report  # noqa: E402 (after the path is set)
-from tools.conformance.registry import Entry, known_clients  # noqa: E402
-from tools.conformance.run import ClientRun, read_matrix, run_client  # noqa: E402
+from tools.conformance import report
+from tools.conformance.registry import Entry, known_clients
+from tools.conformance.run import ClientRun, read_matrix, run_client
 
 
 def main() -> int:
@@ -26,7 +28,9 @@ def main() -> int:
     entries = [known[name] for name in options.clients or known]
     if options.entrypoint:
         entries = [Entry(options.name, tuple(options.entrypoint.split()))]
-    with report.work_folder() as work:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # clients may crash
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        work = Path(folder)
         with ThreadPoolExecutor(options.jobs) as pool:
             runs = list(pool.map(lambda entry: run_client(entry, work, options), entries))
         matrix = read_matrix(runs, work, options) if len(runs) > 1 or options.matrix else {}
@@ -49,7 +53,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--entrypoint", metavar="COMMAND", help="a client that is not in the list")
     parser.add_argument("--name", default="client", help="its name in results and FILE.xfails")
     parser.add_argument("--xfails", type=Path, help="its expected failures")
-    parser.add_argument("--results", type=Path, metavar="FOLDER", help="write JSON files and badges")
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="write JSON files and badges"
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit report")
     parser.add_argument("--only", default="*", metavar="GLOB", help="run only matching cases")
     parser.add_argument("--timeout", type=float, default=20, metavar="SECONDS", help="for one case")

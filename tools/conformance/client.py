@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.conformance.message_schema import InvalidMessage, check_message
-from tools.conformance.process import ClientGone, ClientProcess, ClientTimeout
+from tools.conformance.message_schema import InvalidMessageError, check_message
+from tools.conformance.process import ClientGoneError, ClientProcess, ClientTimeoutError
 
 Json = dict[str, Any]
 START_SECONDS = 90.0
@@ -49,8 +48,8 @@ class Client:
         """Start the process and return what it declares.
 
         Raises:
-            ClientGone: It ended, or its answer does not fit the protocol.
-            ClientTimeout: It did not answer in time.
+            ClientGoneError: It ended, or its answer does not fit the protocol.
+            ClientTimeoutError: It did not answer in time.
         """
         self._process = ClientProcess(self.command, self.folder, self.environment)
         answer = self._ask(self._process, {"type": "start", "protocol": 1}, "started")
@@ -64,7 +63,7 @@ class Client:
         answer = self._ask(self._process, request, "result")
         if answer["id"] != request["id"]:
             self._drop()
-            raise ClientGone(f"the answer is to {answer['id']}")
+            raise ClientGoneError(f"the answer is to {answer['id']}")
         return answer
 
     def close(self) -> None:
@@ -79,10 +78,10 @@ class Client:
         try:
             answer = process.ask(message, seconds)
             check_message(answer, expected)
-        except InvalidMessage as error:
+        except InvalidMessageError as error:
             self._drop()
-            raise ClientGone(f"the answer does not fit the protocol: {error}") from None
-        except (ClientGone, ClientTimeout):
+            raise ClientGoneError(f"the answer does not fit the protocol: {error}") from None
+        except (ClientGoneError, ClientTimeoutError):
             self._drop()
             raise
         return answer
@@ -91,8 +90,3 @@ class Client:
         if self._process is not None:
             self._process.kill()
             self._process = None
-
-
-def new_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for the files of a run."""
-    return tempfile.TemporaryDirectory(prefix="conformance-")

@@ -17,7 +17,7 @@ PORT = b"http://127.0.0.1:00000/"
 Json = dict[str, Any]
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """The file of a case can't be made here."""
 
 
@@ -32,14 +32,17 @@ class Case:
 
     @property
     def id(self) -> str:
+        """Return direction, format and name in one text."""
         return f"{self.direction}/{self.format}/{self.name}"
 
     @property
     def severity(self) -> str:
+        """Return `security` or `feature`."""
         return str(self.raw["severity"])
 
     @property
     def features(self) -> frozenset[str]:
+        """Return the features that a client must declare."""
         return frozenset(self.raw["features"])
 
     @property
@@ -95,7 +98,7 @@ def read_request(case: Case, folder: Path, port: int) -> Json:
     """Write the file of a case into a folder and return the request.
 
     Raises:
-        Unavailable: The file is not stored, and making it needs the package `cryptography`.
+        UnavailableError: The file is not stored, and making it needs the package `cryptography`.
     """
     request: Json = {"type": "read", "id": case.id, "format": case.format}
     if case.format == "key-metadata":
@@ -184,12 +187,12 @@ def stream(name: str) -> bytes:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ModuleNotFoundError:
-        raise Unavailable("the stream is not stored; making it needs cryptography") from None
+        raise UnavailableError("the stream is not stored; making it needs cryptography") from None
     base = _streams()[name]
     cipher = AESGCM(bytes.fromhex(keys("ags1/keys.json")[base["key"]]))
-    prefix, size = bytes.fromhex(base["aad_prefix"] or ""), base["block_length"]
+    prefix, size = bytes.fromhex(base["aad_prefix"] or ""), int(base["block_length"])
     plaintext, nonces = expand(base["plaintext"]), expand(base["nonces"])
-    data = b"AGS1" + size.to_bytes(4, "little")
+    data: bytes = b"AGS1" + size.to_bytes(4, "little")
     for index in range(max(1, -(-len(plaintext) // size))):
         nonce = nonces[12 * index : 12 * index + 12]
         block = plaintext[index * size : (index + 1) * size]

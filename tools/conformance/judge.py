@@ -21,7 +21,12 @@ from tools.verify_pme import Module
 
 Json = dict[str, Any]
 AGS1_BLOCK = 1 << 20
-STATISTICS = {8: "key-value metadata", 12: "statistics", 16: "size statistics", 17: "geo statistics"}
+STATISTICS = {
+    8: "key-value metadata",
+    12: "statistics",
+    16: "size statistics",
+    17: "geo statistics",
+}
 """Fields of ColumnMetaData that tell of values, which plaintext footers must not have."""
 NEEDLES = (b"Ulm", *((10**12 + n).to_bytes(8, "little") for n in range(8)))
 """Values of the input tables that stand in the clear in a plaintext file."""

@@ -19,15 +19,15 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-class InvalidMessage(ValueError):
+class InvalidMessageError(ValueError):
     """A message differs from its schema."""
 
 
 def check_message(message: Any, name: str) -> None:
-    """Raise InvalidMessage unless a message fits the definition `name`."""
+    """Raise InvalidMessageError unless a message fits the definition `name`."""
     document = _document()
     if problem := _problem(message, document["$defs"][name], document, name):
-        raise InvalidMessage(problem)
+        raise InvalidMessageError(problem)
 
 
 @cache
@@ -82,6 +82,8 @@ def _object_problem(
         inner = properties.get(name, others)
         if inner is False:
             return f"{at} has an unknown member {name}"
-        if isinstance(inner, dict) and (problem := _problem(entry, inner, document, f"{at}.{name}")):
+        if isinstance(inner, dict) and (
+            problem := _problem(entry, inner, document, f"{at}.{name}")
+        ):
             return problem
     return None

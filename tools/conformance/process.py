@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import selectors
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,11 +20,11 @@ KEPT_ERRORS = 2000
 """Characters at the end of a client's standard error that a crash report has."""
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """The client died, or sent something other than an answer."""
 
 
-class ClientTimeout(Exception):
+class ClientTimeoutError(Exception):
     """The client did not answer in time, and was killed."""
 
 
@@ -36,7 +36,6 @@ class ClientProcess:
         self._process = subprocess.Popen(
             command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-            preexec_fn=_forbid_core_dumps,
         )  # fmt: skip
         assert self._process.stdout is not None
         self._pending = b""
@@ -47,8 +46,8 @@ class ClientProcess:
         """Send a message and return the answer.
 
         Raises:
-            ClientGone: The process ended, or what it sent is not a JSON object.
-            ClientTimeout: It took longer than `seconds`.
+            ClientGoneError: The process ended, or what it sent is not a JSON object.
+            ClientTimeoutError: It took longer than `seconds`.
         """
         try:
             self._send(message)
@@ -72,17 +71,13 @@ class ClientProcess:
 
     def kill(self) -> None:
         """End the process and all that it started."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            try:
+            with suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                pass
         self._selector.close()
         self._errors.close()
 
@@ -96,7 +91,7 @@ class ClientProcess:
         parts = [self._pending]
         while b"\n" not in parts[-1]:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise ClientTimeout("no answer in time")
+                raise ClientTimeoutError("no answer in time")
             parts.append(os.read(self._process.stdout.fileno(), 1 << 20))
             if not parts[-1]:
                 raise self._gone("the process ended")
@@ -105,7 +100,7 @@ class ClientProcess:
         line, _, self._pending = b"".join(parts).partition(b"\n")
         return line
 
-    def _gone(self, why: str) -> ClientGone:
+    def _gone(self, why: str) -> ClientGoneError:
         try:
             status: int | None = self._process.wait(1)
         except subprocess.TimeoutExpired:
@@ -114,8 +109,4 @@ class ClientProcess:
         self._errors.seek(max(0, self._errors.tell() - KEPT_ERRORS))
         tail = self._errors.read().decode(errors="replace").strip()
         ended = "" if status is None else f", exit status {status}"
-        return ClientGone(f"{why}{ended}: {tail}" if tail else why + ended)
-
-
-def _forbid_core_dumps() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        return ClientGoneError(f"{why}{ended}: {tail}" if tail else why + ended)

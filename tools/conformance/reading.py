@@ -9,8 +9,8 @@ from typing import Any
 from tools.conformance import corpus, verdicts
 from tools.conformance.client import Abilities, Client
 from tools.conformance.contacts import Listener
-from tools.conformance.corpus import Case, Unavailable
-from tools.conformance.process import ClientGone, ClientTimeout
+from tools.conformance.corpus import Case, UnavailableError
+from tools.conformance.process import ClientGoneError, ClientTimeoutError
 from tools.conformance.verdicts import CRASH, NOT_DECLARED, PASS, TIMEOUT, Verdict
 
 Json = dict[str, Any]
@@ -55,13 +55,13 @@ def _run(
 ) -> Verdict:
     try:
         request = corpus.read_request(case, folder, listener.port)
-    except Unavailable as error:
+    except UnavailableError as error:
         return Verdict(NOT_DECLARED, str(error))
     listener.take_count()
     try:
         answer = client.ask(request)
-    except ClientTimeout as error:
+    except ClientTimeoutError as error:
         return Verdict(TIMEOUT, str(error))
-    except ClientGone as error:
+    except ClientGoneError as error:
         return Verdict(CRASH, str(error))
     return verdicts.judge_read(case, answer, bool(listener.take_count()), control)

@@ -17,7 +17,7 @@ BUILD = ROOT / "build" / "conformance"
 BUILD_SECONDS = 1200
 
 
-class Skipped(Exception):
+class SkippedError(Exception):
     """The client can't be run here."""
 
 
@@ -44,10 +44,10 @@ class Entry:
         """
         for program in self.programs:
             if shutil.which(program) is None:
-                raise Skipped(f"{program} is not installed")
+                raise SkippedError(f"{program} is not installed")
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
-                raise Skipped(f"the Python package {package} is not installed")
+                raise SkippedError(f"the Python package {package} is not installed")
         (BUILD / self.name).mkdir(parents=True, exist_ok=True)
         for step in self.build:
             self._run(step)
@@ -61,9 +61,9 @@ class Entry:
                 text=True, timeout=BUILD_SECONDS, env={**os.environ, **self.environment},
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
-            raise Skipped(f"the build failed: {error.stderr.strip()[-500:]}") from None
+            raise SkippedError(f"the build failed: {error.stderr.strip()[-500:]}") from None
         except subprocess.TimeoutExpired:
-            raise Skipped(f"the build took more than {BUILD_SECONDS} seconds") from None
+            raise SkippedError(f"the build took more than {BUILD_SECONDS} seconds") from None
 
     def _fill(self, part: str) -> str:
         values = {"{python}": sys.executable, "{build}": str(BUILD / self.name),

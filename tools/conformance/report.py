@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tools.conformance.run import ClientRun, Matrix, severity_of
-from tools.conformance.verdicts import ALL, EXPECTED, FAIL_OPEN, FAILURES, NOT_DECLARED, PASS, Verdict
+from tools.conformance.verdicts import (
+    ALL,
+    EXPECTED,
+    FAIL_OPEN,
+    FAILURES,
+    NOT_DECLARED,
+    PASS,
+    Verdict,
+)
 
 Json = dict[str, Any]
 SEVERITIES = ("security", "feature")
-
-
-def work_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for what is read and written, removed at the end."""
-    return _WorkFolder(prefix="conformance-")
-
-
-class _WorkFolder(tempfile.TemporaryDirectory[str]):
-    def __enter__(self) -> Path:  # type: ignore[override]
-        return Path(super().__enter__())
 
 
 def print_summary(runs: list[ClientRun]) -> None:
@@ -56,8 +52,7 @@ def write_results(folder: Path, runs: list[ClientRun], matrix: Matrix) -> None:
             _write(folder / f"{name}.badge.json", badge(run))
     if matrix:
         _write(folder / "matrix.json", {
-            writer: {reader: {case: describe_verdict(verdict) for case, verdict in found.items()}
-                     for reader, found in readers.items()}
+            writer: {reader: describe_verdicts(found) for reader, found in readers.items()}
             for writer, readers in matrix.items()
         })  # fmt: skip
 
@@ -82,14 +77,21 @@ def describe_run(run: ClientRun) -> Json:
             }
             for way in ("read", "write")
         },
-        "counts": {
-            severity: {kind: count for kind, count in run.counts(severity).items()}
-            for severity in SEVERITIES
-        },
+        "counts": {severity: dict(run.counts(severity)) for severity in SEVERITIES},
         "cases": {
             name: {"severity": severity_of(case, verdict), **describe_verdict(verdict)}
             for name, (case, verdict) in run.verdicts.items()
+            if verdict.kind != NOT_DECLARED
         },
+    }
+
+
+def describe_verdicts(found: dict[str, Verdict]) -> Json:
+    """Return the verdicts of what was declared."""
+    return {
+        case: describe_verdict(verdict)
+        for case, verdict in found.items()
+        if verdict.kind != NOT_DECLARED
     }
 
 
@@ -138,8 +140,3 @@ def write_junit(path: Path, runs: list[ClientRun]) -> None:
         suite.set("failures", str(len(run.unexpected())))
         suite.set("time", f"{run.seconds:.1f}")
     ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def clear(folder: Path) -> None:
-    """Remove the results of earlier runs."""
-    shutil.rmtree(folder, ignore_errors=True)

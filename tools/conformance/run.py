@@ -14,10 +14,15 @@ from tools.conformance import corpus
 from tools.conformance.client import Abilities, Client
 from tools.conformance.contacts import Listener
 from tools.conformance.corpus import Case
-from tools.conformance.expected_failures import ExpectedFailure, apply_expected, read_expected, unused
-from tools.conformance.process import ClientGone, ClientTimeout
+from tools.conformance.expected_failures import (
+    ExpectedFailure,
+    apply_expected,
+    read_expected,
+    unused,
+)
+from tools.conformance.process import ClientGoneError, ClientTimeoutError
 from tools.conformance.reading import run_reads
-from tools.conformance.registry import CLIENTS, ROOT, Entry, Skipped
+from tools.conformance.registry import CLIENTS, ROOT, Entry, SkippedError
 from tools.conformance.verdicts import FAIL_OPEN, FAILURES, Verdict
 from tools.conformance.writing import Written, read_back, run_writes
 
@@ -68,9 +73,9 @@ def run_client(entry: Entry, work: Path, options: argparse.Namespace) -> ClientR
         expected = read_expected(options.xfails or CLIENTS / f"{entry.name}.xfails")
         _run_cases(run, client, work, options.only, expected)
         run.unused = [] if options.only != "*" else unused(expected)
-    except Skipped as error:
+    except SkippedError as error:
         run.skipped = str(error)
-    except (ClientGone, ClientTimeout, OSError) as error:
+    except (ClientGoneError, ClientTimeoutError, OSError) as error:
         run.skipped = f"it does not start: {error}"
     finally:
         client.close()

@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a run as a script
 
-from tools.conformance import corpus  # noqa: E402 (after the path is set)
-from tools.conformance.corpus import Case  # noqa: E402
+from tools.conformance import corpus
+from tools.conformance.corpus import Case
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).with_name("trace")
@@ -76,7 +76,8 @@ def _read(path: Path) -> Iterator[Sentence]:
     for entry in document["sentence"]:
         yield Sentence(
             path.stem, entry["id"], entry["section"], entry["quote"],
-            tuple(entry.get("check", ())), tuple(entry.get("cases", ())), frozenset(entry.get("flags", ())), entry.get("reason", ""),
+            tuple(entry.get("check", ())), tuple(entry.get("cases", ())),
+            frozenset(entry.get("flags", ())), entry.get("reason", ""),
         )  # fmt: skip
 
 
@@ -161,7 +162,9 @@ def main() -> int:
         print(f"{len(sentences())} sentences, {len(all_cases())} cases, {len(found)} problems")
         return int(bool(found))
     for sentence in sentences():
-        print(f"{sentence.id} [{sentence.coverage}, {len(sentence.cases())} cases] {sentence.quote}")
+        print(
+            f"{sentence.id} [{sentence.coverage}, {len(sentence.cases())} cases] {sentence.quote}"
+        )
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tools.conformance import corpus, verdicts
 from tools.conformance.client import Abilities, Client
 from tools.conformance.corpus import Case
-from tools.conformance.process import ClientGone, ClientTimeout
+from tools.conformance.process import ClientGoneError, ClientTimeoutError
 from tools.conformance.reading import undeclared
 from tools.conformance.verdicts import (
     CRASH,
@@ -62,9 +62,9 @@ def _run(client: Client, case: Case, folder: Path) -> tuple[Verdict, Written | N
     request = corpus.write_request(case, folder)
     try:
         answer = client.ask(request)
-    except ClientTimeout as error:
+    except ClientTimeoutError as error:
         return Verdict(TIMEOUT, str(error)), None
-    except ClientGone as error:
+    except ClientGoneError as error:
         return Verdict(CRASH, str(error)), None
     outcome, message = answer["outcome"], answer.get("message", "")
     if outcome == "unsupported":
@@ -119,9 +119,9 @@ def _read_one(client: Client, abilities: Abilities, written: Written, folder: Pa
         return verdict
     try:
         answer = client.ask(_request(asked.id, written, folder))
-    except ClientTimeout as error:
+    except ClientTimeoutError as error:
         return Verdict(TIMEOUT, str(error))
-    except ClientGone as error:
+    except ClientGoneError as error:
         return Verdict(CRASH, str(error))
     return verdicts.judge_read(asked, answer, contacted=False, control=None)
 

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 Operation = Callable[[Json], Json]
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """The client has no way to do what is asked for."""
 
 
@@ -38,7 +38,7 @@ def serve(
 def _attempt(operation: Operation, message: Json, refusals: type[Exception]) -> Json:
     try:
         return operation(message)
-    except (Unsupported, NotImplementedError) as error:
+    except (UnsupportedError, NotImplementedError) as error:
         return {"outcome": "unsupported", "message": str(error)}
     except refusals as error:
         return {"outcome": "error", "message": f"{type(error).__name__}: {error}"[:2000]}

@@ -7,7 +7,7 @@ import base64
 import duckdb
 
 from tools.conformance.clients.arrow_rows import tagged_rows
-from tools.conformance.clients.client_loop import Json, Unsupported, abilities, serve
+from tools.conformance.clients.client_loop import Json, UnsupportedError, abilities, serve
 
 READ = ["encrypted-footer", "aes-256"]
 WRITE = ["encrypted-footer", "aes-256"]
@@ -16,7 +16,7 @@ NO_SHORT_KEYS = "24 or 32 characters of base64 are taken for the key itself"
 
 def read(request: Json) -> Json:
     if request["column_keys"] or request["aad_prefix"] or request["operation"] != "rows":
-        raise Unsupported("DuckDB has no column keys, AAD prefix or metadata of columns")
+        raise UnsupportedError("DuckDB has no column keys, AAD prefix or metadata of columns")
     with connect(request) as database:
         query = f"FROM read_parquet('{request['path']}', encryption_config={{footer_key: 'k'}})"
         return {"outcome": "rows", **tagged_rows(database.execute(query).to_arrow_table())}
@@ -25,7 +25,7 @@ def read(request: Json) -> Json:
 def write(request: Json) -> Json:
     options = request["options"]
     if request["column_keys"] or options["plaintext_columns"]:
-        raise Unsupported("DuckDB has no column keys")
+        raise UnsupportedError("DuckDB has no column keys")
     size = options["row_group_size"]
     more = f", ROW_GROUP_SIZE {size}" if size else ""
     with connect(request) as database:
@@ -39,7 +39,7 @@ def write(request: Json) -> Json:
 def connect(request: Json) -> duckdb.DuckDBPyConnection:
     """Return a database of its own: a failure may invalidate it."""
     if request["footer_key"] is not None and len(request["footer_key"]) < 64:
-        raise Unsupported(NO_SHORT_KEYS)
+        raise UnsupportedError(NO_SHORT_KEYS)
     database = duckdb.connect()
     database.execute("SET force_mbedtls_unsafe = 'true'")  # else it writes nothing encrypted
     if request["footer_key"] is not None:

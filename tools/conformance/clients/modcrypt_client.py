@@ -156,4 +156,6 @@ def layout(options: Json, table: Any) -> Json:
 
 if __name__ == "__main__":
     declared = {"read": abilities(FORMATS, READ), "write": abilities(FORMATS, WRITE)}
-    serve({"name": "modcrypt", "version": mc.__version__, **declared}, read, write, mc.ModcryptError)
+    serve(
+        {"name": "modcrypt", "version": mc.__version__, **declared}, read, write, mc.ModcryptError
+    )

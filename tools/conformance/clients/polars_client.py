@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from tools.conformance.clients.arrow_rows import tagged_rows
-from tools.conformance.clients.client_loop import Json, Unsupported, abilities, serve, unhex
+from tools.conformance.clients.client_loop import Json, UnsupportedError, abilities, serve, unhex
 
 READ = [
     "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-256", "v2",
@@ -22,7 +22,7 @@ WRITE = [
 
 def read(request: Json) -> Json:
     if request["operation"] == "metadata":
-        raise Unsupported("Polars does not show metadata of columns")
+        raise UnsupportedError("Polars does not show metadata of columns")
     footer_key = unhex(request["footer_key"])
     decryption = pl.ParquetDecryptionProperties(
         footer_key=footer_key if footer_key is not None else b"",
@@ -50,15 +50,17 @@ def encryption(request: Json, frame: pl.DataFrame) -> Any:
     keys = {path: bytes.fromhex(key) for path, key in request["column_keys"].items()}
     tops = {path.partition(".")[0] for path in keys} | {*options["plaintext_columns"]}
     if keys and tops < {*frame.columns}:
-        raise Unsupported("with column keys, all other columns are plaintext")
+        raise UnsupportedError("with column keys, all other columns are plaintext")
     if not keys and options["plaintext_columns"]:
-        raise Unsupported("without column keys, no column is plaintext")
+        raise UnsupportedError("without column keys, no column is plaintext")
+    more: Json = {"column_keys": keys} if keys else {}
+    if options["aad_prefix"]:
+        more |= {"store_aad_prefix": options["store_aad_prefix"]}
     return pl.ParquetEncryptionProperties(
         footer_key=bytes.fromhex(request["footer_key"]),
         plaintext_footer=options["plaintext_footer"],
         aad_prefix=unhex(options["aad_prefix"]),
-        **({"store_aad_prefix": options["store_aad_prefix"]} if options["aad_prefix"] else {}),
-        **({"column_keys": keys} if keys else {}),
+        **more,
     )
 
 

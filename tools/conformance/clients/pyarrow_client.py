@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +12,7 @@ import pyarrow.parquet.encryption as pe
 from pyarrow.fs import LocalFileSystem
 
 from tools.conformance.clients.arrow_rows import tagged_rows
-from tools.conformance.clients.client_loop import Json, Unsupported, abilities, serve, unhex
+from tools.conformance.clients.client_loop import Json, UnsupportedError, abilities, serve, unhex
 from tools.conformance.clients.local_kms import LocalKms, connect
 
 READ = [
@@ -30,7 +30,7 @@ WRITE = [
 class Kms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
     """A key service that connects to the address that it is given."""
 
-    masters: Json = {}
+    masters: ClassVar[Json] = {}
 
     def __init__(self, configuration: Any) -> None:
         super().__init__()
@@ -38,9 +38,11 @@ class Kms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
         self._kms = LocalKms(self.masters)
 
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        """Wrap a key."""
         return self._kms.wrap(key_bytes, master_key_identifier).encode()
 
     def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
+        """Return the key."""
         return self._kms.unwrap(wrapped_key, master_key_identifier)
 
 
@@ -58,7 +60,7 @@ def read(request: Json) -> Json:
         )
     else:
         if request["column_keys"]:
-            raise Unsupported("keys that are given are uniform")
+            raise UnsupportedError("keys that are given are uniform")
         options = {"aad_prefix": unhex(request["aad_prefix"])}
         decryption = pe.create_decryption_properties(
             footer_key=unhex(request["footer_key"]) or b"",
@@ -103,7 +105,7 @@ def write(request: Json) -> Json:
 def encryption_by_keys(request: Json, _: pa.Table) -> Any:
     options = request["options"]
     if request["column_keys"] or options["plaintext_columns"]:
-        raise Unsupported("keys that are given are uniform")
+        raise UnsupportedError("keys that are given are uniform")
     more = {"aad_prefix": unhex(options["aad_prefix"])}
     return pe.create_encryption_properties(
         footer_key=bytes.fromhex(request["footer_key"]),

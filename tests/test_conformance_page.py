@@ -1,0 +1,67 @@
+"""The page of the conformance suite's results, in a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.browser import POOR_CONTRAST, Browser, chromium
+from tools.conformance import page, trace
+from tools.conformance.page_groups import AREAS, group_cases
+
+__all__ = ["chromium"]  # a fixture
+
+RESULTS = page.FOLDER.parent / "results"
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return page.make_page(RESULTS)
+
+
+def test_every_case_is_in_one_row_and_no_row_is_empty() -> None:
+    groups = group_cases(trace.all_cases())
+    assert sum(map(len, groups.values())) == len(trace.all_cases())
+    assert len(groups) == sum(map(len, AREAS.values()))
+    assert [key for key, cases in groups.items() if not cases] == []
+
+
+@pytest.mark.parametrize("width", [1280, 480])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_shows_its_results_without_a_fault(
+    chromium: Browser,
+    text: str,
+    width: int,
+    dark: bool,
+) -> None:
+    chromium.show(text, width=width, dark=dark)
+    assert chromium.overflow() <= 0
+    chromium.click("#features .tally.open button")
+    assert "fail-open" in chromium.text("#cases")
+    chromium.run("document.querySelector('#cases details').open = true")
+    assert "Demanded" in chromium.text("#cases")
+    assert chromium.overflow() <= 0
+    seen, poor = chromium.run(POOR_CONTRAST)
+    assert seen > 200
+    assert poor == []
+    chromium.click("#detail .close")
+    assert not chromium.run("return document.getElementById('detail').checkVisibility()")
+    assert chromium.complaints() == []
+    assert len(chromium.requests()) == 1
+
+
+def test_cells_open_the_sentence_the_bytes_and_the_upstream_issue(
+    chromium: Browser,
+    text: str,
+) -> None:
+    chromium.show(text, width=1280)
+    chromium.run(
+        "for (const button of document.querySelectorAll('#features [data-open]')) {"
+        " button.click();"
+        " const text = document.getElementById('cases').textContent;"
+        " if (document.querySelector('#cases a') && text.includes('→')) break; }"
+    )
+    shown = chromium.run("return document.getElementById('cases').textContent")
+    assert "PME-" in shown
+    assert "→" in shown
+    link = chromium.run("return document.querySelector('#cases a').href")
+    assert link.startswith("https://github.com/")

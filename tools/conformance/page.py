@@ -1,0 +1,240 @@
+"""Make the results page from a folder of results: `page.py FOLDER PAGE`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a run as a script
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+from markupsafe import Markup
+
+from modcrypt.report import html
+from tools.conformance import corpus, trace
+from tools.conformance.corpus import Case, UnavailableError
+from tools.conformance.page_groups import AREAS, group_cases
+from tools.conformance.registry import known_clients
+from tools.conformance.verdicts import EXPECTED, FAIL_CLOSED, FAIL_OPEN, FAILURES, PASS
+
+Json = dict[str, Any]
+FOLDER = Path(__file__).with_name("page")
+SEVERITIES = ("security", "feature")
+SHOWN_BYTES = 48
+
+
+def make_page(folder: Path) -> str:
+    """Return the page about the results in a folder."""
+    runs = [found for name in known_clients() if (found := _read(folder / f"{name}.json"))]
+    clients = [run for run in runs if "cases" in run]
+    matrix = _read(folder / "matrix.json") or {}
+    groups = group_cases(trace.all_cases())
+    rows = [Group(number, *key, ids, clients) for number, (key, ids) in enumerate(groups.items())]
+    return _environment().get_template("conformance.html").render(
+        title="Conformance of Parquet encryption",
+        severities=SEVERITIES,
+        cases=len(trace.all_cases()),
+        clients=[summarize(run) for run in clients],
+        skipped=[(run["client"], run["skipped"]) for run in runs if "skipped" in run],
+        areas=[(area, [row for row in rows if row.area == area]) for area in AREAS],
+        matrix=[_matrix_row(run, clients, matrix) for run in clients if run["client"] in matrix],
+        specs=[_specification(spec) for spec in ("pme", "ags1")],
+        data=_data(rows, clients, matrix),
+    )  # fmt: skip
+
+
+def _read(path: Path) -> Json | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+# --- tallies --------------------------------------------------------------------------------------
+
+
+class Tally:
+    """The verdicts of one cell."""
+
+    def __init__(self, listed: list[Json], known: int) -> None:
+        kinds = Counter(verdict.get("failure") or verdict["verdict"] for verdict in listed)
+        self.ran, self.passed = len(listed), kinds[PASS]
+        mild = kinds[FAIL_CLOSED] + sum(
+            FAIL_OPEN in (verdict["verdict"], verdict.get("failure"))
+            and bool(verdict.get("intact"))
+            for verdict in listed
+        )
+        bad = self.ran - self.passed
+        self.state = "open" if bad > mild else "mild" if bad else "good" if self.ran else "none"
+        self.text = f"{self.passed}/{self.ran}" if self.ran else "none"
+        self.words = f"{self.passed} of {self.ran} passed, {known - self.ran} not declared"
+
+
+class Group:
+    """A row of the table by feature."""
+
+    def __init__(
+        self, number: int, area: str, title: str, cases: list[str], clients: list[Json]
+    ) -> None:
+        self.number, self.area, self.title, self.cases = number, area, title, cases
+        self.tallies = [
+            Tally([run["cases"][name] for name in cases if name in run["cases"]], len(cases))
+            for run in clients
+        ]
+        known = {case.id: case.severity for case in trace.all_cases()}
+        severities = sorted({known[name] for name in cases}, reverse=True)
+        self.severity = " and ".join(severities)
+
+
+def summarize(run: Json) -> Json:
+    """Return a client's line in the summary."""
+    counts: dict[str, Counter[str]] = {severity: Counter() for severity in SEVERITIES}
+    for verdict in run["cases"].values():
+        counts[verdict["severity"]][verdict.get("failure") or verdict["verdict"]] += 1
+    return {
+        "title": run["name"],
+        "version": run["version"],
+        "passed": {severity: counts[severity][PASS] for severity in SEVERITIES},
+        "ran": {severity: sum(counts[severity].values()) for severity in SEVERITIES},
+        "failed": {
+            severity: [
+                (kind, counts[severity][kind]) for kind in FAILURES if counts[severity][kind]
+            ]
+            for severity in SEVERITIES
+        },
+    }
+
+
+def _matrix_row(run: Json, clients: list[Json], matrix: Json) -> Json:
+    readers = matrix[run["client"]]
+    files = max(map(len, readers.values()), default=0)
+    tallies = [Tally([*readers.get(client["client"], {}).values()], files) for client in clients]
+    return {"name": run["client"], "title": run["name"], "tallies": tallies}
+
+
+def _specification(spec: str) -> Json:
+    title, url = trace.specification(spec)
+    sentences = [
+        {"id": sentence.id, "section": sentence.section, "quote": sentence.quote,
+         "checks": sentence.checks, "reason": sentence.reason, "coverage": sentence.coverage,
+         "count": len(sentence.cases())}
+        for sentence in trace.sentences() if sentence.spec == spec
+    ]  # fmt: skip
+    return {"title": title, "url": url, "sentences": sentences}
+
+
+# --- what the script shows ------------------------------------------------------------------------
+
+
+def _data(rows: list[Group], clients: list[Json], matrix: Json) -> Json:
+    numbers = {sentence.id: number for number, sentence in enumerate(trace.sentences())}
+    names = [run["client"] for run in clients]
+    return {
+        "clients": [run["name"] for run in clients],
+        "titles": {run["client"]: run["name"] for run in clients},
+        "groups": [{"title": row.title, "cases": row.cases} for row in rows],
+        "sentences": [{"id": s.id, "quote": s.quote} for s in trace.sentences()],
+        "cases": {case.id: _describe(case, numbers) for case in trace.all_cases()},
+        "verdicts": [{name: _verdict(found) for name, found in run["cases"].items()}
+                     for run in clients],
+        "matrix": {
+            writer: [{name: _verdict(found) for name, found in readers.get(reader, {}).items()}
+                     for reader in names]
+            for writer, readers in matrix.items()
+        },
+    }  # fmt: skip
+
+
+def _verdict(found: Json) -> list[Any]:
+    kind = found["failure"] if found["verdict"] == EXPECTED else found["verdict"]
+    return [kind, found.get("detail", "")[:240], found.get("reason", ""), bool(found.get("intact"))]
+
+
+def _describe(case: Case, numbers: dict[str, int]) -> Json:
+    raw = case.raw
+    demands = {"accept": "must be accepted", "refuse": "must be refused",
+               "either": "may be refused, or accepted as the case states",
+               "written": "must be written"}[raw["outcome"]]  # fmt: skip
+    return {
+        "comment": raw["comment"],
+        "demands": f"{demands} ({', '.join(filter(None, (raw.get('spec'), case.severity)))})",
+        "sentences": [numbers[sentence.id] for sentence in trace.sentences_of(case)],
+        "bytes": _bytes(case),
+    }
+
+
+def _bytes(case: Case) -> str:
+    """Return what is special about the bytes of a case, in hex."""
+    raw = case.raw
+    if "hex" in raw:
+        return str(raw["hex"])
+    if case.direction == "write":
+        return ""
+    patches = raw.get("patches", [])
+    if not patches:
+        return f"{raw.get('file') or raw['base']}, unmodified"
+    return "\n".join(_patch_text(_base_bytes(case), patch) for patch in patches)
+
+
+@cache
+def _stream(name: str) -> bytes:
+    try:
+        return corpus.stream(name)
+    except UnavailableError:
+        return b""
+
+
+def _base_bytes(case: Case) -> bytes:
+    if case.format == "ags1":
+        path = corpus.FOLDER / "ags1" / "base" / f"{case.raw['base']}.ags1"
+        return path.read_bytes() if path.exists() else _stream(case.raw["base"])
+    return Path(corpus.FOLDER, case.format, case.raw["file"]).read_bytes()
+
+
+def _patch_text(data: bytes, patch: Json) -> str:
+    if "swap" in patch:
+        a, b = patch["swap"]
+        return f"{patch['size']} bytes at {a} and {b} exchanged"
+    at, removed = patch["at"], data[patch["at"] : patch["at"] + patch["remove"]]
+    return f"at {at}: {_hex(removed)} → {_hex(bytes.fromhex(patch['insert']))}"
+
+
+def _hex(data: bytes) -> str:
+    more = f" … {len(data)} bytes" if len(data) > SHOWN_BYTES else ""
+    return (data[:SHOWN_BYTES].hex(" ") or "nothing") + more
+
+
+# --- templates ------------------------------------------------------------------------------------
+
+
+def _environment() -> Environment:
+    """Return the reports' environment with the templates of this page."""
+    report = html.page_environment()
+    assert report.loader is not None
+    made = report.overlay(loader=ChoiceLoader([FileSystemLoader(FOLDER), report.loader]))
+    made.filters = report.filters | {
+        "asset": lambda name: Markup(_asset(name)),  # a file of this folder
+        "asset_hash": lambda name: html.hash_for_policy(_asset(name)),
+    }
+    return made
+
+
+def _asset(name: str) -> str:
+    if name == "style.css":
+        return html.read_template(name) + (FOLDER / "conformance.css").read_text()
+    return (FOLDER / name).read_text()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="results of the runner")
+    parser.add_argument("page", type=Path, help="HTML file to write")
+    options = parser.parse_args()
+    options.page.write_text(make_page(options.folder), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
