@@ -7,27 +7,32 @@ failed that is no expected failure, or that an expected failure no longer happen
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import shlex
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a run as a script
 
-from tools.conformance import report
+from tools.conformance import corpus, report
 from tools.conformance.registry import Entry, known_clients
 from tools.conformance.run import ClientRun, read_matrix, run_client
 
 
 def main() -> int:
     options = parse_arguments()
+    if options.show:
+        return show(options.show, Path("conformance-case"))
     known = known_clients()
     if unknown := [name for name in options.clients if name not in known]:
         raise SystemExit(f"no client named {', '.join(unknown)}; there are {', '.join(known)}")
     entries = [known[name] for name in options.clients or known]
     if options.entrypoint:
-        entries = [Entry(options.name, tuple(options.entrypoint.split()))]
+        entries = [Entry(options.name, tuple(shlex.split(options.entrypoint)), folder=Path.cwd())]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # clients may crash
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         work = Path(folder)
@@ -41,6 +46,22 @@ def main() -> int:
         report.write_junit(options.junit, runs)
     absent = options.entrypoint and runs[0].skipped is not None
     return int(bool(absent) or any(failed(run) for run in runs))
+
+
+def show(name: str, folder: Path) -> int:
+    """Write the files of a case into a folder and print its request, to be piped to a client."""
+    for case in (*corpus.read_cases(), *corpus.write_cases()):
+        if case.id == name:
+            folder.mkdir(exist_ok=True)
+            make = read_shown if case.direction == "read" else corpus.write_request
+            print(json.dumps(make(case, folder.resolve())))
+            return 0
+    raise SystemExit(f"no case {name}")
+
+
+def read_shown(case: corpus.Case, folder: Path) -> dict[str, Any]:
+    """Return the request of a read case; nobody listens to hostile addresses."""
+    return corpus.read_request(case, folder, 0)
 
 
 def failed(run: ClientRun) -> bool:
@@ -60,6 +81,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="*", metavar="GLOB", help="run only matching cases")
     parser.add_argument("--timeout", type=float, default=20, metavar="SECONDS", help="for one case")
     parser.add_argument("--jobs", type=int, default=2, help="clients that run at the same time")
+    parser.add_argument(
+        "--show", metavar="CASE", help="write a case into ./conformance-case and print its request"
+    )
     parser.add_argument("--matrix", action="store_true", help="read back also with a single client")
     return parser.parse_args()
 

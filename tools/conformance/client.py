@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class Client:
 
     command: Sequence[str]
     folder: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 20.0
     _process: ClientProcess | None = None
 
@@ -51,7 +50,7 @@ class Client:
             ClientGoneError: It ended, or its answer does not fit the protocol.
             ClientTimeoutError: It did not answer in time.
         """
-        self._process = ClientProcess(self.command, self.folder, self.environment)
+        self._process = ClientProcess(self.command, self.folder)
         answer = self._ask(self._process, {"type": "start", "protocol": 1}, "started")
         return Abilities.of(answer)
 

@@ -31,10 +31,10 @@ class ClientTimeoutError(Exception):
 class ClientProcess:
     """A running client."""
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]):
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.PIPE,
+            command, cwd=folder, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdout is not None

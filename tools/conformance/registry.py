@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +29,7 @@ class Entry:
     build: tuple[tuple[str, ...], ...] = ()
     programs: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    folder: Path = ROOT
 
     def argv(self) -> list[str]:
         """Return the command that starts the client."""
@@ -58,7 +57,7 @@ class Entry:
         try:
             subprocess.run(
                 command, cwd=folder if folder.is_dir() else ROOT, check=True, capture_output=True,
-                text=True, timeout=BUILD_SECONDS, env={**os.environ, **self.environment},
+                text=True, timeout=BUILD_SECONDS,
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             raise SkippedError(f"the build failed: {error.stderr.strip()[-500:]}") from None

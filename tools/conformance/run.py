@@ -22,7 +22,7 @@ from tools.conformance.expected_failures import (
 )
 from tools.conformance.process import ClientGoneError, ClientTimeoutError
 from tools.conformance.reading import run_reads
-from tools.conformance.registry import CLIENTS, ROOT, Entry, SkippedError
+from tools.conformance.registry import CLIENTS, Entry, SkippedError
 from tools.conformance.verdicts import FAIL_OPEN, FAILURES, Verdict
 from tools.conformance.writing import Written, read_back, run_writes
 
@@ -66,7 +66,7 @@ def run_client(entry: Entry, work: Path, options: argparse.Namespace) -> ClientR
     """Build and run a client; whatever it does becomes a verdict."""
     start = time.monotonic()
     run = ClientRun(entry)
-    client = Client(entry.argv(), ROOT, entry.environment, options.timeout)
+    client = Client(entry.argv(), entry.folder, options.timeout)
     try:
         entry.prepare()
         run.abilities = client.start()
@@ -114,7 +114,7 @@ def read_matrix(runs: list[ClientRun], work: Path, options: argparse.Namespace) 
     for reader in runs:
         if reader.abilities is None:
             continue
-        client = Client(reader.entry.argv(), ROOT, reader.entry.environment, options.timeout)
+        client = Client(reader.entry.argv(), reader.entry.folder, options.timeout)
         try:
             for writer in runs:
                 if writer.abilities is not None:

@@ -40,7 +40,7 @@ def write(request: Json) -> Json:
     assert isinstance(frame, pl.DataFrame)
     frame.write_parquet(
         request["path"], encryption=encryption(request, frame),
-        row_group_size=options["row_group_size"],
+        row_group_size=options["row_group_size"], compression="snappy",
     )  # fmt: skip
     return {"outcome": "written"}
 
