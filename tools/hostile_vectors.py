@@ -72,6 +72,14 @@ def extension_cases() -> Iterator[Json]:
                [{"at": stop, "remove": 0, "insert": EXTENSION.hex()},
                 {"at": len(data) - 8 + len(EXTENSION), "remove": 4, "insert": footer_size(
                     data, len(EXTENSION))}], spec=spec, tags=("unauthenticated",))  # fmt: skip
+    start = footer_start(data)
+    supply = data.index(b"\x12", start + 4 + 8)  # field 3 of the algorithm, a bool: false
+    patches = [
+        {"at": len(data) - 8, "remove": 4, "insert": footer_size(data, -1)},
+        {"at": supply, "remove": 1, "insert": ""},
+    ]
+    yield case(name, "supply-aad-prefix-unset", "an optional field that arrow-rs leaves unset for "
+               "false", patches, spec="PME 5.2")  # fmt: skip
     metadata = footer_of(name)
     yield case(name, "extension-in-encrypted-footer", "FileMetaData carries an extension, inside "
                "the encrypted footer", replace_footer(name, metadata[:-1] + EXTENSION + b"\0"),

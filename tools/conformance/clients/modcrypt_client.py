@@ -15,24 +15,21 @@ from tools.conformance.clients.client_loop import Json, abilities, serve, unhex
 from tools.conformance.clients.local_kms import LocalKms
 
 FORMATS = ["parquet", "pkmt1", "ags1", "key-metadata"]
-READ = [
+BOTH = [
     "ctr", "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-192",
-    "aes-256", "v2", "v2-levels-clear", "page-checksums", "page-indexes", "bloom-filters",
-    "algorithm-choice", "drop-columns", "unchecked-footer", "external-keys", "unverified-length",
-    "block-length", "metadata",
+    "aes-256", "external-keys", "v2", "page-indexes", "bloom-filters",
+]  # fmt: skip
+READ = [
+    *BOTH, "v2-levels-clear", "page-checksums", "algorithm-choice", "drop-columns", "metadata",
+    "unchecked-footer", "unverified-length", "block-length",
 ]  # fmt: skip
 WRITE = [
-    "ctr", "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-192",
-    "aes-256", "external-keys", "v2", "page-indexes", "bloom-filters", "plaintext-columns",
-    "footer-key-columns", "nested-column-keys", "key-metadata", "rows-per-page",
+    *BOTH, "plaintext-columns", "footer-key-columns", "nested-column-keys", "key-metadata",
+    "rows-per-page",
 ]  # fmt: skip
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def read(request: Json) -> Json:
-    return READERS[request["format"]](request)
 
 
 def read_parquet(request: Json) -> Json:
@@ -45,11 +42,10 @@ def read_parquet(request: Json) -> Json:
         check_footer_integrity=request["check_footer_integrity"],
     )
     if request["operation"] == "metadata":
-        file = mc.ParquetFile(request["path"], properties)
-        for group in range(file.metadata.num_row_groups):
-            for column in range(file.metadata.num_columns):
-                file.metadata.row_group(group).column(column)
-        return {"outcome": "metadata", "columns": file.schema_arrow.names}
+        shown = mc.ParquetFile(request["path"], properties).metadata
+        groups = [shown.row_group(n) for n in range(shown.num_row_groups)]
+        chunks = [group.column(n) for group in groups for n in range(shown.num_columns)]
+        return {"outcome": "metadata", "columns": [chunk.path_in_schema for chunk in chunks]}
     return read_rows(request["path"], properties)
 
 
@@ -157,5 +153,8 @@ def layout(options: Json, table: Any) -> Json:
 if __name__ == "__main__":
     declared = {"read": abilities(FORMATS, READ), "write": abilities(FORMATS, WRITE)}
     serve(
-        {"name": "modcrypt", "version": mc.__version__, **declared}, read, write, mc.ModcryptError
+        {"name": "modcrypt", "version": mc.__version__, **declared},
+        lambda r: READERS[r["format"]](r),
+        write,
+        mc.ModcryptError,
     )
