@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+import textwrap
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -135,6 +138,37 @@ def test_a_client_that_does_not_start_is_named_and_fails_the_run() -> None:
     status, output = run("--entrypoint", "/does/not/exist", "--name", "absent")
     assert "absent: skipped: it does not start" in output
     assert status == 1
+
+
+def test_one_case_is_shown_with_its_files(tmp_path: Path) -> None:
+    for name in ("read/parquet/gcm-ef-simple", "read/pkmt1/single-external", "write/ags1/ags1-mib"):
+        command = [sys.executable, str(RUNNER), "--show", name]
+        request = json.loads(subprocess.check_output(command, cwd=tmp_path))
+        check_message(request, request["type"])
+        assert request["id"] == name
+    assert len([*(tmp_path / "conformance-case").iterdir()]) == 3  # data, material, plaintext
+
+
+def test_the_action_runs_a_client(tmp_path: Path) -> None:
+    (tmp_path / "fake.py").write_text(FAKE)
+    (tmp_path / "mine.xfails").write_text("read/key-metadata/* fail-closed # it reads nothing\n")
+    action = (RUNNER / "action.yml").read_text()
+    script = textwrap.dedent(action.rpartition("run: |\n")[2])
+    for name in re.findall(r"inputs\.(\w+)", action):
+        assert f"\n  {name}:\n" in action
+    values = {
+        "ENTRYPOINT": f"{sys.executable} fake.py refuses", "NAME": "fake", "ONLY": "*",
+        "XFAILS": "mine.xfails", "GITHUB_ACTION_PATH": str(RUNNER),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=os.environ | values, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ET.parse(tmp_path / "conformance" / "junit.xml").getroot()[0].get("failures") == "0"
+    badge = json.loads((tmp_path / "conformance" / "fake.badge.json").read_text())
+    assert badge["color"] == "yellow"
 
 
 def test_the_runner_needs_only_the_standard_library() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.browser import POOR_CONTRAST, Browser, chromium
@@ -23,6 +25,13 @@ def test_every_case_is_in_one_row_and_no_row_is_empty() -> None:
     assert sum(map(len, groups.values())) == len(trace.all_cases())
     assert len(groups) == sum(map(len, AREAS.values()))
     assert [key for key, cases in groups.items() if not cases] == []
+
+
+def test_the_results_are_of_cases_that_exist() -> None:
+    known = {case.id for case in trace.all_cases()}
+    for path in RESULTS.glob("*.json"):
+        if path.name not in ("matrix.json",) and "badge" not in path.name:
+            assert {*json.loads(path.read_text()).get("cases", ())} <= known, path
 
 
 @pytest.mark.parametrize("width", [1280, 480])

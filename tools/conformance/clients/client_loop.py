@@ -49,6 +49,11 @@ def abilities(formats: list[str], features: list[str]) -> Json:
     return {"formats": formats, "features": sorted(features)}
 
 
+def unhex_values(texts: dict[str, str]) -> dict[str, bytes]:
+    """Return keys, or key metadata, by column."""
+    return {path: bytes.fromhex(text) for path, text in texts.items()}
+
+
 def unhex(text: str | None) -> bytes | None:
     """Return bytes, None for null."""
     return None if text is None else bytes.fromhex(text)

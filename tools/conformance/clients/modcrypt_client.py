@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import modcrypt as mc
 from modcrypt.keys import key_bytes
 from tools.conformance.clients.arrow_rows import tagged_rows
-from tools.conformance.clients.client_loop import Json, abilities, serve, unhex
+from tools.conformance.clients.client_loop import Json, abilities, serve, unhex, unhex_values
 from tools.conformance.clients.local_kms import LocalKms
 
 FORMATS = ["parquet", "pkmt1", "ags1", "key-metadata"]
@@ -29,13 +29,10 @@ WRITE = [
 ]  # fmt: skip
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 def read_parquet(request: Json) -> Json:
     properties = mc.FileDecryptionProperties(
         footer_key=unhex(request["footer_key"]),
-        column_keys={path: bytes.fromhex(key) for path, key in request["column_keys"].items()},
+        column_keys=unhex_values(request["column_keys"]),
         aad_prefix=unhex(request["aad_prefix"]),
         algorithms=request["algorithms"],
         on_missing_key=request["on_missing_key"],
@@ -87,9 +84,6 @@ READERS = {
 }
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
 def write(request: Json) -> Json:
     if request["format"] == "key-metadata":
         made = mc.StandardKeyMetadata(
@@ -111,16 +105,14 @@ def encryption_by_keys(request: Json) -> Any:
     options = request["options"]
     return mc.FileEncryptionProperties(
         footer_key=bytes.fromhex(request["footer_key"]),
-        column_keys={path: bytes.fromhex(key) for path, key in request["column_keys"].items()},
+        column_keys=unhex_values(request["column_keys"]),
         encryption_algorithm=options["algorithm"],
         plaintext_footer=options["plaintext_footer"],
         aad_prefix=unhex(options["aad_prefix"]),
         store_aad_prefix=options["store_aad_prefix"],
         plaintext_columns=options["plaintext_columns"],
         footer_key_metadata=unhex(options["footer_key_metadata"]),
-        column_key_metadata={
-            path: bytes.fromhex(text) for path, text in options["column_key_metadata"].items()
-        },
+        column_key_metadata=unhex_values(options["column_key_metadata"]),
     )
 
 
@@ -152,9 +144,5 @@ def layout(options: Json, table: Any) -> Json:
 
 if __name__ == "__main__":
     declared = {"read": abilities(FORMATS, READ), "write": abilities(FORMATS, WRITE)}
-    serve(
-        {"name": "modcrypt", "version": mc.__version__, **declared},
-        lambda r: READERS[r["format"]](r),
-        write,
-        mc.ModcryptError,
-    )
+    about = {"name": "modcrypt", "version": mc.__version__, **declared}
+    serve(about, lambda r: READERS[r["format"]](r), write, mc.ModcryptError)

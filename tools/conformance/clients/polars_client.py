@@ -8,7 +8,14 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from tools.conformance.clients.arrow_rows import tagged_rows
-from tools.conformance.clients.client_loop import Json, UnsupportedError, abilities, serve, unhex
+from tools.conformance.clients.client_loop import (
+    Json,
+    UnsupportedError,
+    abilities,
+    serve,
+    unhex,
+    unhex_values,
+)
 
 READ = [
     "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-256", "v2",
@@ -26,7 +33,7 @@ def read(request: Json) -> Json:
     footer_key = unhex(request["footer_key"])
     decryption = pl.ParquetDecryptionProperties(
         footer_key=footer_key if footer_key is not None else b"",
-        column_keys={path: bytes.fromhex(key) for path, key in request["column_keys"].items()},
+        column_keys=unhex_values(request["column_keys"]),
         aad_prefix=unhex(request["aad_prefix"]),
         verify_footer_signature=request["check_footer_integrity"],
     )
@@ -47,7 +54,7 @@ def write(request: Json) -> Json:
 
 def encryption(request: Json, frame: pl.DataFrame) -> Any:
     options = request["options"]
-    keys = {path: bytes.fromhex(key) for path, key in request["column_keys"].items()}
+    keys = unhex_values(request["column_keys"])
     tops = {path.partition(".")[0] for path in keys} | {*options["plaintext_columns"]}
     if keys and tops < {*frame.columns}:
         raise UnsupportedError("with column keys, all other columns are plaintext")
