@@ -138,8 +138,7 @@ func read(message object) (result object, err error) {
 	return object{"outcome": "rows", "columns": columns, "rows": rows}, nil
 }
 
-// recovered turns a panic of the library that it would show its caller as one into an error: arrow-go
-// reports failed tags in this way.
+// recovered turns a panic into an error, as which arrow-go reports failed tags; runtime errors stay panics.
 func recovered(err *error) {
 	if found := recover(); found != nil {
 		if _, fatal := found.(interface{ RuntimeError() }); fatal {

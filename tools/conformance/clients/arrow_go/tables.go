@@ -2,13 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
-	"fmt"
-	"math"
 	"os"
 
-	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -50,76 +45,6 @@ func openIndexes(reader *file.Reader) error {
 		}
 	}
 	return nil
-}
-
-func appendRows(rows []any, batch arrow.RecordBatch) ([]any, error) {
-	for row := 0; row < int(batch.NumRows()); row++ {
-		values := []any{}
-		for _, column := range batch.Columns() {
-			value, err := tag(column, row)
-			if err != nil {
-				return nil, err
-			}
-			values = append(values, value)
-		}
-		rows = append(rows, values)
-	}
-	return rows, nil
-}
-
-func tag(values arrow.Array, row int) (any, error) {
-	if values.IsNull(row) {
-		return nil, nil
-	}
-	switch typed := values.(type) {
-	case *array.Boolean:
-		return object{"boolean": typed.Value(row)}, nil
-	case *array.Int8, *array.Int16, *array.Int32, *array.Int64,
-		*array.Uint8, *array.Uint16, *array.Uint32, *array.Uint64:
-		return object{values.DataType().Name(): values.ValueStr(row)}, nil
-	case *array.Float32:
-		return object{"float": fmt.Sprintf("%08x", math.Float32bits(typed.Value(row)))}, nil
-	case *array.Float64:
-		return object{"double": fmt.Sprintf("%016x", math.Float64bits(typed.Value(row)))}, nil
-	case *array.String:
-		return object{"string": hex.EncodeToString([]byte(typed.Value(row)))}, nil
-	case *array.Binary:
-		return object{"binary": hex.EncodeToString(typed.Value(row))}, nil
-	case *array.Date32:
-		return object{"date": fmt.Sprint(int32(typed.Value(row)))}, nil
-	case *array.Timestamp:
-		kind, zone := typed.DataType().(*arrow.TimestampType), ""
-		if kind.TimeZone != "" {
-			zone = ",UTC"
-		}
-		return object{fmt.Sprintf("timestamp[%s%s]", kind.Unit, zone): fmt.Sprint(int64(typed.Value(row)))}, nil
-	case *array.Decimal128:
-		kind := typed.DataType().(*arrow.Decimal128Type)
-		name := fmt.Sprintf("decimal(%d,%d)", kind.Precision, kind.Scale)
-		return object{name: typed.Value(row).BigInt().String()}, nil
-	case *array.List:
-		start, end := typed.ValueOffsets(row)
-		items := []any{}
-		for at := start; at < end; at++ {
-			item, err := tag(typed.ListValues(), int(at))
-			if err != nil {
-				return nil, err
-			}
-			items = append(items, item)
-		}
-		return object{"list": items}, nil
-	case *array.Struct:
-		pairs := []any{}
-		for at, field := range typed.DataType().(*arrow.StructType).Fields() {
-			value, err := tag(typed.Field(at), row)
-			if err != nil {
-				return nil, err
-			}
-			pairs = append(pairs, []any{field.Name, value})
-		}
-		return object{"struct": pairs}, nil
-	}
-	return nil, fmt.Errorf("no tag for %s", values.DataType())
 }
 
 func encryption(message object) *parquet.FileEncryptionProperties {
