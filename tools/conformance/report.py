@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from tools.conformance.verdicts import (
 )
 
 Json = dict[str, Any]
+_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
 SEVERITIES = ("security", "feature")
 
 
@@ -95,13 +97,18 @@ def describe_verdicts(found: dict[str, Verdict]) -> Json:
     }
 
 
+def shorten(detail: str) -> str:
+    """Return a detail in a line, without the folders of this machine and their random names."""
+    return " ".join(_PATH.sub(r"\1", detail).split())[:400]
+
+
 def describe_verdict(verdict: Verdict) -> Json:
     """Return the members of a verdict that say something."""
     members = {
         "verdict": verdict.kind,
         "failure": verdict.failure,
         "intact": verdict.intact,
-        "detail": " ".join(verdict.detail.split())[:400] or None,
+        "detail": shorten(verdict.detail) or None,
         "reason": verdict.reason,
     }
     return {name: value for name, value in members.items() if value is not None}
