@@ -21,7 +21,8 @@ from tools.conformance.verdicts import (
 )
 
 Json = dict[str, Any]
-_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
+_PATH = re.compile(r"(?<![\w/.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
+_NUMBER = re.compile(r"0x[0-9a-f]{4,}|(?<=\()\d{3,}(?=\))|(?<=goroutine )\d+")
 SEVERITIES = ("security", "feature")
 
 
@@ -98,8 +99,9 @@ def describe_verdicts(found: dict[str, Verdict]) -> Json:
 
 
 def shorten(detail: str) -> str:
-    """Return a detail in a line, without the folders of this machine and their random names."""
-    return " ".join(_PATH.sub(r"\1", detail).split())[:400]
+    """Return a detail in a line, without the folders, addresses and threads of this run."""
+    text = _NUMBER.sub("0", _PATH.sub(r"\1", detail))
+    return " ".join(text.split())[:240]
 
 
 def describe_verdict(verdict: Verdict) -> Json:
