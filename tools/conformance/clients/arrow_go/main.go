@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -54,7 +56,8 @@ func answer(message object) object {
 	}
 	result, err := operation(message)
 	if err != nil {
-		result = object{"outcome": "error", "message": err.Error()}
+		kind := map[bool]string{true: "unsupported", false: "error"}[errors.Is(err, errors.ErrUnsupported)]
+		result = object{"outcome": kind, "message": err.Error()}
 	}
 	result["type"], result["id"] = "result", message["id"]
 	return result
@@ -62,12 +65,8 @@ func answer(message object) object {
 
 func version() string {
 	info, _ := debug.ReadBuildInfo()
-	for _, module := range info.Deps {
-		if module.Path == "github.com/apache/arrow-go/v18" {
-			return module.Version
-		}
-	}
-	return "unknown"
+	at := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "github.com/apache/arrow-go/v18" })
+	return info.Deps[at].Version
 }
 
 func raw(value any) string {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 
@@ -77,5 +78,5 @@ func tag(values arrow.Array, row int) (any, error) {
 		}
 		return object{"struct": pairs}, nil
 	}
-	return nil, fmt.Errorf("no tag for %s", values.DataType())
+	return nil, fmt.Errorf("no tag for %s: %w", values.DataType(), errors.ErrUnsupported)
 }

@@ -37,7 +37,7 @@ fn main() {
         };
         let mut answer = outcome.unwrap_or_else(|error| {
             let text = error.to_string();
-            let kind = if text.starts_with("unsupported:") { "unsupported" } else { "error" };
+            let kind = if text.contains("unsupported:") { "unsupported" } else { "error" };
             json!({"outcome": kind, "message": text})
         });
         answer["type"] = json!("result");
@@ -75,7 +75,8 @@ fn read(message: &Value) -> Outcome {
     }
     let options = ArrowReaderOptions::new()
         .with_file_decryption_properties(decryption.build()?)
-        .with_page_index_policy(PageIndexPolicy::Optional);
+        .with_page_index_policy(PageIndexPolicy::Optional)
+        .with_skip_arrow_metadata(true); // types are those of Parquet
     let file = File::open(message["path"].as_str().expect("a path"))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
     if message["operation"] == json!("metadata") {

@@ -58,7 +58,7 @@ fn tag(array: &ArrayRef, row: usize) -> Result<Value, ArrowError> {
                 pairs.map(|(field, column)| Ok(json!([field.name(), tag(column, row)?]))).collect();
             json!({"struct": values?})
         }
-        other => return Err(ArrowError::NotYetImplemented(format!("no tag for {other}"))),
+        other => return Err(ArrowError::NotYetImplemented(format!("unsupported: no tag for {other}"))),
     })
 }
 
