@@ -65,6 +65,7 @@ pipeline: $(VENV)/dev
 conformance: $(VENV)/dev
 	$(BIN)/python tools/conformance --results tools/conformance/results; status=$$?; \
 	$(BIN)/python tools/conformance/page.py tools/conformance/results build/conformance/index.html; \
+	$(BIN)/python tools/conformance/results_table.py tools/conformance/results; \
 	exit $$status
 
 vectors: $(VENV)/dev

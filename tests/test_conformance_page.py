@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.support.browser import POOR_CONTRAST, Browser, chromium
-from tools.conformance import page, trace
+from tools.conformance import page, results_table, trace
 from tools.conformance.page_groups import AREAS, group_cases
 
 __all__ = ["chromium"]  # a fixture
@@ -25,6 +25,11 @@ def test_every_case_is_in_one_row_and_no_row_is_empty() -> None:
     assert sum(map(len, groups.values())) == len(trace.all_cases())
     assert len(groups) == sum(map(len, AREAS.values()))
     assert [key for key, cases in groups.items() if not cases] == []
+
+
+def test_the_document_has_the_tables_of_the_results() -> None:
+    published = results_table.DOCUMENT.read_text()
+    assert published == results_table.make_document(RESULTS, published)
 
 
 def test_the_results_are_of_cases_that_exist() -> None:

@@ -31,21 +31,39 @@ SHOWN_BYTES = 48
 def make_page(folder: Path) -> str:
     """Return the page about the results in a folder."""
     runs = [found for name in known_clients() if (found := _read(folder / f"{name}.json"))]
-    clients = [run for run in runs if "cases" in run]
+    clients = read_runs(folder)
     matrix = _read(folder / "matrix.json") or {}
-    groups = group_cases(trace.all_cases())
-    rows = [Group(number, *key, ids, clients) for number, (key, ids) in enumerate(groups.items())]
+    areas = group_rows(clients)
     return _environment().get_template("conformance.html").render(
         title="Conformance of Parquet encryption",
         severities=SEVERITIES,
         cases=len(trace.all_cases()),
         clients=[summarize(run) for run in clients],
         skipped=[(run["client"], run["skipped"]) for run in runs if "skipped" in run],
-        areas=[(area, [row for row in rows if row.area == area]) for area in AREAS],
-        matrix=[_matrix_row(run, clients, matrix) for run in clients if run["client"] in matrix],
+        areas=areas,
+        matrix=matrix_rows(folder, clients),
         specs=[_specification(spec) for spec in ("pme", "ags1")],
-        data=_data(rows, clients, matrix),
+        data=_data([row for _, rows in areas for row in rows], clients, matrix),
     )  # fmt: skip
+
+
+def read_runs(folder: Path) -> list[Json]:
+    """Return the results of the clients that ran, in the order of clients.toml."""
+    found = [_read(folder / f"{name}.json") for name in known_clients()]
+    return [run for run in found if run is not None and "cases" in run]
+
+
+def group_rows(clients: list[Json]) -> list[tuple[str, list[Group]]]:
+    """Return the rows of the table by feature, by area."""
+    groups = group_cases(trace.all_cases())
+    rows = [Group(number, *key, ids, clients) for number, (key, ids) in enumerate(groups.items())]
+    return [(area, [row for row in rows if row.area == area]) for area in AREAS]
+
+
+def matrix_rows(folder: Path, clients: list[Json]) -> list[Json]:
+    """Return the rows of the table of writers by readers."""
+    matrix = _read(folder / "matrix.json") or {}
+    return [_matrix_row(run, clients, matrix) for run in clients if run["client"] in matrix]
 
 
 def _read(path: Path) -> Json | None:
