@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
-from modcrypt.aad import ModuleType
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format import idl
 from tools.hostile_vectors import hostile_cases
 from tools.module_vectors import PREFIX, WITH_PAGE, flip_bit, slug

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from modcrypt.aad import ModuleType
+from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format import idl
 from tools.module_vectors import PREFIX
 from tools.vector_files import (

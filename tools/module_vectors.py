@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 
-from modcrypt.aad import ModuleType
+from modcrypt.module_ids import ModuleType
 from tools.vector_patches import fixed_bytes
 
 T = ModuleType

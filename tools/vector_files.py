@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from modcrypt import FileEncryptionProperties, encrypt_parquet
-from modcrypt.aad import ModuleId, ModuleType
+from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import FileCipher
 from modcrypt.parquet.format import idl
 from modcrypt.parquet.format.page_header import splice

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 
-from modcrypt.aad import ModuleType
+from modcrypt.module_ids import ModuleType
 from tools import ags1_vectors, pkmt1_vectors, verify_pme, write_scenarios
 from tools.file_vectors import parquet_cases
 from tools.module_vectors import KEYS, aad_cases, ctr_cases, gcm_cases
