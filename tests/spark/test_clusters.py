@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 import modcrypt as mc
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.settings import Settings
 from tests.support.java.jvm import why_unavailable
+from tests.support.object_store import KEY, REGION, SECRET, ObjectStore
 from tests.support.paths import ROOT
 from tests.support.tables import small_table, write_plain
 
@@ -220,3 +222,64 @@ def test_a_thread_needs_an_active_session_to_write(
         pool.submit(cured).result()
     decryption = Settings(policy=mc.Policy.load(policy)).under(str(tmp_path / "written"))
     assert mc.read_table(tmp_path / "written", decryption).num_rows == 3
+
+
+HADOOP = next(Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")).stem[18:]
+AWS_SDK = "2.35.4"
+PARTS_OF_SDK = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+S3A = {  # the SDK's parts, because its bundle has 600 MB
+    "spark.jars.packages": ",".join(
+        [f"org.apache.hadoop:hadoop-aws:{HADOOP}"]
+        + [f"software.amazon.awssdk:{part}:{AWS_SDK}" for part in PARTS_OF_SDK]
+    ),
+    "spark.jars.excludes": "software.amazon.awssdk:bundle,org.apache.hadoop:hadoop-client-api,"
+    "org.apache.hadoop:hadoop-client-runtime",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "spark.hadoop.fs.s3a.access.key": KEY,
+    "spark.hadoop.fs.s3a.secret.key": SECRET,
+    "spark.hadoop.fs.s3a.endpoint.region": REGION,
+}
+
+ONLY_CENTRAL = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>"""
+
+IN_S3 = """
+import sys
+from pyspark.sql import SparkSession
+import modcrypt.spark
+spark = SparkSession.builder.getOrCreate()
+policy, = sys.argv[1:]
+people = spark.createDataFrame([("Ada", "123-45"), ("Grace", "678-90")], "name string, ssn string")
+modcrypt.spark.native(spark, policy=policy, root="s3a://lake/people")
+people.repartition(2).write.partitionBy("name").parquet("s3a://lake/people")
+people.write.mode("overwrite").parquet("s3a://lake/people")
+again = spark.read.parquet("s3a://lake/people")
+assert again.count() == 2
+assert again.where("ssn = '123-45'").first()[0] == "Ada"
+spark.stop()
+"""
+
+
+def test_hadoops_own_client_of_s3(
+    standalone: Standalone, store: ObjectStore, ring: Keyring, tmp_path: Path
+) -> None:
+    """Spark's own Parquet by a policy, through s3a; modcrypt reads the files through PyArrow."""
+    policy = tmp_path / "lake.policy"
+    policy.write_text(f'kms = "{uri_of(ring)}"\nfooter_key = "kf"\naad_prefix = "t/{{path}}"\n')
+    (tmp_path / "job.py").write_text(IN_S3)
+    (tmp_path / "ivy.xml").write_text(ONLY_CENTRAL)
+    store.judge().create_bucket(Bucket="lake")
+    settings = S3A | {
+        "spark.jars.ivySettings": str(tmp_path / "ivy.xml"),
+        "spark.jars.ivy": str(tmp_path / "ivy"), "spark.hadoop.fs.s3a.endpoint": store.endpoint,
+    }  # fmt: skip
+    done = standalone.submit(
+        "spark-submit", tmp_path / "job.py", policy,
+        settings=settings, variables=DRIVER | {"PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    properties = Settings(policy=mc.Policy.load(policy)).decryption()
+    rows = mc.read_table("lake/people", properties, filesystem=store.arrow())
+    assert sorted(rows["name"].to_pylist()) == ["Ada", "Grace"]
