@@ -12,7 +12,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.aad import MAX_BLOCK_INDEX, MAX_ORDINAL, block_aad, module_aad, ordinal_bytes
+from modcrypt.aad import (
+    MAX_BLOCK_INDEX,
+    MAX_ORDINAL,
+    block_aad,
+    module_aad,
+    ordinal_bytes,
+    page_aads,
+)
 from modcrypt.errors import LimitError
 from modcrypt.module_ids import BlockId, ModuleId, ModuleType
 from modcrypt.parquet.format.idl import decode
@@ -54,6 +61,18 @@ def test_the_ten_types_of_the_specification_are_there() -> None:
 def test_each_type_has_the_exact_bytes_of_the_specification(kind: ModuleType) -> None:
     aad = module_aad(PREFIX_AND_UNIQUE, address(kind, 1, 0x0203, 0x7FFF))
     assert aad == PREFIX_AND_UNIQUE + bytes.fromhex(SUFFIXES[kind])
+
+
+def test_the_aads_of_a_chunks_pages_are_those_of_their_modules() -> None:
+    kinds = (
+        ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE,
+        ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE,
+    )  # fmt: skip
+    aads = [bytes.fromhex(SUFFIXES[kind])[:5] for kind in kinds]  # without page ordinals
+    assert page_aads(PREFIX_AND_UNIQUE, 1, 0x0203) == tuple(PREFIX_AND_UNIQUE + aad for aad in aads)
+    for place in ((32_768, 0), (0, 32_768)):
+        with pytest.raises(LimitError, match="ordinal 32768"):
+            page_aads(PREFIX_AND_UNIQUE, *place)
 
 
 @each_case("kind", ModuleType)

@@ -33,6 +33,8 @@ from modcrypt.aead import (
     GCM_OVERHEAD,
     CtrCipher,
     GcmCipher,
+    ModuleCipher,
+    seal_page_into,
 )
 from modcrypt.errors import KeyExhaustedError, TagError
 from modcrypt.invocations import INVOCATION_LIMIT
@@ -453,6 +455,28 @@ def test_every_seal_counts_once_and_opening_never() -> None:
     assert open_both_ways(key._value, module, AAD) == MESSAGE
     ctr_open(key._value, module)
     assert key.invocations == other.invocations == before
+
+
+@pytest.mark.parametrize("make", [GcmCipher, CtrCipher])
+def test_a_page_is_two_modules_with_nonces_of_their_own(
+    make: Callable[[Key], ModuleCipher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, drawn = Key.generate(), os.urandom(24)
+    header, page = b"header", b"body of a page"
+    cipher = make(key)
+    out = memoryview(bytearray(200))
+    monkeypatch.setattr(aead, "urandom", {24: drawn}.__getitem__)
+    end = seal_page_into(
+        GcmCipher(key), cipher, out, 7, header, b"header's AAD", page, len(page), b"page's AAD"
+    )
+    middle = 7 + GCM_OVERHEAD + len(header)
+    assert end == middle + cipher.overhead + len(page)
+    assert GcmCipher(key).open(out[7:middle], b"header's AAD") == header
+    opened = bytearray(len(page) + cipher.slack)
+    cipher.open_into(out[middle:end], b"page's AAD", memoryview(opened))
+    assert opened[: len(page)] == page
+    assert bytes(out[11:23]) + bytes(out[middle + 4 : middle + 16]) == drawn
+    assert key.invocations == 2
 
 
 @pytest.mark.parametrize("way", list(seals(Key.generate())))
