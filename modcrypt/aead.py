@@ -68,7 +68,7 @@ def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
 
 
 class ModuleCipher(ABC):
-    """What the ciphers of PME modules share: their sizes, and the count of seals with the key."""
+    """A cipher for PME modules, with the count of seals under its key."""
 
     __slots__ = ("_count", "_key", "overhead", "slack")
 
