@@ -27,6 +27,7 @@ from modcrypt.errors import TagMismatchError as TagMismatchError
 from modcrypt.errors import TruncationError as TruncationError
 from modcrypt.errors import UnsupportedFormatError as UnsupportedFormatError
 from modcrypt.html_report import render_html as render_html
+from modcrypt.jobs.dataset_verification import verify_dataset as verify_dataset
 from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
 from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
 from modcrypt.jobs.key_scan import ScannedKey as ScannedKey
@@ -74,7 +75,6 @@ from modcrypt.parquet.rewrite.file_rewrite import Rewritten as Rewritten
 from modcrypt.parquet.rewrite.rekey import mask_parquet as mask_parquet
 from modcrypt.parquet.rewrite.rekey import rekey_parquet as rekey_parquet
 from modcrypt.parquet.rewrite.rekey import share_parquet as share_parquet
-from modcrypt.parquet.verify.dataset_verification import verify_dataset as verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet as verify_parquet
 from modcrypt.parquet.verify.inspection import ColumnInspection as ColumnInspection
 from modcrypt.parquet.verify.inspection import Inspection as Inspection

@@ -7,7 +7,6 @@ run leaves finished files and untouched ones; the next run finds the finished on
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -32,12 +31,11 @@ from modcrypt.cli.spark import (
     start_spark,
 )
 from modcrypt.errors import printable
-from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
     from modcrypt.jobs.listing import File
-    from modcrypt.jobs.run_record import ConversionRecord
+    from modcrypt.jobs.run_record import Record
 
 # --- options -------------------------------------------------------------------------------------
 
@@ -236,15 +234,15 @@ class Batch:
     def _arguments(self) -> list[str]:
         return [text for value in self._parameters.values() for text in _iterate_texts(value)]
 
-    def _open_record(self) -> ConversionRecord | None:
+    def _open_record(self) -> Record | None:
         path, dry_run = self._options["record"], self._options["dry_run"]
         if path is None:
             return None
-        from modcrypt.jobs.run_record import ConversionRecord
+        from modcrypt.jobs.run_record import Record
 
-        digest = digest_of(self._parameters)
+        run = {"command": self._verb, "options": digest_of(self._parameters)}
         try:
-            return ConversionRecord(path, self._verb, digest, write=not dry_run)
+            return Record(path, run, write=not dry_run, alone=not dry_run)
         except BlockingIOError:
             raise click.UsageError(f"another run is writing to the record {path}") from None
 
@@ -253,7 +251,7 @@ class Batch:
         (file,) = self._files
         started = time.perf_counter()
         with progress_bar(_DOING[self._verb], file.size) as progress:
-            done = conversion.convert(file, progress)
+            done = replace(conversion, progress=progress).process(file)
         done = replace(done, seconds=time.perf_counter() - started)
         if self._options["as_json"]:
             print_line(json.dumps(done.fields()))
@@ -266,34 +264,20 @@ class Batch:
 
     def _convert_each(self, conversion: Conversion) -> Generator[ConvertedFile]:
         """Yield the results in the order of the files; files that were not started have none."""
-        from modcrypt.io.threads import in_threads, usable_cores
-        from modcrypt.jobs.engine import AbandonedError, Meter
+        from modcrypt.io.threads import usable_cores
+        from modcrypt.jobs.engine import Job, Meter, run_job
 
         jobs = self._options["jobs"] or usable_cores()
         if jobs > 1 and conversion.threads is None and len(self._files) > 1:
             conversion = replace(conversion, threads=1)
-        failed = fork_safe(threading.Event())
         total = sum(file.size for file in self._files)
-        with ExitStack() as stack:
-            bar = batch_bar(_DOING[self._verb], len(self._files), total)
-            meter = Meter(stack.enter_context(bar))
-
-            def convert(file: File) -> ConvertedFile | None:
-                if meter.stop.is_set() or failed.is_set():
-                    return None
-                try:
-                    done = conversion.run(file, meter.progress)
-                except AbandonedError:
-                    return None
-                if done.failed and self._options["fail_fast"]:
-                    failed.set()
-                meter.count_file(file.size)
-                return done
-
-            results = in_threads(convert, self._files, jobs, stop=meter.stop.set)
-            for done in stack.enter_context(closing(results)):
-                if done is not None:
-                    yield done
+        with batch_bar(_DOING[self._verb], len(self._files), total) as bar:
+            meter = Meter(bar)
+            yield from run_job(
+                Job(replace(conversion, progress=meter.progress).run), self._files,
+                threads=jobs, meter=meter,
+                is_last=lambda done: done.failed and self._options["fail_fast"],
+            )  # fmt: skip
 
     def _run_on_spark(self, master: str, report: BatchReport, how: dict[str, Any]) -> int:
         target = None if self._destination is None else self._destination.name

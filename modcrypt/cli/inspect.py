@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,8 @@ def inspect(
     """
     if spark_master is not None:
         return _inspect_on_spark(spark_master, paths, reading, as_json=as_json)
+    from modcrypt.io.threads import usable_cores
+    from modcrypt.jobs.engine import Job, run_job
     from modcrypt.jobs.listing import find_named_files
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
@@ -94,34 +96,22 @@ def inspect(
         _print_inspection(single, pages, as_json)
         return 4 * single.kms_unavailable
     codes = set[int]()
-    for number, (file, inspection) in enumerate(_inspect_each(files, look, jobs)):
-        if isinstance(inspection, Failure):
-            codes.add(inspection.code)
-            _print_failure(file, inspection, as_json)
-            continue
-        if number and not as_json:
-            print_line("")
-        _print_inspection(inspection, pages, as_json)
-        codes |= {4} if inspection.kms_unavailable else set()
-    return common_code(codes)
-
-
-def _inspect_each(
-    files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
-) -> Iterator[tuple[File, Inspection | Failure]]:
-    from modcrypt.io.threads import in_threads, usable_cores
-
-    def inspect_file(file: File) -> Inspection | Failure:
-        try:
-            return look(file.name)
-        except Exception as error:  # inspect the other files nevertheless
-            return explain(error, ())
-
     with files_bar("Inspecting") as bar:
-        inspected = in_threads(inspect_file, files, jobs or usable_cores())
-        for file, inspection in zip(files, inspected, strict=True):
+        job: Job[File, Inspection | Failure] = Job(
+            lambda file: look(file.name), lambda _file, error: explain(error, ())
+        )
+        inspected = run_job(job, files, threads=jobs or usable_cores())
+        for number, (file, inspection) in enumerate(zip(files, inspected, strict=True)):
             bar(len(files))
-            yield file, inspection
+            if isinstance(inspection, Failure):
+                codes.add(inspection.code)
+                _print_failure(file, inspection, as_json)
+                continue
+            if number and not as_json:
+                print_line("")
+            _print_inspection(inspection, pages, as_json)
+            codes |= {4} if inspection.kms_unavailable else set()
+    return common_code(codes)
 
 
 def _print_failure(file: File, failure: Failure, as_json: bool) -> None:

@@ -154,13 +154,13 @@ def _verify_with_record(
     jobs: int | None, as_json: bool, path: str, **of_set: Any,
 ) -> int:  # fmt: skip
     """Verify the files that an interrupted run of this command has not found correct."""
-    from modcrypt.jobs.run_record import RunRecord
+    from modcrypt.jobs.run_record import Record
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
     places = {file.place.path: file.place for file in files}
     if len(places) < len(files):
         raise click.UsageError("--record needs files of a single store; verify one store at a time")
-    with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
+    with Record(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
         verified = {path for path, place in places.items() if record.find(place) is not None}
         if verified:
             click.echo(
@@ -219,7 +219,7 @@ def _verify_all(
     files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
     jobs: int | None, as_json: bool, **of_set: Any,
 ) -> int:  # fmt: skip
-    from modcrypt.parquet.verify.dataset_verification import verify_dataset
+    from modcrypt.jobs.dataset_verification import verify_dataset
 
     started = time.perf_counter()
     with progress_bar("Verifying", sum(file.size for file in files)) as progress:
@@ -439,7 +439,7 @@ def _print_rows_as_json(
 
 def _compare_files(verified: DataFrame) -> list[Finding]:
     """Return what `verify_dataset` finds by comparing files with each other."""
-    from modcrypt.parquet.verify.dataset_verification import find_copies, find_shared_prefixes
+    from modcrypt.jobs.dataset_verification import find_copies, find_shared_prefixes
 
     def group_by(column: str) -> dict[bytes, list[str]]:
         named = verified.where(f"{column} is not null").selectExpr(f"{column} as value", "path")

@@ -16,6 +16,9 @@ from modcrypt.fork_safety import fork_safe
 AHEAD = 4
 """Maximum number of items for each thread that wait while the result of an earlier one is used."""
 
+TICK = 0.2
+"""Seconds after which a waiting thread shows the progress of others."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -40,21 +43,29 @@ def in_threads(
     threads: int,
     name: str = "modcrypt",
     stop: Callable[[], object] = lambda: None,
+    tick: Callable[[], object] | None = None,
 ) -> Generator[R]:
     """Apply a function to items in threads; yield the results in the order of the items.
 
     If the generator is closed early, items that are not started are left. `stop` is called at the
-    end, also for an exception, before threads are waited for.
+    end, also for an exception, before threads are waited for. The calling thread calls `tick` from
+    time to time while it waits for a result.
     """
+
+    def take_first() -> R:
+        while tick is not None and not wait(list(waiting)[:1], TICK).done:
+            tick()
+        return waiting.popleft().result()
+
     pool = ThreadPoolExecutor(threads, name)
     waiting: deque[Future[R]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
             if len(waiting) > AHEAD * threads:
-                yield waiting.popleft().result()
+                yield take_first()
         while waiting:
-            yield waiting.popleft().result()
+            yield take_first()
     finally:
         stop()
         pool.shutdown(cancel_futures=True)

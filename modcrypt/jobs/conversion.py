@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from modcrypt.errors import ModcryptError, printable
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.engine import AbandonedError, Progress
+from modcrypt.jobs.engine import Job, Progress
 from modcrypt.jobs.failures import describe, module_fields
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.parquet.crypto.properties import (
@@ -31,7 +31,7 @@ from modcrypt.parquet.rewrite.changes import Change
 
 if TYPE_CHECKING:  # each command loads what it needs
     from modcrypt.jobs.idempotence import Difference
-    from modcrypt.jobs.run_record import ConversionRecord
+    from modcrypt.jobs.run_record import Record
 
 Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
 
@@ -125,6 +125,7 @@ class Conversion:
         dry_run: Whether to write nothing and only report what would be done.
         threads: Number of threads for each file, as `encrypt_parquet` takes it.
         record: Record that caches which files are up to date.
+        progress: Function called with the bytes done of a file, in the thread that converts it.
     """
 
     verb: Verb
@@ -136,21 +137,17 @@ class Conversion:
     overwrite: bool = False
     dry_run: bool = False
     threads: int | None = 1
-    record: ConversionRecord | None = None
+    record: Record | None = None
+    progress: Progress | None = None
     _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
 
-    def run(self, file: File, progress: Progress | None = None) -> ConvertedFile:
-        """Convert a file; return errors as results, except an AbandonedError from `progress`."""
+    def run(self, file: File) -> ConvertedFile:
+        """Return the result of a file, also of one that failed, with the duration of the work."""
         started = time.perf_counter()
-        try:
-            done = self.convert(file, progress)
-        except AbandonedError:
-            raise
-        except Exception as error:  # the job continues with the other files
-            done = self.make_failure(file, error)
+        done = Job(self.process, self.fail).run(file)
         return replace(done, seconds=time.perf_counter() - started)
 
-    def make_failure(self, file: File, error: Exception) -> ConvertedFile:
+    def fail(self, file: File, error: Exception) -> ConvertedFile:
         """Return the result of a file that failed."""
         failure = describe(error)
         module = None if failure.module is None else module_fields(failure.module)
@@ -158,7 +155,7 @@ class Conversion:
             file, failure.word, message=failure.message, code=failure.code, module=module
         )
 
-    def convert(self, file: File, progress: Progress | None = None) -> ConvertedFile:
+    def process(self, file: File) -> ConvertedFile:
         """Convert a file, unless its destination is up to date.
 
         Raises:
@@ -167,26 +164,28 @@ class Conversion:
         """
         source, target = file.place, self._target_place(file.name)
         in_place = self.destination is None
-        if self.record is not None and self.record.has(source, target):
-            return self._make_result(file, "current")
         exists = in_place or target.stamp() is not None
-        if exists and not self._must_redo(file) and self._is_current(source, target):
+        if (self.record is not None and self.record.find(target, source) is not None) or (
+            exists and not self._must_redo(file) and self._is_current(source, target)
+        ):
+            if self.progress is not None:
+                self.progress(file.size)
             return self._make_result(file, "current")
         if self.record is not None and self.change.hashed and in_place:
             self.record.check_unprocessed(target)
         if self.dry_run:
-            return self._make_result(file, "planned", self._work(file.name, source, None))
+            return self._make_result(file, "planned", self._work(file.name, source))
         self._make_folder(file.name)
         if self.record is not None and in_place:
             self.record.begin(target)
         try:
-            columns = self._work(file.name, source, progress, overwrite=exists)
+            columns = self._work(file.name, source, overwrite=exists)
         except (ModcryptError, OSError, ValueError) as error:
             if not self._is_already_made(error, source, target):
                 raise
             return self._make_result(file, "current")
         if self.record is not None:
-            self.record.add(source, target)
+            self.record.add_file(target, source)
         return self._make_result(file, DONE[self.verb], columns)
 
     def _must_redo(self, file: File) -> bool:
@@ -265,23 +264,22 @@ class Conversion:
     # --- the work --------------------------------------------------------------------------------
 
     def check(self, file: File) -> None:
-        """Open a file as `convert` does, and check that it can be converted if it is not yet.
+        """Open a file as `process` does, and check that it can be converted if it is not yet.
 
         Raises:
             ModcryptError, ValueError, OSError: The file can't be converted.
         """
         place = file.place
         if self.destination is not None or self.find_difference(place, place) is not None:
-            self._work(file.name, place, None, dry_run=True)
+            self._work(file.name, place, dry_run=True)
 
     def _work(
-        self, name: str, source: Place, progress: Progress | None, *, overwrite: bool = False,
-        dry_run: bool | None = None,
-    ) -> Mapping[str, Sequence[str]]:  # fmt: skip
+        self, name: str, source: Place, *, overwrite: bool = False, dry_run: bool | None = None
+    ) -> Mapping[str, Sequence[str]]:
         """Convert one file as the verb says, or plan it; return what was done to its columns."""
         dry_run = self.dry_run if dry_run is None else dry_run
         target = self._target_place(name)
-        change, more = self.change, self._arguments(progress, overwrite)
+        change, more = self.change, self._arguments(overwrite)
         # modcrypt follows no link below a folder, but a single named file may be a link.
         destination: Any = self.target(name) if target.root is None else target
         if self.verb in ("encrypt", "decrypt"):
@@ -312,12 +310,12 @@ class Conversion:
             )  # fmt: skip
         return done.fields()
 
-    def _arguments(self, progress: Progress | None, overwrite: bool) -> dict[str, Any]:
+    def _arguments(self, overwrite: bool) -> dict[str, Any]:
         return {
             "filesystem": self.source.filesystem,
             "overwrite": overwrite,
             "threads": self.threads,
-            "progress": progress,
+            "progress": self.progress,
             "keep_unknown_fields": self.change.keep_unknown_fields,
         }
 
@@ -355,7 +353,7 @@ class Conversion:
         difference = self.find_difference(source, target)
         if difference is None:
             if self.record is not None and not self.dry_run:
-                self.record.add(source, target)
+                self.record.add_file(target, source)
             return True
         in_place = self.destination is None
         if in_place and self.verb == "encrypt" and difference.of_encryption:

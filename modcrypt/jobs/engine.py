@@ -1,15 +1,15 @@
 """The engine of jobs on many files: threads, progress, and abandoned runs.
 
-On Spark, each task runs the same job in threads on its share of the files.
+On Spark, each task runs the same job with the same engine on its share of the files.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, Never, TypeAlias, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import in_threads
@@ -22,6 +22,34 @@ THREADS = 4
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def raise_error(_file: object, error: Exception) -> Never:
+    """Raise the error of a file, which ends the run."""
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[T, R]):
+    """What to do to one file, when it is already done, and its result.
+
+    A job has the keys of this process, so other processes make it from references to keys.
+
+    Attributes:
+        process: Function that processes a file, unless it is already done, and returns its result.
+        fail: Function that returns the result of a file that failed; by default it raises the
+            error, which ends the run.
+    """
+
+    process: Callable[[T], R]
+    fail: Callable[[T, Exception], R] = raise_error
+
+    def run(self, file: T) -> R:
+        """Return the result of a file, also of one that failed."""
+        try:
+            return self.process(file)
+        except Exception as error:  # the run continues with the other files
+            return self.fail(file, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,41 +77,67 @@ class FileResult:
         return {"file": fields.pop("path"), **fields}
 
 
-class AbandonedError(Exception):
-    """The run ends, and an unfinished file is left as it was."""
+class AbandonedError(BaseException):
+    """The run ends, and an unfinished file is left as it was.
 
-
-def process_files(
-    places: list[T],
-    work: Callable[[T], R],
-    *,
-    name: str,
-    threads: int | None,
-    progress: Callable[[R, int], object] | None,
-) -> list[R]:
-    """Return the result of `work` for each file, in order; an exception in `progress` ends it.
-
-    `work` returns errors of a file as results. `threads` is the number of files processed
-    concurrently; None for `THREADS`. The calling thread calls `progress` with each result and the
-    number of files.
+    It is no Exception, so that nothing takes it for an error of the file.
     """
-    results: list[R] = []
-    with closing(in_threads(work, places, threads or THREADS, name)) as mapped:
-        for result in mapped:
-            results.append(result)
+
+
+def run_job(
+    job: Job[T, R], files: Sequence[T], *, threads: int | None = None, meter: Meter | None = None,
+    progress: Callable[[R, int], object] | None = None,
+    is_last: Callable[[R], bool] = lambda result: False,
+) -> Generator[R]:  # fmt: skip
+    """Yield the result of each file, in the order of the files, which threads process.
+
+    Args:
+        job: Work on each file.
+        files: Files, as the job takes them.
+        threads: Number of files processed concurrently; None for `THREADS`.
+        meter: Meter of the job's progress. If the generator is closed early, or the meter's event
+            is set, files in progress are abandoned and have no result.
+        progress: Function called in the calling thread with each result and the number of files; an
+            exception ends the run.
+        is_last: Function that returns whether to begin no more files after a result.
+    """
+    meter = meter or Meter(lambda done, files: None)
+    ended = fork_safe(threading.Event())
+
+    def run(file: T) -> R | None:
+        if meter.stop.is_set() or ended.is_set():
+            return None
+        try:
+            result = job.run(file)
+        except AbandonedError:
+            return None
+        if is_last(result):
+            ended.set()
+        meter.count_file()
+        return result
+
+    results = in_threads(
+        run, files, threads or THREADS, "modcrypt-job", meter.stop.set, meter.show
+    )  # fmt: skip
+    with closing(results):
+        for result in results:
+            meter.show()
+            if result is None:
+                continue
             if progress is not None:
-                progress(result, len(places))
-    return results
+                progress(result, len(files))
+            yield result
 
 
 class Meter:
     """A counter of the bytes and files that all threads have processed.
 
     Args:
-        update: Function to call with the numbers of bytes and of files done.
+        update: Function that the calling thread of a run calls with the numbers of bytes and of
+            files done.
     """
 
-    def __init__(self, update: Callable[[int, int], None]) -> None:
+    def __init__(self, update: Callable[[int, int], object]) -> None:
         self._update = update
         self._lock = fork_safe(threading.Lock())
         self._files, self._finished = 0, 0  # finished files and their bytes
@@ -95,15 +149,17 @@ class Meter:
         """Note the bytes done of this thread's file; raise AbandonedError if the run ends."""
         if self.stop.is_set():
             raise AbandonedError
-        self._show(done, None)
-
-    def count_file(self, size: int) -> None:
-        """Count the current file of this thread as finished, whatever its result."""
-        self._show(0, size)
-
-    def _show(self, done: int, finished: int | None) -> None:
         with self._lock:
             self._running[threading.get_ident()] = done
-            if finished is not None:
-                self._files, self._finished = self._files + 1, self._finished + finished
-            self._update(self._finished + sum(self._running.values()), self._files)
+
+    def count_file(self) -> None:
+        """Count the current file of this thread as finished, whatever its result."""
+        with self._lock:
+            self._files += 1
+            self._finished += self._running.pop(threading.get_ident(), 0)
+
+    def show(self) -> None:
+        """Call `update`."""
+        with self._lock:
+            done, files = self._finished + sum(self._running.values()), self._files
+        self._update(done, files)

@@ -31,7 +31,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.data_key_rotation import replace_data_keys
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
-from modcrypt.jobs.run_record import RunRecord, list_files_except, rotation_fields, run_recorded
+from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields, run_recorded
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
@@ -153,11 +153,10 @@ def rotate_keys(
     ledger = None
     if record is not None:
         run = rotation_fields(what, rotation.new_master_keys)
-        ledger = RunRecord(record, run, rotation.is_done, write=not dry_run)
+        ledger = Record(record, run, rotation.is_done, write=not dry_run)
     return run_recorded(
-        places, rotation.run, RotatedFile, record=ledger, name="modcrypt-rotation",
-        threads=threads, progress=progress,
-    )  # fmt: skip
+        places, rotation.run, RotatedFile, record=ledger, threads=threads, progress=progress
+    )
 
 
 def check_rotation(what: str, new_master_keys: Mapping[str, str] | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from modcrypt.errors import (
@@ -18,6 +19,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
@@ -98,7 +100,8 @@ def scan_keys(
         FileNotFoundError: `where` does not exist.
     """
     properties = resolve_decryption(tools, decryption)
-    keys = _scan_files(list_files(where, filesystem), properties)
+    scanned = run_job(Job(partial(_scan_file, properties)), list_files(where, filesystem))
+    keys = (key for keys in scanned for key in keys)
     return _mark_destroyed_keys(keys, None if tools is None else tools.client)
 
 
@@ -127,22 +130,25 @@ def _mark_destroyed_keys(
             yield key
 
 
-def _scan_files(
-    places: list[Place], decryption: FileDecryptionProperties | None
-) -> Iterator[ScannedKey]:
-    for place in places:
-        try:
-            yield from _scan_file(place, decryption)
-        except Exception as error:
-            yield _make_error_row(place, error)
-
-
 def _make_error_row(place: Place, error: Exception) -> ScannedKey:
     word, message = describe_failure(error)
     return ScannedKey(file=place.path, kind="error", message=message, word=word)
 
 
-def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
+def _scan_file(decryption: FileDecryptionProperties | None, place: Place) -> list[ScannedKey]:
+    """Return the keys of a file; an error ends them."""
+    keys: list[ScannedKey] = []
+    try:
+        for key in _iterate_keys(place, decryption):
+            keys.append(key)  # noqa: PERF402  # keeps those before an error
+    except Exception as error:
+        keys.append(_make_error_row(place, error))
+    return keys
+
+
+def _iterate_keys(
+    place: Place, decryption: FileDecryptionProperties | None
+) -> Iterator[ScannedKey]:
     with open_source_at(place) as source:
         if holds_encrypted_metadata(source):
             kek_material = parse_wrapped_metadata(source.read_at(0, source.size))

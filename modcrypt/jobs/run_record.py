@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
-from modcrypt.jobs.engine import FileResult, process_files
+from modcrypt.jobs.engine import FileResult, Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.pkmt1.external import store_of
 
@@ -50,13 +50,14 @@ def read_record(path: str | os.PathLike[str], run: Mapping[str, Any]) -> dict[st
     return done
 
 
-class RunRecord:
+class Record:
     """A record of the finished files of a run: a line of JSON for each, and one at its end.
 
     Args:
         path: Path of the record.
         run: JSON fields that identify the run among others in the record.
-        is_done: Function that takes a line and returns whether its file needs no more work.
+        is_done: Function that takes a line and returns whether its file needs no more work; by
+            default, it needs none.
         write: Whether to add lines.
         alone: Whether to refuse a record that another run writes to. Needs `write`.
 
@@ -70,7 +71,7 @@ class RunRecord:
         self,
         path: str | os.PathLike[str],
         run: Mapping[str, Any],
-        is_done: Callable[[dict[str, Any]], bool],
+        is_done: Callable[[dict[str, Any]], bool] = lambda entry: True,
         *,
         write: bool,
         alone: bool = False,
@@ -83,6 +84,9 @@ class RunRecord:
             if self._file is not None and alone:
                 _lock(self._file.fileno(), os.fspath(path))
             self._done = read_record(path, self._run)
+            self._of_command = {}
+            if "command" in run:  # with any options
+                self._of_command = read_record(path, {"command": run["command"]})
         except BaseException:
             self.close()
             raise
@@ -98,36 +102,55 @@ class RunRecord:
         if self._file is not None:
             self._file.close()
 
-    def find_done(self, name: str, stamps: Stamps) -> dict[str, Any] | None:
-        """Return the line of a finished file that has not changed since; otherwise None."""
-        entry = self._done.get(name)
-        if entry is None or entry.get("stamps") != stamps:
+    def find(self, place: Place, source: Place | None = None) -> dict[str, Any] | None:
+        """Return the line of a file that is finished and has not changed since; otherwise None.
+
+        `source` is the file that it was made from, which must not have changed either.
+        """
+        stamps, entry = _stamps_of(place, source), self._done.get(place.full_name)
+        if entry is None or None in stamps[:-1] or entry.get("stamps") != stamps:
+            return None
+        if entry.get("source") != (None if source is None else source.full_name):
             return None
         try:
             return entry if self._is_done(entry) else None
         except (ModcryptError, KeyError, TypeError, ValueError):
             return None
 
-    def find(self, place: Place) -> dict[str, Any] | None:
-        """Return the line of a file that is finished and has not changed since; otherwise None."""
-        stamps = _stamps(place, store_of(place))
-        return None if stamps[0] is None else self.find_done(place.full_name, stamps)
+    def add_file(self, place: Place, source: Place | None = None, **fields: Any) -> None:
+        """Write that a file is finished, made from `source`, with further fields.
 
-    def add_file(self, place: Place, **fields: Any) -> None:
-        """Write that a file is finished, with further fields."""
-        self.note(place.full_name, _stamps(place, store_of(place)), **fields)
-
-    def note(
-        self, name: str, stamps: Stamps | None, *, durable: bool = False, **fields: Any
-    ) -> None:
-        """Write the line of a file; raise OSError if it could not be written completely.
-
-        `stamps` is None if the file is not finished yet. If `durable`, the line is on disk before
-        this method returns.
+        Raise OSError if the line could not be written completely.
         """
-        self._write({"path": name, **fields, "stamps": stamps})
-        if durable and self._file is not None:
+        if source is not None:
+            fields["source"] = source.full_name
+        self._write({"path": place.full_name, **fields, "stamps": _stamps_of(place, source)})
+
+    def begin(self, place: Place) -> None:
+        """Write that a file is about to be replaced, on disk before this method returns."""
+        name = place.full_name
+        self._write({"path": name, "begun": name, "was": _stamps(place)[0], "stamps": None})
+        if self._file is not None:
             os.fdatasync(self._file.fileno())
+
+    def check_unprocessed(self, place: Place) -> None:
+        """Check that no run of the command has replaced a file: hashes must not be hashed again.
+
+        Raises:
+            OSError: The record says that a run has replaced the file, or may have.
+        """
+        noted = self._of_command.get(place.full_name)
+        if noted is None:
+            return
+        now = _stamps(place)[0]
+        if noted["was"] != now if "begun" in noted else noted["stamps"][1] == now:
+            raise OSError(
+                errno.ESTALE,
+                "according to the record, an interrupted run or a run with other options has "
+                "already processed this file; it was left as it is, so that hashes are not hashed "
+                "again: inspect it",
+                place.path,
+            )
 
     def end(self) -> None:
         """Write that the run is complete; the next run starts from the beginning."""
@@ -159,64 +182,8 @@ def _lock(fd: int, path: str) -> None:
         pass
 
 
-class ConversionRecord(RunRecord):
-    """The record of a conversion; it caches which destinations are up to date.
-
-    Args:
-        path: Path of the record, as in `RunRecord`.
-        command: Name of the command.
-        options: Digest of the options that determine the resulting files.
-        write: Whether lines are added.
-
-    Raises:
-        BlockingIOError, ValueError, OSError: As in `RunRecord`.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], command: str, options: str, *, write: bool
-    ) -> None:
-        run = {"command": command, "options": options}
-        super().__init__(path, run, lambda entry: True, write=write, alone=write)
-        self._of_command = read_record(path, {"command": command})  # with any options
-
-    def has(self, source: Place, destination: Place) -> bool:
-        """Return whether source and destination are as a run with these options left them."""
-        stamps = _stamps_of_pair(source, destination)
-        noted = None if None in stamps[:2] else self.find_done(destination.full_name, stamps)
-        return noted is not None and noted.get("source") == source.full_name
-
-    def check_unprocessed(self, place: Place) -> None:
-        """Check that no run of the command has replaced a file: hashes must not be hashed again.
-
-        Raises:
-            OSError: The record says that a run has replaced the file, or may have.
-        """
-        noted = self._of_command.get(place.full_name)
-        if noted is None:
-            return
-        now = _stamps(place)[0]
-        if noted["was"] != now if "begun" in noted else noted["stamps"][1] == now:
-            raise OSError(
-                errno.ESTALE,
-                "according to the record, an interrupted run or a run with other options has "
-                "already processed this file; it was left as it is, so that hashes are not hashed "
-                "again: inspect it",
-                place.path,
-            )
-
-    def begin(self, place: Place) -> None:
-        """Write that a file is about to be replaced, durably."""
-        fields = {"begun": place.full_name, "was": _stamps(place)[0]}
-        self.note(place.full_name, None, durable=True, **fields)
-
-    def add(self, source: Place, destination: Place) -> None:
-        """Write that a destination is up to date, and its state."""
-        stamps = _stamps_of_pair(source, destination)
-        self.note(destination.full_name, stamps, source=source.full_name)
-
-
-def _stamps_of_pair(source: Place, destination: Place) -> Stamps:
-    return _stamps(source, destination, store_of(destination))
+def _stamps_of(place: Place, source: Place | None) -> Stamps:
+    return _stamps(*(() if source is None else (source,)), place, store_of(place))
 
 
 def rotation_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
@@ -229,9 +196,8 @@ def run_recorded(
     work: Callable[[Place], tuple[F, Mapping[str, Any] | None]],
     kind: type[F],
     *,
-    record: RunRecord | None,
+    record: Record | None,
     restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {},
-    name: str,
     threads: int | None,
     progress: Callable[[F, int], object] | None,
 ) -> list[F]:
@@ -242,21 +208,21 @@ def run_recorded(
     `progress` is called with each result and the number of files.
     """
 
-    def run(place: Place) -> F:
+    def process(place: Place) -> F:
         entry = None if record is None else record.find(place)
         if entry is not None:
             return kind(path=place.path, result="current", **restore(entry))
-        try:
-            file, fields = work(place)
-        except Exception as error:  # the run continues with the other files
-            code, message = describe_failure(error)
-            return kind(path=place.path, result=code, message=message)
+        file, fields = Job(work, fail).run(place)
         if record is not None and fields is not None:
-            record.add_file(place, result=file.result, **fields)
+            record.add_file(place, result=file.result, **fields)  # an error ends the run
         return file
 
+    def fail(place: Place, error: Exception) -> tuple[F, None]:
+        code, message = describe_failure(error)
+        return kind(path=place.path, result=code, message=message), None
+
     with record or nullcontext():
-        files = process_files(places, run, name=name, threads=threads, progress=progress)
+        files = list(run_job(Job(process), places, threads=threads, progress=progress))
         if record is not None and not any(file.failed for file in files):
             record.end()
     return files

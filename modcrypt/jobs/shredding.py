@@ -37,7 +37,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.engine import FileResult
 from modcrypt.jobs.file_changes import replace_file, update_store
 from modcrypt.jobs.key_scan import resolve_decryption
-from modcrypt.jobs.run_record import RunRecord, list_files_except, run_recorded
+from modcrypt.jobs.run_record import Record, list_files_except, run_recorded
 from modcrypt.jobs.shredding_choice import (
     Chosen,
     Criteria,
@@ -164,11 +164,10 @@ def shred_keys(
     shredding = _Shredding(tools, wanted, decryption, dry_run)
     ledger = None
     if record is not None:
-        run = {"what": "shred", **wanted.fields()}
-        ledger = RunRecord(record, run, lambda entry: True, write=not dry_run)
+        ledger = Record(record, {"what": "shred", **wanted.fields()}, write=not dry_run)
     results = run_recorded(
         places, shredding.run, ShreddedFile, record=ledger, restore=_restore_columns,
-        name="modcrypt-shredding", threads=threads, progress=progress,
+        threads=threads, progress=progress,
     )  # fmt: skip
     if destroy_master_keys and tools is not None:
         failed = sum(file.failed for file in results)

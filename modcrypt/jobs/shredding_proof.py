@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
-from modcrypt.jobs.engine import process_files
+from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import resolve_decryption
 from modcrypt.jobs.shredding import REMAINS
@@ -201,9 +201,8 @@ def prove_shredded(
     examination = Examination(Trial(tools, wanted, resolve_decryption(tools, decryption)))
     named = list_files(where, filesystem)
     surroundings = list_surroundings(where, filesystem)
-    files = process_files(
-        named, examination.examine_file, name="modcrypt-proof", threads=threads, progress=progress
-    )
+    job = Job(examination.examine_file, examination.fail)
+    files = list(run_job(job, named, threads=threads, progress=progress))
     return examination.conclude(named, files, surroundings)
 
 
@@ -246,13 +245,14 @@ class Examination:
             trial.tools.wrapper.forget()  # cached keys would hide that the service now refuses them
 
     def examine_file(self, place: Place) -> ProvenFile:
-        """Examine one of the named files; return errors as results."""
-        try:
-            with open_source_at(place) as source:
-                keys = self.trial.try_file(place, source)
-                return _make_proven_file(place, source, keys, leftover=False)
-        except Exception as error:
-            return ProvenFile(path=place.path, message=": ".join(describe_failure(error)))
+        """Examine one of the named files."""
+        with open_source_at(place) as source:
+            keys = self.trial.try_file(place, source)
+            return _make_proven_file(place, source, keys, leftover=False)
+
+    def fail(self, place: Place, error: Exception) -> ProvenFile:
+        """Return the result of a file that could not be examined; re-raise internal errors."""
+        return ProvenFile(path=place.path, message=": ".join(describe_failure(error)))
 
     def conclude(
         self, named: Sequence[Place], files: Sequence[ProvenFile], surroundings: Surroundings

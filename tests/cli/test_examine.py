@@ -750,6 +750,6 @@ def test_a_file_that_cannot_be_read_again_is_verified_again(
     def fail(*_: object) -> None:
         raise PermissionError
 
-    name = "modcrypt.parquet.verify.dataset_verification.identify_source"
+    name = "modcrypt.jobs.dataset_verification.identify_source"
     monkeypatch.setattr(name, fail)
     assert all_lines(lake, *command)[-1]["files"] == 3

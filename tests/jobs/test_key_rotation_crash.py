@@ -434,7 +434,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_of_its_rotation_wins(
         kms.rotate()
         # Between the last look at the file and the rename there is nothing to be done.
         gap = () if not policy.internal_key_material and what != "dek" else ("replace",)
-        with meanwhile("modcrypt-rotation", step, replace, gap) as seen:
+        with meanwhile("modcrypt-job", step, replace, gap) as seen:
             (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
         # The old file's keys are looked for in the new one's key material, and don't fit.
         assert file.result in HARMLESS | {"tag"}
@@ -466,9 +466,7 @@ def test_a_file_that_is_overwritten_in_place_is_never_replaced_by_an_older_one(
         mc.write_table(OTHER, newer, mc.KeyTools(kms).encryption(WITHIN))
         data = newer.read_bytes()
         kms.rotate()
-        with meanwhile(
-            "modcrypt-rotation", step, lambda: path.write_bytes(data), ("replace",)
-        ) as seen:
+        with meanwhile("modcrypt-job", step, lambda: path.write_bytes(data), ("replace",)) as seen:
             mc.rotate_keys(path, mc.KeyTools(kms), what=what)
         reached = len(seen.steps) > step
         assert read(path, kms).equals(OTHER if reached else TABLE)

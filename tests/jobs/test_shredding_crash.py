@@ -242,7 +242,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_loses_nothing(
 
         # Between the last look at the file and the rename there is nothing to be done.
         gap = ("replace",) if policy.internal_key_material else ()
-        with meanwhile("modcrypt-shredding", step, replace, gap) as seen:
+        with meanwhile("modcrypt-job", step, replace, gap) as seen:
             (file,) = shred_keys(path, mc.KeyTools(kms), **criteria)
         replaced = len(seen.steps) > step and not failures
         if not replaced:

@@ -22,10 +22,10 @@ import pytest
 import modcrypt as mc
 from modcrypt import KeyMaterialError, KeyTools, PlaintextError, Policy
 from modcrypt.io.sources import open_source
+from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.wrapped_key_metadata import encode_wrapped_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
-from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.inspection import inspect_parquet
 from modcrypt.pkmt1.material import decode_metadata

@@ -20,7 +20,8 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.table_copying import unsupported_error
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.io.threads import in_threads, usable_cores
+from modcrypt.io.threads import usable_cores
+from modcrypt.jobs.engine import Job, run_job
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
@@ -77,15 +78,20 @@ Run: TypeAlias = Callable[
 """Rewrites files of a table, in any process; gets the KEK of the job."""
 
 
+def make_job(
+    rewrite: Rewrite, locations: Locations, job: IcebergKey, resolver: KeyResolver
+) -> Job[RekeyItem, RekeyedFile]:
+    """Return the job that rewrites files with the KEK of the job, in this process."""
+    opened = resolver.open_key(job)
+    return Job(lambda item: rewrite(locations, item, opened, resolver))
+
+
 def run_in_threads(
     table: IcebergTable, job: IcebergKey, rewrite: Rewrite, items: Sequence[RekeyItem]
 ) -> Iterable[RekeyedFile]:
     """Rewrite files of a table in threads of this process."""
-    locations, resolver = table.walk.locations, table.resolver
-    opened = resolver.open_key(job)
-    return in_threads(
-        lambda item: rewrite(locations, item, opened, resolver), items, usable_cores()
-    )
+    rewriting = make_job(rewrite, table.walk.locations, job, table.resolver)
+    return run_job(rewriting, items, threads=usable_cores())
 
 
 def rewrite_files(

@@ -18,11 +18,11 @@ from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.driver import PROBED_FILES, Plan, check_settings
-from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Job, Row
+from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Row, TableJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableConversion(Job):
+class TableConversion(TableJob):
     """A job that converts the files of a folder; picklable, so without keys.
 
     Attributes:
@@ -108,14 +108,14 @@ class TableConversion(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Convert the files."""
         conversion = self.open(filesystem)
-        return self.process_each(files, lambda file: conversion.run(file).row())
+        return self.process_each(files, lambda file: conversion.process(file).row())
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
         source = Folder(self.source)
         target = None if self.destination is None else Folder(self.destination)
         conversion = Conversion(verb=self.verb, source=source, destination=target)
-        return conversion.make_failure(file, error).row()
+        return conversion.fail(file, error).row()
 
 
 def plan_conversion(source: Any, destination: Any, **how: Any) -> Plan:

@@ -17,7 +17,7 @@ from modcrypt.jobs.listing import (
     list_tables,
 )
 from modcrypt.kms.settings import Settings
-from modcrypt.spark.jobs.file_work import Job
+from modcrypt.spark.jobs.file_work import TableJob
 from modcrypt.spark.jobs.task_files import run_tasks
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ConversionOptions(JobOptions, total=False):
     dry_run: bool
 
 
-Plan: TypeAlias = tuple[Job, Sequence[File]]
+Plan: TypeAlias = tuple[TableJob, Sequence[File]]
 """A job and its files, after the checks that need no executor."""
 
 
@@ -81,7 +81,7 @@ def run_job(
 
 
 def plan_job(
-    kind: Callable[..., Job], where: Any, settings: Settings | None, *,
+    kind: Callable[..., TableJob], where: Any, settings: Settings | None, *,
     check: Callable[[Settings, Sequence[File]], object] = lambda settings, files: None,
     filesystem: MakeFilesystem | None = None, **how: Any,
 ) -> Plan:  # fmt: skip
@@ -140,7 +140,11 @@ def check_reachable(settings: Settings, files: Sequence[File]) -> None:
 
 
 def report_of(
-    spark: SparkSession, job: Job, files: Sequence[File], files_per_task: int, bytes_per_task: int
+    spark: SparkSession,
+    job: TableJob,
+    files: Sequence[File],
+    files_per_task: int,
+    bytes_per_task: int,
 ) -> DataFrame:
     """Have Spark run the job once, and return the report.
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.dataset_verification import FilesVerification
 from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.kms.settings import Settings
-from modcrypt.parquet.verify.dataset_verification import make_unreadable_result
-from modcrypt.parquet.verify.file_verification import CheckedFile, verify_source
+from modcrypt.parquet.verify.file_verification import CheckedFile
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
-from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Job, Row
+from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Row, TableJob
 
 _FINDINGS = pa.list_(
     pa.struct(
@@ -31,7 +30,7 @@ _NOT_AUTHENTICATED = pa.list_(
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerificationJob(Job):
+class VerificationJob(TableJob):
     """A job that verifies files as far as the keys allow, also without keys."""
 
     settings: Settings | None
@@ -51,16 +50,11 @@ class VerificationJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Return a row for each verified file."""
         properties = None if self.settings is None else self.settings.decryption()
-
-        def verify(file: File) -> Row:
-            try:
-                with open_source_at(file.place) as source:
-                    checked = verify_source(source, properties, threads=1)
-            except OSError as error:
-                checked = make_unreadable_result(file.place, error)
-            return self._describe(file, checked)
-
-        return self.process_each(files, verify)
+        run = FilesVerification(places=[file.place for file in files], properties=properties)
+        numbers = {file.name: number for number, file in enumerate(files)}
+        return self.process_each(
+            files, lambda file: self._describe(file, run.process(numbers[file.name]))
+        )
 
     def _describe(self, file: File, checked: CheckedFile) -> Row:
         result, aad = checked.verification, checked.aad
@@ -85,7 +79,7 @@ class VerificationJob(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectionJob(Job):
+class InspectionJob(TableJob):
     """A job that inspects files with or without keys; it opens no pages."""
 
     settings: Settings | None
@@ -109,12 +103,12 @@ class InspectionJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Return a row for each inspected file."""
         properties = None if self.settings is None else self.settings.decryption()
-
-        def inspect(file: File) -> Row:
-            result = inspect_parquet(file.name, properties, filesystem=filesystem)
-            return self._describe(file, result)
-
-        return self.process_each(files, inspect)
+        return self.process_each(
+            files,
+            lambda file: self._describe(
+                file, inspect_parquet(file.name, properties, filesystem=filesystem)
+            ),
+        )
 
     def _describe(self, file: File, result: Inspection) -> Row:
         """Return the inspection as a row, with its columns summarised."""

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.io.places import Place
-from modcrypt.io.threads import in_threads
+from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File, MakeFilesystem, place_at
 
@@ -33,8 +33,8 @@ TEXT, LONG, REAL, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 INT, TEXTS = pa.int32(), pa.list_(TEXT)
 
 
-class Job(ABC):
-    """A job on files, which yields rows of a report.
+class TableJob(ABC):
+    """A job on files by references to keys, which yields rows of a report.
 
     Attributes:
         schema: Schema of the rows of the report; other values of a row are left out.
@@ -66,19 +66,17 @@ class Job(ABC):
         except Exception as error:  # keys or stores are not available on this executor
             return [self.make_failed_row(file, error) for file in files]
 
-    def process_each(self, files: Sequence[File], work: Callable[[File], Row]) -> list[Row]:
-        """Return the row of `work`, or of its error, for each file, processed concurrently."""
+    def process_each(self, files: Sequence[File], process: Callable[[File], Row]) -> list[Row]:
+        """Return the row of each file, also of one that failed."""
+        job = Job(process, self.make_failed_row)
 
-        def process(file: File) -> Row:
+        def measure(file: File) -> Row:
             started = time.perf_counter()
-            try:
-                row = work(file)
-            except Exception as error:  # the job continues with the other files
-                row = self.make_failed_row(file, error)
-            return {"bytes_in": file.size, "seconds": time.perf_counter() - started, **row}
+            row = job.run(file)
+            return {"bytes_in": file.size, **row, "seconds": time.perf_counter() - started}
 
         threads = ON_DISK if files[0].place.filesystem is None else IN_STORE
-        return list(in_threads(process, files, threads))
+        return list(run_job(Job(measure), files, threads=threads))
 
     def make_row(self, file: File, details: Row, **values: Any) -> Row:
         """Return the row of an examined file.

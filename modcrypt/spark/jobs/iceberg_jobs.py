@@ -33,13 +33,13 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, Rewrite, make_job
 from modcrypt.iceberg.rotate.rotation_report import TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.io.threads import in_threads
+from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import MakeFilesystem
 from modcrypt.kms.settings import Settings
@@ -205,18 +205,13 @@ class TableRekeyJob:
     def _make_rows(self, items: Sequence[RekeyItem]) -> list[dict[str, Any]]:
         try:
             resolver, locations = _get_resolver(self.settings, self.job), self._make_locations()
-            job = resolver.open_key(self.job)
+            job = make_job(self.rewrite, locations, self.job, resolver)
         except Exception as error:  # keys or stores are not available on this executor
             return [_make_failed_row(item, error) for item in items]
 
-        def process_item(item: RekeyItem) -> dict[str, Any]:
-            try:
-                return asdict(self.rewrite(locations, item, job, resolver))
-            except Exception as error:  # the driver raises it
-                return _make_failed_row(item, error)
-
         in_store = any(place.filesystem is not None for place in locations.folders.values())
-        return list(in_threads(process_item, items, IN_STORE if in_store else ON_DISK))
+        rows = Job(lambda item: asdict(job.process(item)), _make_failed_row)
+        return list(run_job(rows, items, threads=IN_STORE if in_store else ON_DISK))
 
     def _make_locations(self) -> Locations:
         filesystem = None if self.filesystem is None else self.filesystem()

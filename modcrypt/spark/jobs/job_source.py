@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK
-from modcrypt.spark.jobs.file_work import Job
+from modcrypt.spark.jobs.file_work import TableJob
 from modcrypt.spark.jobs.sql_plans import Parameters, plan_procedure, report_schema
 from modcrypt.spark.jobs.task_files import assign_tasks
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
@@ -48,7 +48,7 @@ class JobSource(DataSource):
 class _TaskFiles(InputPartition):
     """A job and the files of one task."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TableJob) -> None:
         super().__init__(None)
         self.job = job
         self.names: list[bytes] = []  # names may be any bytes

@@ -16,11 +16,11 @@ from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.jobs.shredding import ShreddedFile
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.spark.jobs.file_work import FLAG, TEXT, Job, Row
+from modcrypt.spark.jobs.file_work import FLAG, TEXT, Row, TableJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyJob(Job):
+class KeyJob(TableJob):
     """A job that changes the keys of files, by a function of the library.
 
     Attributes:
@@ -58,7 +58,7 @@ class KeyJob(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanJob(Job):
+class ScanJob(TableJob):
     """A job that lists the keys that files need, with a row for each key."""
 
     settings: Settings | None

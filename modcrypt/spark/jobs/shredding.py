@@ -33,7 +33,7 @@ from modcrypt.spark.jobs.driver import (
     run_job,
     settings_under,
 )
-from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Job, Row
+from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Row, TableJob
 from modcrypt.spark.jobs.key_jobs import KeyJob, explicit_decryption
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def shred_keys(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProofJob(Job):
+class ProofJob(TableJob):
     """A job that tries the selected keys of files and hashes the files; it writes nothing.
 
     The last row of a task has the traces of its files, from which the driver recognises copies and
@@ -114,11 +114,9 @@ class ProofJob(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Return a row for each examined file."""
         examination = _open_examination(self.settings, self.wanted)
-
-        def examine(file: File) -> Row:
-            return _make_proof_row(file.name, examination.examine_file(file.place))
-
-        rows = self.process_each(files, examine)
+        rows = self.process_each(
+            files, lambda file: _make_proof_row(file.name, examination.examine_file(file.place))
+        )
         rows[-1]["traces"] = _encode_traces(examination.trial.traces)
         return rows
 

@@ -32,11 +32,11 @@ from modcrypt import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.jobs import dataset_verification
+from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.verify import dataset_verification
-from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging

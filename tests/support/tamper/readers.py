@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
 import modcrypt as mc
-from modcrypt.parquet.verify.dataset_verification import verify_dataset
+from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.spark.jvm.native_jar import build_jar, compile_sources
 from modcrypt.spark.jvm.native_parquet import native_options

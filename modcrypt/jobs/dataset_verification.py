@@ -6,10 +6,8 @@ The set is verified by the AAD prefix, with which the writer named each file, an
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -20,10 +18,10 @@ from modcrypt.errors import (
     ModcryptError,
     list_names,
 )
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.io.threads import check_threads, in_threads, usable_cores
+from modcrypt.jobs.engine import Job, Meter, Progress, run_job
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -128,9 +126,12 @@ def verify_dataset(
     if not places:
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
-    run = _FileRun(places, properties, template, expected_parts, regions)
+    run = FilesVerification(
+        places=places, properties=properties, template=template, expected=expected_parts,
+        regions=regions,
+    )  # fmt: skip
     earlier = run.set_aside(verified)
-    files = run.check(jobs, progress, each)
+    files = run.finish(jobs, progress, each)
     file_set = _FileSet(run.places, files, run.parts, earlier)
     if template is None:
         fault = run.demands_prefix and not shared_aad_prefix
@@ -161,50 +162,50 @@ def _check_prefix(given: AnyDecryption, *, with_template: bool) -> FileDecryptio
 # --- the files -----------------------------------------------------------------------------------
 
 
-@dataclass
-class _FileRun:
-    """A run that verifies the files, some of them concurrently."""
+@dataclass(kw_only=True)
+class FilesVerification:
+    """A verification of files, which it takes by their number in `places`.
 
-    places: list[Place]
+    Attributes:
+        places: The files.
+        properties: Keys and requirements, as in `verify_dataset`.
+        template: Template of the AAD prefixes, if there is one.
+        expected: Number of parts, if it is known.
+        regions: Whether to map each byte of the files.
+        threads: Number of threads for each file.
+        progress: Function called with the bytes checked of a file, in the thread that checks it.
+    """
+
+    places: Sequence[Place]
     properties: Decryption | None
-    template: PrefixTemplate | None
-    expected: int | None
-    regions: bool
+    template: PrefixTemplate | None = None
+    expected: int | None = None
+    regions: bool = False
+    threads: int | None = 1
+    progress: Progress | None = None
     parts: dict[int, int] = field(default_factory=dict)  # part number by file
     unidentified: dict[int, str] = field(default_factory=dict)  # why the part is unknown, by file
     demands_prefix: bool = False  # whether the properties of any file do
-    _done: Counter[int] = field(default_factory=Counter)  # bytes checked, by file
-    _lock: threading.Lock = field(default_factory=lambda: fork_safe(threading.Lock()))
 
-    def check(
+    def finish(
         self,
         jobs: int | None,
         progress: Callable[[int], None] | None,
         each: Callable[[str, Verification], object] | None,
     ) -> list[CheckedFile]:
-        """Verify all files, some concurrently; a single file may use several threads."""
-        count = len(self.places)
+        """Verify all files; a single file may use several threads."""
+        meter = Meter(lambda done, _files: None if progress is None else progress(done))
+        self.progress = meter.progress
+        self.threads = None if len(self.places) == 1 else 1
         jobs = min(usable_cores(), MAX_FILES) if jobs is None else jobs
-        jobs = max(1, min(jobs, count))
-        threads = None if count == 1 else 1
-        pool = ThreadPoolExecutor(jobs, "modcrypt-verify-file")
-        try:
-            futures = [pool.submit(self._verify_file, number, threads) for number in range(count)]
-            paths = {future: place.path for future, place in zip(futures, self.places, strict=True)}
-            waiting = set(futures)
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                for future in done:
-                    checked = future.result()  # an unexpected error ends the run
-                    if each is not None:
-                        each(paths[future], checked.verification)
-                if progress is not None:
-                    with self._lock:
-                        total = self._done.total()
-                    progress(total)
-            return [future.result() for future in futures]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        paths = iter([place.path for place in self.places])
+
+        def report(checked: CheckedFile, _count: int) -> None:
+            if each is not None:
+                each(next(paths), checked.verification)
+
+        numbers = range(len(self.places))
+        return list(run_job(Job(self.process), numbers, threads=jobs, meter=meter, progress=report))
 
     def set_aside(self, verified: Collection[str]) -> list[tuple[Place, FileAad]]:
         """Remove the files that an earlier run verified, and return what identifies them."""
@@ -217,21 +218,16 @@ class _FileRun:
                 return None
 
         known = [place for place in self.places if place.path in verified]
-        with ThreadPoolExecutor(MAX_FILES, "modcrypt-verify-file") as pool:
-            aads = zip(known, pool.map(identify_file, known), strict=True)
-            found = [(place, aad) for place, aad in aads if aad is not None]
+        aads = zip(known, in_threads(identify_file, known, MAX_FILES), strict=True)
+        found = [(place, aad) for place, aad in aads if aad is not None]
         paths = {place.path for place, _ in found}
         self.places = [place for place in self.places if place.path not in paths]
         return found
 
-    def _verify_file(self, number: int, threads: int | None) -> CheckedFile:
-        def note_progress(done: int) -> None:
-            with self._lock:
-                self._done[number] = done
-
+    def process(self, number: int) -> CheckedFile:
+        """Verify a file; a file that cannot be read has a finding."""
         place = self.places[number]
         properties = self._choose_properties(place)
-
         try:
             with open_source_at(place) as source:
                 if self.template is not None:
@@ -239,11 +235,11 @@ class _FileRun:
                         number, source, properties, self.template
                     )
                 return verify_source(
-                    source, properties, threads=threads, progress=note_progress,
+                    source, properties, threads=self.threads, progress=self.progress,
                     regions=self.regions,
                 )  # fmt: skip
         except OSError as error:  # the verification of the others continues
-            return make_unreadable_result(place, error)
+            return _make_unreadable_result(place, error)
 
     def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
@@ -293,7 +289,7 @@ class _FileRun:
             self.unidentified[number] = ""  # the file may be any part
 
 
-def make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
+def _make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
     """Return the result for a file that could not be read."""
     reason = error.strerror or type(error).__name__
     verification = Verification(
