@@ -31,6 +31,7 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
     check_expected_parts,
+    check_no_prefix,
     find_numbers,
     find_part_faults,
     foreign_file_error,
@@ -118,7 +119,8 @@ def verify_dataset(
             existing file that cannot be read is a finding instead.
     """
     if properties is not None and not callable(properties):
-        properties = _check_prefix(properties, with_template=aad_prefix_template is not None)
+        properties = as_decryption(properties)
+        check_no_prefix(aad_prefix_template, properties)
     check_expected_parts(aad_prefix_template, expected_parts)
     check_threads(jobs)
     check_expected(expected_rows)
@@ -147,16 +149,6 @@ def verify_dataset(
         findings=tuple(file_set.findings),
         not_authenticated=tuple(file_set.notes),
     )
-
-
-def _check_prefix(given: AnyDecryption, *, with_template: bool) -> FileDecryptionProperties:
-    properties = as_decryption(given)
-    prefix = properties.aad_prefix or properties.aad_prefix_verifier
-    if with_template and prefix is not None:
-        raise ValueError(
-            "pass either aad_prefix_template, or aad_prefix or aad_prefix_verifier, not both"
-        )
-    return properties
 
 
 # --- the files -----------------------------------------------------------------------------------
@@ -242,13 +234,14 @@ class FilesVerification:
             return _make_unreadable_result(place, error)
 
     def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
-        given = self.properties
-        if callable(given):
-            given = _check_prefix(given(place.path), with_template=self.template is not None)
-        given = None if given is None else as_decryption(given)
-        if given is not None and (given.aad_prefix or given.aad_prefix_verifier):
+        given = self.properties(place.path) if callable(self.properties) else self.properties
+        if given is None:
+            return None
+        properties = as_decryption(given)
+        check_no_prefix(self.template, properties)
+        if properties.aad_prefix or properties.aad_prefix_verifier:
             self.demands_prefix = True
-        return given
+        return properties
 
     def _require_prefix_of_part(
         self,

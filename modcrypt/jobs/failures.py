@@ -97,7 +97,9 @@ def _os_message(error: OSError) -> str:
         return str(error) or type(error).__name__
     where = "" if error.filename is None else f"{error.filename}: "
     if isinstance(error, FileExistsError) and "overwrite=True" not in error.strerror:
-        return f"{where}destination exists; pass overwrite=True (or --force) to replace it"
+        from modcrypt.io.places import exists_error  # not to be loaded for the help
+
+        return _os_message(exists_error(error.filename))
     return where + error.strerror
 
 

@@ -35,7 +35,7 @@ from modcrypt.jobs.run_record import Record, list_files_except, rotation_fields,
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
-from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.key_tools import KeyTools, check_tools
 from modcrypt.kms.wrapped_key_metadata import (
     encode_wrapped_metadata,
     holds_encrypted_metadata,
@@ -143,8 +143,7 @@ def rotate_keys(
         OSError: The record can't be read or written.
     """
     renamed = check_rotation(what, new_master_keys)
-    if not isinstance(tools, KeyTools):
-        raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
+    check_tools(tools)
     if decryption is not None:
         decryption = as_decryption(decryption)
     places = list_files_except(record, where, filesystem)

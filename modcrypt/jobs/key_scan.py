@@ -22,7 +22,7 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.kms.client import KmsClient
-from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.key_tools import KeyTools, check_tools
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata
@@ -109,8 +109,8 @@ def resolve_decryption(
     tools: KeyTools | None, decryption: AnyDecryption | None
 ) -> FileDecryptionProperties | None:
     """Return the properties that decrypt footers; None without tools and properties."""
-    if not isinstance(tools, KeyTools | None):
-        raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
+    if tools is not None:
+        check_tools(tools)
     if decryption is not None:
         return as_decryption(decryption)
     return None if tools is None else tools.decryption(algorithms=ALGORITHMS)  # no page is opened

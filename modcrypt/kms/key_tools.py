@@ -16,7 +16,7 @@ from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.expected_keys import ExpectedKeys, expect_keys, id_set
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
+from modcrypt.kms.policy import Policy, find_service, list_lifetime_faults
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.wrapped_key_metadata import (
     open_key_metadata,
@@ -64,8 +64,8 @@ class KeyTools:
         **options: Any,
     ) -> None:
         declared = id_set(master_key_ids)
-        if not 0 <= cache_lifetime_seconds <= MAX_CACHE_LIFETIME:
-            raise ValueError(f"cache_lifetime_seconds must be 0 to {MAX_CACHE_LIFETIME}")
+        for fault in list_lifetime_faults(cache_lifetime_seconds):
+            raise ValueError(fault)
         aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
         if not isinstance(aad, bytes):
             raise TypeError(f"kms_aad must be str or bytes, not {type(aad).__name__}")
@@ -107,11 +107,8 @@ class KeyTools:
         Raises:
             ValueError: Neither the policy nor `kms` names a key service; or as `KeyTools`.
         """
-        service = policy.kms if kms is None else kms
-        if service is None:
-            raise ValueError("the policy names no key service; pass kms")
         tools = cls(
-            service,
+            find_service(kms, policy),
             kms_aad=policy.kms_aad or b"",
             cache_lifetime_seconds=policy.cache_lifetime_seconds,
             audit=audit,
@@ -267,3 +264,9 @@ class KeyTools:
                 "the policy's kms_aad differs from that of these KeyTools; create them with "
                 "KeyTools.from_policy"
             )
+
+
+def check_tools(tools: object) -> None:
+    """Raise TypeError unless tools are KeyTools."""
+    if not isinstance(tools, KeyTools):
+        raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
@@ -34,6 +34,8 @@ KEY_BITS = (128, 192, 256)
 
 MAX_POLICY = 1 << 20
 """Size limit of a policy file, in bytes: enough for 32,767 column names of 30 letters."""
+
+S = TypeVar("S")
 
 MAX_CACHE_LIFETIME = 7 * 24 * 3600
 """Upper limit of `cache_lifetime_seconds`, so that a revocation reaches running processes."""
@@ -207,12 +209,26 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
     for name in ("data_key_length_bits", "kek_length_bits"):
         if valid.get(name, 128) not in KEY_BITS:
             faults.append(f"{name} must be 128, 192 or 256")
-    if not 0 <= valid.get("cache_lifetime_seconds", 0) <= MAX_CACHE_LIFETIME:
-        faults.append(f"cache_lifetime_seconds must be 0 to {MAX_CACHE_LIFETIME}")
+    faults += list_lifetime_faults(valid.get("cache_lifetime_seconds", 0))
     kms = valid.get("kms")
     if kms is not None and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
         faults.append("kms must be a URI, such as file:lake.keyring or hcvault://host/transit")
     return faults + _list_prefix_faults(valid.get("aad_prefix"))
+
+
+def list_lifetime_faults(seconds: float) -> list[str]:
+    """Return why a lifetime of cached keys is invalid, if it is."""
+    if 0 <= seconds <= MAX_CACHE_LIFETIME:
+        return []
+    return [f"cache_lifetime_seconds must be 0 to {MAX_CACHE_LIFETIME}"]
+
+
+def find_service(kms: S | None, policy: Policy | None) -> S | str:
+    """Return a key service, or the one that a policy names; raise ValueError if there is none."""
+    service = kms or (None if policy is None else policy.kms)
+    if service is None:
+        raise ValueError("no key service is named; pass kms, or a policy that names one")
+    return service
 
 
 def _is_id(value: object) -> bool:

@@ -31,7 +31,7 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     check_passphrase_reference,
     make_reference_asker,
 )
-from modcrypt.kms.policy import Policy
+from modcrypt.kms.policy import Policy, find_service
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
@@ -122,8 +122,8 @@ class Settings(KeySettings):
                 "keys come from a key service (kms, or a policy that names one) or from references "
                 "(footer_key, column_keys); pass exactly one of the two"
             )
-        if self.policy is not None and not self.has_service:
-            raise ValueError("the policy names no key service; pass kms")
+        if self.policy is not None:
+            find_service(self.kms, self.policy)
         for reference in self._references:
             check_reference(reference)
         if self.passphrase is not None:
@@ -288,10 +288,7 @@ class Settings(KeySettings):
         Raises:
             ValueError: Neither `kms` nor the policy names a key service.
         """
-        uri = self.kms or (self.policy.kms if self.policy is not None else None)
-        if uri is None:
-            raise ValueError("no key service is named; pass kms, or a policy that names one")
-        return uri
+        return find_service(self.kms, self.policy)
 
     @property
     def client(self) -> KmsClient:

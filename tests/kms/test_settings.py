@@ -174,7 +174,7 @@ def test_every_function_takes_settings(lake: Path, make: Callable[[], mc.Setting
         ({"footer_key": FOOTER_KEY.hex()}, "never the key itself"),
         ({"footer_key": "fd:x"}, "with a number"),
         ({"kms": "env:K", "footer_key": "env:F"}, "pass exactly one of the two"),
-        ({"policy": mc.Policy(footer_key="k")}, "names no key service"),
+        ({"policy": mc.Policy(footer_key="k")}, "no key service is named"),
         ({"passphrase": "env:P"}, "needs a keyring"),
         ({"kms": "file:k", "passphrase": PASSPHRASE}, "never the passphrase itself"),
         ({"kms": "file:k", "plaintext_columns": ("a",)}, "need footer_key"),

@@ -97,10 +97,10 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
         if make_reference(options, "--passphrase") is not None:
             raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
         return None
+    from modcrypt.kms.policy import find_service  # not to be loaded for the help
+
     policy = None if policy_file is None else modcrypt.Policy.load(policy_file)
-    uri = kms if kms is not None or policy is None else policy.kms
-    if uri is None:
-        raise click.UsageError("the policy names no key service; name it by --kms")
+    uri = find_service(kms, policy)
     return modcrypt.Settings(
         kms=uri,
         policy=policy,

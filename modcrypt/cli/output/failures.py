@@ -40,6 +40,7 @@ _OPTION_NAMES = (
     ("pass master_key_ids", "pass --master-key"),
     ("aad_prefix is given", "--aad-prefix is given"),
     ("pass root=, the", "pass --root FOLDER, the"),
+    ("pass kms, or a policy", "pass --kms, or a policy"),
     ("pass shared_aad_prefix=True", "pass --shared-aad-prefix"),
     ("length=…, as the writer reported it", "--length N, as encrypt printed it"),
     ("length=UNVERIFIED", "--unverified-length"),

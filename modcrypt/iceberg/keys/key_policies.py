@@ -29,7 +29,7 @@ from modcrypt.errors import (
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMetadata
+from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 
@@ -358,6 +358,15 @@ def _require_store(table: KeyedTable) -> KeyStore:
     return store
 
 
+def require_encrypted(metadata: TableMetadata) -> str:
+    """Return the id of a table's master key; raise PlaintextError if there is none."""
+    if metadata.master_key_id:
+        return metadata.master_key_id
+    raise PlaintextError(
+        f"{metadata.name}: the table is not encrypted; encrypt_table makes an encrypted copy"
+    )
+
+
 def master_key_of(table: KeyedTable) -> str:
     """Return the id of the master key for new keys.
 
@@ -369,9 +378,7 @@ def master_key_of(table: KeyedTable) -> str:
         KeyMaterialError: Its KEKs are under other master keys.
     """
     metadata, resolver = table.metadata, table.resolver
-    master = metadata.master_key_id
-    if not master:
-        raise PlaintextError(f"{metadata.name}: the table has no {KEY_ID}: it is not encrypted")
+    master = require_encrypted(metadata)
     for id_ in metadata.kek_ids():
         resolver.find(id_, metadata)
     stored = {

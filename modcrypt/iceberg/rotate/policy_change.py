@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from modcrypt.errors import CommitConflictError, PlaintextError
+from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.keys.key_policies import KEKS_SINCE, SINGLES, KeyPolicy, next_kek_time
+from modcrypt.iceberg.keys.key_policies import (
+    KEKS_SINCE,
+    SINGLES,
+    KeyPolicy,
+    next_kek_time,
+    require_encrypted,
+)
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
@@ -32,11 +38,7 @@ def set_policy(table: IcebergTable, policy: KeyPolicy) -> IcebergTable:
         ModcryptError, OSError: The table cannot be read or written; it is unchanged.
     """
     seen = KeyPolicy.of(table.metadata)
-    if not table.metadata.master_key_id:
-        raise PlaintextError(
-            f"{table.metadata.name}: the table is not encrypted; encrypt_table makes an encrypted "
-            "copy"
-        )
+    require_encrypted(table.metadata)
     if policy.store == "key-store" != seen.store and table.resolver.store is None:
         raise ValueError("the policy needs a key store; open the table with key_store")
     if KeyPolicy.of((current := latest(table)).metadata) == policy:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.errors import CommitConflictError, PlaintextError, UnsupportedFormatError
+from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg.format.manifests import ADDED, DATA, ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
+from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.write.commit import Table, commit
@@ -70,10 +70,7 @@ def append(table: Table, data: Data) -> Table:
 
 
 def _check_encrypted(metadata: TableMetadata) -> None:
-    if not metadata.master_key_id:
-        raise PlaintextError(
-            f"{metadata.name}: the table is not encrypted; encrypt_table makes an encrypted copy"
-        )
+    require_encrypted(metadata)
     if metadata.format_version < 3:
         raise UnsupportedFormatError(
             f"{metadata.name}: Iceberg format version {metadata.format_version} "

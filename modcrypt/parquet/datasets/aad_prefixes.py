@@ -16,7 +16,11 @@ from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchErr
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.footer_opening import open_footer
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
+from modcrypt.parquet.crypto.properties import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    bind_to_file,
+)
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.framing import read_tail
 
@@ -45,6 +49,15 @@ class PrefixTemplate:
         digits = prefix[len(self._before) : len(prefix) - len(self._after)]
         # Each number has one form: ASCII digits without sign and leading zeros.
         return int(digits) if re.fullmatch(rb"0|[1-9][0-9]{0,9}", digits) else None
+
+
+def check_no_prefix(
+    template: object, properties: FileDecryptionProperties | FileEncryptionProperties
+) -> None:
+    """Raise ValueError if the properties have an AAD prefix although there is a template of it."""
+    prefix = properties.aad_prefix or getattr(properties, "aad_prefix_verifier", None)
+    if template is not None and prefix is not None:
+        raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")
 
 
 def check_expected_parts(template: str | None, expected: int | None) -> None:

@@ -36,6 +36,7 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
     check_expected_parts,
+    check_no_prefix,
     check_parts,
     identify_part,
 )
@@ -263,9 +264,7 @@ class _DatasetReader:
 
     def _prepare_properties(self, given: AnyDecryption) -> FileDecryptionProperties:
         properties = as_decryption(given)
-        prefix = properties.aad_prefix or properties.aad_prefix_verifier
-        if self._template is not None and prefix is not None:
-            raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")
+        check_no_prefix(self._template, properties)
         if self._template is not None and not properties.check_footer_integrity:
             raise ValueError(
                 "aad_prefix_template requires footer checks; pass check_footer_integrity=True"

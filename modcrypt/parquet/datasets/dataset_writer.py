@@ -33,7 +33,7 @@ from modcrypt.parquet.crypto.properties import (
     as_encryption,
     set_prefix_root,
 )
-from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate
+from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, check_no_prefix
 from modcrypt.parquet.datasets.discovery import DatasetFolder
 from modcrypt.pkmt1.material import external_name
 
@@ -213,8 +213,7 @@ class _Plan:
         properties = encryption = as_encryption(given)
         if not isinstance(properties, FileEncryptionProperties):
             properties = properties.for_check()
-        if self.aad_prefix is not None and properties.aad_prefix is not None:
-            raise ValueError("pass aad_prefix_template or an aad_prefix, not both")
+        check_no_prefix(self.aad_prefix, properties)
         named = {*properties.column_keys, *properties.plaintext_columns}
         if public := sorted(named & set(self.partition_names)):
             raise ValueError(

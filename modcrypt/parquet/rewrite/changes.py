@@ -10,7 +10,7 @@ from modcrypt.keys import Key
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Changes to a file other than new keys."""
+    """Changes to a file other than new keys; raise ValueError for an empty `only`."""
 
     only: Sequence[str] | None = None
     null: Sequence[str] = ()
@@ -20,3 +20,7 @@ class Change:
     keep_unchanged: bool = False
     keep_levels: bool = False
     keep_unknown_fields: bool = False
+
+    def __post_init__(self) -> None:
+        if self.only is not None and not self.only:
+            raise ValueError("no columns to share; name them in columns")

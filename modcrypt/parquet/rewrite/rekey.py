@@ -182,8 +182,6 @@ def share_parquet(
         ValueError: No columns are named, or the file does not have one of them.
         ModcryptError, TypeError, OSError: As `rekey_parquet`.
     """
-    if not columns:
-        raise ValueError("no columns to share; name them in columns")
     return _rewrite(
         source, destination, decryption, encryption,
         Change(only=columns, keep_unknown_fields=keep_unknown_fields),

@@ -199,14 +199,12 @@ def share_table(
     Raises:
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
-    if not columns:
-        raise ValueError("no columns to share; name them in columns")
+    change = Change(only=_to_tuple(columns))
     if destination is None:
         raise ValueError("sharing needs a destination; name a folder")
     return run_job(
         spark, plan_conversion, source, destination, verb="share",
-        decryption=decryption, encryption=encryption,
-        change=Change(only=_to_tuple(columns)), **options,
+        decryption=decryption, encryption=encryption, change=change, **options,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from collections.abc import Collection
 from typing import Any
 
 from modcrypt.kms.keyring.keyring import keyring_path
-from modcrypt.kms.policy import Policy
+from modcrypt.kms.policy import Policy, find_service
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.spark.jvm.native_jar import FACTORY
@@ -124,7 +124,7 @@ def native_options(
     """
     if policy is not None and not isinstance(policy, Policy):
         policy = Policy.load(policy)
-    uri = kms or (None if policy is None else policy.kms)
+    uri = find_service(kms, policy)
     options = {
         "parquet.crypto.factory.class": FACTORY,
         "modcrypt.kms.uri": _normalize_uri(uri),
@@ -132,7 +132,7 @@ def native_options(
     }
     options |= policy_options(
         policy,
-        kms=uri or "",
+        kms=uri,
         root=root,
         master_key_ids=master_key_ids,
         require_encrypted=require_encrypted,
@@ -168,10 +168,8 @@ def _literal(text: str) -> str:
 # --- the key service -----------------------------------------------------------------------------
 
 
-def _normalize_uri(kms: str | None) -> str:
+def _normalize_uri(kms: str) -> str:
     """Return a URI that has the same meaning in every process on this machine."""
-    if kms is None:
-        raise ValueError("no key service is named; pass kms, or a policy that names one")
     scheme = kms.partition(":")[0].lower()
     if scheme not in _QUERIES:
         raise ValueError(
