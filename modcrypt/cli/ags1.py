@@ -38,6 +38,7 @@ from modcrypt.cli.shared import (
     exclude_each_other,
     force_option,
     json_option,
+    key_length_option,
     key_options,
     make_reference,
     prefix_options,
@@ -140,11 +141,7 @@ def ags1(context: click.Context) -> None:
     help="Generate a key and AAD prefix, and write them with the stream's length to this private "
     "file, as Iceberg's standard key metadata; --kms encrypts it.",
 )
-@click.option(
-    "--key-length",
-    type=click.Choice(["16", "24", "32"]),
-    help="Length of the fresh key in bytes. Default: 16.",
-)
+@key_length_option
 @click.option(
     "--master-key",
     metavar="ID",

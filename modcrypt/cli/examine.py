@@ -20,17 +20,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.verification_results import Verification
 
 
-def _refuse_pipes(
-    context: click.Context, parameter: click.Parameter, paths: tuple[str, ...]
-) -> tuple[str, ...]:
-    if "-" in paths:
-        raise click.UsageError("pipes are not supported: Parquet needs random access")
-    return paths
-
-
-paths_argument = click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, callback=_refuse_pipes
-)
 html_options = combine_options(
     click.option(
         "--html",

@@ -12,7 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options
-from modcrypt.cli.examine import HtmlPage, html_options, paths_argument, properties_of_options
+from modcrypt.cli.examine import HtmlPage, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.output.failures import explain, use_option_names
@@ -20,6 +20,7 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
+    paths_argument,
     print_facts,
     print_line,
 )

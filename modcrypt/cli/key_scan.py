@@ -20,6 +20,7 @@ from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import (
     format_table,
     lines_option,
+    paths_argument,
     print_line,
     root_option,
 )
@@ -43,7 +44,7 @@ Examples: without any key; also columns in files with encrypted footers
 
 
 @cloup.command(epilog=_SCAN_EXAMPLE)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@paths_argument
 @reading_service_options
 @root_option
 @audit_option

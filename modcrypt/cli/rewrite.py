@@ -5,12 +5,10 @@ Options of `decrypt` name the old keys; those of `encrypt`, prefixed with `new-`
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -41,33 +39,38 @@ def _encrypt() -> None:
 
 
 encryption_options(_encrypt)
-_ENCRYPTION: list[click.Option] = list(reversed(vars(_encrypt)["__click_params__"]))
+_ENCRYPTION: list[click.Option] = vars(_encrypt)["__click_params__"]
 _NAMES = re.compile(
     rf"--({'|'.join(sorted((new.opts[0][2:] for new in _ENCRYPTION), key=len, reverse=True))})\b"
     r"(?!-)"
 )
 
 
+class _NewFile(cloup.OptionGroup):
+    """The options of the new file; their help names two in a line."""
+
+    def get_help_records(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Return the names of options in pairs, the shorter one first."""
+        names = [name for name, _ in super().get_help_records(ctx)]
+        if len(names) % 2:
+            names.append("")
+        pairs = zip(names[::2], names[1::2], strict=True)
+        return [(b, a) if len(a) > len(b) > 0 else (a, b) for a, b in pairs]
+
+
 def _new_options(command: F) -> F:
     """Add the options of `encrypt`, prefixed with `new-`, and their constraints to a command."""
-    for group, options in itertools.groupby(reversed(_ENCRYPTION), lambda o: vars(o)["group"]):
-        add_each: list[Any] = [
-            partial(_add_new, option=option) for option in reversed(list(options))
-        ]
-        cloup.option_group(f"{group.title} of the new file", *add_each)(command)
+    group = _NewFile("New file (options of modcrypt encrypt, described there, as --new options)")
+    for option in _ENCRYPTION:
+        new = copy(option)
+        new.name = f"{_NEW}{option.name}"
+        new.opts = [_rename_options(name) for name in option.opts]
+        new.help = _rename_options(option.help or "")
+        vars(new)["group"] = group
+        vars(command)["__click_params__"].append(new)
     for spec in vars(_encrypt)["__cloup_constraints__"]:
         constraint(spec.constraint, [f"{_NEW}{name}" for name in spec.param_names])(command)
     return command
-
-
-def _add_new(command: Any, option: click.Option) -> None:
-    """Add the option of the new file for an option of `encrypt`."""
-    new = copy(option)
-    new.name = f"{_NEW}{option.name}"
-    new.opts = [_rename_options(name) for name in option.opts]
-    new.help = _rename_options(option.help or "")
-    vars(new)["group"] = None
-    command.__click_params__.append(new)
 
 
 def _rename_options(text: str) -> str:
@@ -143,8 +146,8 @@ Example: two columns for a partner, under a key of their own
 @click.option(
     "--keep-unchanged",
     is_flag=True,
-    help="Copy pages of columns whose key, algorithm and AAD prefix stay the same, without "
-    "opening them; an attacker can then put parts of the old file into the new one.",
+    help="Copy pages whose key, algorithm and AAD prefix stay the same without opening them; an "
+    "attacker can then put parts of the old file into the new one.",
 )
 @_new_options
 @in_place_option
@@ -173,21 +176,21 @@ def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **optio
     "null",
     metavar="NAME",
     multiple=True,
-    help="Set a column, or all columns in a group, to null. Repeatable.",
+    help="Set a column or group to null. Repeatable.",
 )
 @click.option(
     "--hash",
     "hashed",
     metavar="NAME",
     multiple=True,
-    help="Replace the values of a column, or of all columns in a group, by keyed hashes "
-    "(HMAC-SHA-256, hex); equal values have equal hashes. Repeatable.",
+    help="Replace values of a column or group by keyed hashes (HMAC-SHA-256, hex); equal values "
+    "have equal hashes. Repeatable.",
 )
 @click.option(
     "--drop",
     metavar="NAME",
     multiple=True,
-    help="Leave out a column, or all columns in a group. Repeatable.",
+    help="Leave out a column or group. Repeatable.",
 )
 @key_options("Hash key", "--hash-key")
 @decryption_options
@@ -254,7 +257,7 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     "columns",
     metavar="NAME",
     multiple=True,
-    help="Share a column, or all columns in a group. Repeatable.",
+    help="Share a column or group. Repeatable.",
 )
 @decryption_options
 @accept_option

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from modcrypt.cli.output.signals import Stopped
-from modcrypt.cli.shared import SIGPIPE_EXIT, print_line
+from modcrypt.cli.shared import SIGPIPE_EXIT, F, combine_options, print_line
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -23,6 +23,61 @@ safe_option = click.option(
     help="With --format csv: put an apostrophe before text that a spreadsheet would run as a "
     "formula (such as =, +, - or @ at its beginning); numbers stay unchanged.",
 )
+
+
+def row_options(order: str, condition: str) -> Callable[[F], F]:
+    """Return the options that select rows and columns.
+
+    Args:
+        order: Owner of the order of columns, for the help text.
+        condition: Form of a condition, for the help text.
+    """
+    return combine_options(
+        click.option(
+            "--column",
+            "columns",
+            metavar="NAME",
+            multiple=True,
+            help="Read only this column, or the columns in a group. Repeatable.",
+        ),
+        click.option(
+            "--columns",
+            "listed",
+            metavar="NAME,NAME",
+            help=f"Read only these columns, in {order} order.",
+        ),
+        click.option(
+            "--where",
+            "conditions",
+            metavar="CONDITION",
+            multiple=True,
+            help=f"Read only rows that match {condition}. Repeat to require several conditions.",
+        ),
+    )
+
+
+def count_option(text: str, **default: Any) -> Callable[[F], F]:
+    """Return the option for a number of rows, with its help text."""
+    return click.option(
+        "-n", "--rows", "count", metavar="N", type=click.IntRange(min=0), help=text, **default
+    )
+
+
+def format_option(*more: str, text: str = "", **default: Any) -> Callable[[F], F]:
+    """Return the option for the output format, which may have `more` formats."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice([*more, "jsonl", "csv", "arrow"]),
+        help=f"Output format: {text}jsonl (one JSON object per line), csv (nested values as JSON) "
+        "or arrow (an IPC stream).",
+        **default,
+    )
+
+
+def selected_columns(columns: Sequence[str], listed: str | None) -> list[str] | None:
+    """Return the columns that `row_options` select; None for all."""
+    return [*columns, *([] if listed is None else listed.split(","))] or None
 
 
 output_option = click.option(

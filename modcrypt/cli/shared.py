@@ -118,7 +118,7 @@ def key_options(what: str, option: str = "--key") -> Callable[[F], F]:
             f"{option}-fd",
             metavar="N",
             type=click.IntRange(min=0),
-            help=f"{what}: open file descriptor of raw bytes, hex or base64.",
+            help=f"{what}: open file descriptor.",
         ),
         exclude_each_other(*(f"{name}_{kind}" for kind in ("file", "env", "fd"))),
     )
@@ -130,7 +130,7 @@ prefix_options = combine_options(
     click.option(
         "--aad-prefix-file",
         metavar="PATH",
-        help="AAD prefix: content of a file, including a final newline.",
+        help="AAD prefix: the whole content of a file.",
     ),
     exclude_each_other("aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
 )
@@ -154,7 +154,7 @@ force_option = click.option("--force", is_flag=True, help="Replace DESTINATION i
 
 
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Report what would be done, without changing anything."
+    "--dry-run", is_flag=True, help="Report what would be done; change nothing."
 )
 strict_option = click.option(
     "--strict", is_flag=True, help="Exit with 1 also if something was not authenticated."
@@ -163,6 +163,31 @@ skipping_record_option = click.option(
     "--record",
     metavar="FILE",
     help="Resume file: record finished files in FILE, and skip files recorded there.",
+)
+
+
+allow_plaintext_option = click.option(
+    "--allow-plaintext",
+    is_flag=True,
+    help="Also accept plaintext tables and files, in which nothing is authenticated.",
+)
+key_length_option = click.option(
+    "--key-length",
+    type=click.Choice(["16", "24", "32"]),
+    help="Length of new keys in bytes. Default: 16.",
+)
+
+
+def _refuse_pipes(
+    context: click.Context, parameter: click.Parameter, paths: tuple[str, ...]
+) -> tuple[str, ...]:
+    if "-" in paths:
+        raise click.UsageError("pipes are not supported: Parquet needs random access")
+    return paths
+
+
+paths_argument = click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, callback=_refuse_pipes
 )
 
 

@@ -28,6 +28,7 @@ from modcrypt.cli.shared import (
     lines_option,
     make_accept_option,
     needs_one_of,
+    paths_argument,
     print_line,
     root_option,
     skipping_record_option,
@@ -59,7 +60,7 @@ a later proof for it
 
 
 @cloup.command(epilog=_EXAMPLE)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@paths_argument
 @needs_one_of("destroy", "master_keys")
 @service_options
 @root_option

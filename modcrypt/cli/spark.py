@@ -31,8 +31,8 @@ spark_option = click.option(
     "--spark",
     "spark_master",
     metavar="MASTER",
-    help="Run on Spark: local[4], spark://HOST:PORT, yarn or sc://HOST:PORT; executors must have "
-    "access to the keys.",
+    help="Run on Spark (local[4], spark://HOST:PORT, yarn or sc://HOST:PORT); executors need the "
+    "keys.",
 )
 
 SHOWN = 100

@@ -18,21 +18,26 @@ from modcrypt.cli.options.parquet_options import (
     decryption_options,
     decryption_settings,
     reading_options,
+    template_options,
 )
 from modcrypt.cli.row_output import (
     check_output,
+    count_option,
+    format_option,
     output_option,
     print_rows,
+    row_options,
     safe_option,
+    selected_columns,
     write_rows,
 )
 from modcrypt.cli.shared import (
+    allow_plaintext_option,
     combine_options,
     exclude_each_other,
     force_option,
     format_table,
     json_option,
-    needs_one_of,
     print_line,
 )
 from modcrypt.errors import printable
@@ -47,46 +52,15 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 _file_options = combine_options(
     decryption_options,
-    click.option(
-        "--aad-prefix-template",
-        metavar="TEXT",
-        help="Require each file to have an AAD prefix of its own, stored or not: TEXT with a "
-        "number in place of {i}.",
-    ),
-    click.option(
-        "--expected-parts",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="With --aad-prefix-template: require exactly the parts 0 to N - 1.",
-    ),
+    template_options,
     reading_options,
-    click.option(
-        "--allow-plaintext",
-        is_flag=True,
-        help="Also accept unencrypted files, in which nothing is authenticated.",
-    ),
-    needs_one_of("expected_parts", "aad_prefix_template"),
-    exclude_each_other("aad_prefix_template", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
+    allow_plaintext_option,
     exclude_each_other("aad_prefix_template", "no_check_footer"),  # footers must be verified
 )
-_row_options = combine_options(
-    click.option(
-        "--column",
-        "columns",
-        metavar="NAME",
-        multiple=True,
-        help="Read only this column, or the columns in a group. Repeatable.",
-    ),
-    click.option(
-        "--columns", "listed", metavar="NAME,NAME", help="Read only these columns, in this order."
-    ),
-    click.option(
-        "--where",
-        metavar="CONDITION",
-        multiple=True,
-        help="Read only rows that match: a column, one of = != < <= > >= and a value, or a "
-        "column and 'is null' or 'is not null'. Repeat to require several conditions.",
-    ),
+_row_options = row_options(
+    "this",
+    "a condition: a column, one of = != < <= > >= and a value, or a column and 'is null' or "
+    "'is not null'",
 )
 _lines_option = click.option(
     "--json",
@@ -136,15 +110,14 @@ class _Reading:
         return validate_batches(record_batches)
 
     def row_arguments(
-        self, columns: tuple[str, ...], listed: str | None, where: tuple[str, ...]
+        self, columns: tuple[str, ...], listed: str | None, conditions: tuple[str, ...]
     ) -> dict[str, Any]:
         """Return columns and filter as arguments of `iter_batches`."""
-        names = [*columns, *(listed.split(",") if listed is not None else ())]
-        arguments: dict[str, Any] = {"columns": names or None}
-        if where:
+        arguments: dict[str, Any] = {"columns": selected_columns(columns, listed)}
+        if conditions:
             with self.open_first() as (file, partitions, _):
                 types = [*file.schema_arrow, *partitions]
-            arguments["filters"] = _parse_conditions(where, types)
+            arguments["filters"] = _parse_conditions(conditions, types)
         return arguments
 
 
@@ -287,16 +260,7 @@ _HEAD_ROWS = 65536  # rows per batch
 
 @cloup.command(epilog=_HEAD_EXAMPLE)
 @click.argument("path", metavar="FILE|DIR")
-@click.option(
-    "-n",
-    "--rows",
-    "count",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="Number of rows.",
-)
+@count_option("Number of rows.", default=10, show_default=True)
 @_row_options
 @_file_options
 @_lines_option
@@ -306,7 +270,7 @@ def head(
     count: int,
     columns: tuple[str, ...],
     listed: str | None,
-    where: tuple[str, ...],
+    conditions: tuple[str, ...],
     as_json: bool,
     **reading: Any,
 ) -> None:
@@ -317,7 +281,7 @@ def head(
     from modcrypt.cli.output.rows import json_line, rows_of
 
     read = _Reading(path, **reading)
-    arguments = read.row_arguments(columns, listed, where)
+    arguments = read.row_arguments(columns, listed, conditions)
     size = max(min(count, _HEAD_ROWS), 1)
     batches = list(read.batches(arguments, limit=count, batch_size=size))
     rows = [row for batch in batches for row in rows_of(batch)]
@@ -348,15 +312,7 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
 
 @cloup.command(epilog=_CAT_EXAMPLE)
 @click.argument("path", metavar="FILE|DIR")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["jsonl", "csv", "arrow"]),
-    default="jsonl",
-    show_default=True,
-    help="Output format: jsonl (one JSON object per line), csv (nested values as JSON) or "
-    "arrow (an IPC stream).",
-)
+@format_option(default="jsonl", show_default=True)
 @output_option
 @safe_option
 @_row_options
@@ -370,7 +326,7 @@ def cat(
     output: str | None,
     columns: tuple[str, ...],
     listed: str | None,
-    where: tuple[str, ...],
+    conditions: tuple[str, ...],
     safe: bool,
     force: bool,
     as_json: bool,
@@ -392,7 +348,7 @@ def cat(
     if output is not None and _lies_in(output, path):
         raise click.UsageError(f"{output} would replace the source; pass another path to -o")
     read = _Reading(path, **reading)
-    arguments = read.row_arguments(columns, listed, where)
+    arguments = read.row_arguments(columns, listed, conditions)
     batches = read.batches(arguments)
     first = next(batches, None)
     kinds = _read_schema(read, arguments) if first is None else first.schema

@@ -11,13 +11,14 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options, record_option
-from modcrypt.cli.examine import HtmlPage, html_options, paths_argument, properties_of_options
+from modcrypt.cli.examine import HtmlPage, html_options, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
     accept_option,
     decryption_options,
     decryption_settings,
+    template_options,
 )
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import progress_bar
@@ -25,7 +26,7 @@ from modcrypt.cli.shared import (
     format_counts,
     format_table,
     lines_option,
-    needs_one_of,
+    paths_argument,
     print_line,
     shared_prefix_option,
     strict_option,
@@ -71,18 +72,7 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 @decryption_options
 @shared_prefix_option
 @accept_option
-@needs_one_of("expected_parts", "aad_prefix_template")
-@click.option(
-    "--aad-prefix-template",
-    metavar="TEXT",
-    help="With several files: AAD prefix of each file, in which {i} is its number.",
-)
-@click.option(
-    "--expected-parts",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="With --aad-prefix-template: number of files, to detect removed ones.",
-)
+@template_options
 @click.option(
     "--expected-rows",
     metavar="N",
@@ -125,7 +115,6 @@ def verify(
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
         return _verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
-    _check_template(aad_prefix_template)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
     from modcrypt.jobs.listing import find_named_files
@@ -178,16 +167,6 @@ def _verify_with_record(
         )
         record.end()
     return code
-
-
-def _check_template(template: str | None) -> None:
-    if template is not None:
-        refuse(
-            {"aad_prefix", "aad_prefix_hex", "aad_prefix_file"},
-            "--aad-prefix-template sets the AAD prefix of each file",
-        )
-        if "{i}" not in template:
-            raise click.UsageError("--aad-prefix-template needs {i} in place of the number")
 
 
 def _verify_one(

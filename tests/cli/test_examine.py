@@ -370,7 +370,7 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
         (
             ("verify", "--aad-prefix-template", "{i}", "--aad-prefix", "x", "."),
             "usage",
-            "--aad-prefix: --aad-prefix-template",
+            "--aad-prefix-template and --aad-prefix exclude each other",
         ),
         (("inspect", "--key-fd", "0", "--key-env", "X", "sealed.parquet"), "usage", "exclude"),
     ],

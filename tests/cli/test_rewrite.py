@@ -395,6 +395,14 @@ def test_a_key_among_the_arguments_is_not_repeated(folder: Path, command: str) -
 # --- help ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", [encrypt, rekey, mask, share], ids=lambda each: each.name)
+def test_the_help_fits_two_screens_and_hides_no_option(folder: Path, command: Any) -> None:
+    shown = run(folder, command.name, "--help").stdout
+    assert shown.count("\n") <= 100
+    options = {name for parameter in command.params for name in parameter.opts}
+    assert {name for name in options if name.startswith("--") and name not in shown} == set()
+
+
 @pytest.mark.parametrize("command", ["rekey", "mask", "share"])
 def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     """Typed as they stand into a shell, in a folder with the files they name."""

@@ -24,9 +24,13 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.row_output import (
     check_output,
+    count_option,
+    format_option,
     output_option,
     print_rows,
+    row_options,
     safe_option,
+    selected_columns,
     write_rows,
 )
 from modcrypt.cli.shared import end_with_help, force_option, format_table, lines_option, print_line
@@ -148,39 +152,15 @@ _TABLE_ROWS = 10
 @iceberg.command(epilog=_SCAN_EXAMPLE)
 @table_argument
 @snapshot_option
-@click.option(
-    "--column", "columns", metavar="NAME", multiple=True, help="Read only this column. Repeatable."
+@row_options(
+    "the table's",
+    "a pyiceberg filter, such as \"id > 5 and name = 'x'\"; files and pages without a match are "
+    "not opened",
 )
-@click.option(
-    "--columns",
-    "listed",
-    metavar="NAME,NAME",
-    help="Read only these columns, in the table's order.",
-)
-@click.option(
-    "--where",
-    "conditions",
-    metavar="CONDITION",
-    multiple=True,
-    help="Read only rows that match a pyiceberg filter, such as \"id > 5 and name = 'x'\"; "
-    "files and pages without a match are not opened. Repeat to require several "
-    "conditions.",
-)
-@click.option(
-    "-n",
-    "--rows",
-    "count",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help=f"Read at most N rows. Default: {_TABLE_ROWS} for the format table, else all.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "jsonl", "csv", "arrow"]),
-    help="Output format: table (long values are cut), jsonl, csv (nested values as JSON) or "
-    "arrow (an IPC stream). Default: table, or jsonl with -o or --json.",
-)
+@count_option(f"Read at most N rows. Default: {_TABLE_ROWS} for the format table, else all.")
+@format_option(
+    "table", text="table (long values are cut; the default without -o and --json), "
+)  # fmt: skip
 @output_option
 @safe_option
 @table_options
@@ -219,7 +199,7 @@ def scan(
     check_output(form, output, safe=safe, force=force)
     arguments: dict[str, Any] = {
         "snapshot": parse_snapshot(snapshot),
-        "columns": [*columns, *(listed.split(",") if listed is not None else ())] or None,
+        "columns": selected_columns(columns, listed),
         "filters": " and ".join(f"({condition})" for condition in conditions) or None,
     }
     target = open_selected_table(where, options)

@@ -18,7 +18,7 @@ from modcrypt.cli.options.iceberg_options import (
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import dry_run_option, lines_option, print_line
-from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark
+from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark, spark_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
@@ -56,14 +56,7 @@ Examples: what would be lost; expire all but the current snapshot and one more
     help="With mek and kek: move the table to this master key.",
 )
 @dry_run_option
-@click.option(
-    "--spark",
-    "spark_master",
-    metavar="MASTER",
-    help="Let Spark write the data files (dek), or the manifests (kek, with single wrapping "
-    "or KEKs per partition or files), at local[4], spark://HOST:PORT, yarn or "
-    "sc://HOST:PORT. Its executors must reach the table and the sources of keys.",
-)
+@spark_option
 @table_options
 @lines_option
 def rotate(
@@ -85,10 +78,10 @@ def rotate(
     table's metadata changes.
 
     kek: make a new KEK and encrypt the keys of manifest lists under it; with single wrapping, or
-    KEKs per partition or files, also the keys in manifests.
+    KEKs per partition or files, also the keys in manifests, which --spark distributes.
 
     dek: write the files of the current snapshot again under new keys, page by page, without
-    decoding.
+    decoding. With --spark, executors write the data files.
     """
     from modcrypt.iceberg import rotate_table
 

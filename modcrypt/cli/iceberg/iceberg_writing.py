@@ -27,7 +27,7 @@ from modcrypt.cli.options.iceberg_options import (
     tables_service,
 )
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
-from modcrypt.cli.shared import combine_options, lines_option, print_line
+from modcrypt.cli.shared import combine_options, key_length_option, lines_option, print_line
 from modcrypt.errors import FormatError, printable
 from modcrypt.report.text import format_count
 
@@ -65,13 +65,7 @@ _new_table_options = combine_options(
         metavar="PATH",
         help="With --catalog: folder of the new table. Default: chosen by the catalog's warehouse.",
     ),
-    click.option(
-        "--key-length",
-        type=click.Choice(["16", "24", "32"]),
-        default="16",
-        show_default=True,
-        help="Length of data keys and KEKs in bytes.",
-    ),
+    key_length_option,
     policy_options(new=True),
     click.option(
         "--property",
@@ -115,7 +109,7 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
         "master_key_id": master_key,
         "properties": parse_pairs(values["properties"], "--property", "NAME=VALUE"),
         "policy": None if policy == KeyPolicy() else policy,
-        "key_length": int(values["key_length"]),
+        "key_length": int(values["key_length"] or 16),
         "catalog": catalog,
         "identifier": None if catalog is None else where,
         "key_store": open_key_store(values["key_store"], create=True),

@@ -18,7 +18,7 @@ from modcrypt.cli.options.kms_options import (
     passphrase_options,
     service_settings,
 )
-from modcrypt.cli.shared import combine_options
+from modcrypt.cli.shared import allow_plaintext_option, combine_options
 from modcrypt.errors import KeyAccessDeniedError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -93,11 +93,7 @@ _where_options = combine_options(
         multiple=True,
         help="Require the table to be under this master key, or one of several. Repeatable.",
     ),
-    click.option(
-        "--allow-plaintext",
-        is_flag=True,
-        help="Accept plaintext tables and files, in which nothing is authenticated.",
-    ),
+    allow_plaintext_option,
 )
 table_options = combine_options(tables_service, _where_options)
 listing_options = combine_options(_service_options(required=False), _where_options)

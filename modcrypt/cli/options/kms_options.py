@@ -44,7 +44,7 @@ def kms_option(what: str, *, required: bool = False) -> Callable[[F], F]:
         "--kms",
         metavar="URI",
         required=required,
-        help=f"{what}: file:PATH (a keyring), env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
+        help=f"{what}: file:KEYRING, env:VARIABLE, hcvault://HOST/MOUNT, aws-kms://ARN, "
         "gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
     )
 
@@ -55,8 +55,8 @@ service_options = combine_options(
         "--policy",
         "policy_file",
         metavar="FILE",
-        help="TOML file with master keys, columns and encryption settings; also names the key "
-        "service, unless --kms does.",
+        help="TOML file of master keys, columns, encryption settings and, without --kms, the key "
+        "service.",
     ),
     passphrase_options,
 )
@@ -65,8 +65,7 @@ master_keys_option = click.option(
     "master_keys",
     metavar="ID",
     multiple=True,
-    help="Accept keys under this master key in addition to those of the policy or the URI, "
-    "for example during a rotation. Repeatable.",
+    help="Also accept keys under this master key, for example during a rotation. Repeatable.",
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 

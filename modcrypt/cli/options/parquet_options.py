@@ -24,6 +24,7 @@ from modcrypt.cli.options.kms_options import (
 )
 from modcrypt.cli.shared import (
     combine_options,
+    exclude_each_other,
     force_option,
     key_options,
     make_accept_option,
@@ -64,8 +65,7 @@ output_options = cloup.option_group(
     ),
     force_option,
     threads_option(
-        "Number of threads: 1, or more to write in a second thread. Default: by file size and "
-        "processors."
+        "Number of threads; more than 1 write in a second one. Default: by size and processors."
     ),
     click.option(
         "--json",
@@ -75,21 +75,36 @@ output_options = cloup.option_group(
     ),
 )
 accept_option = make_accept_option(
-    "AES_GCM_V1 only, because AES_GCM_CTR_V1 does not authenticate pages and an attacker can forge "
-    "the name in a file."
+    "only AES_GCM_V1, because AES_GCM_CTR_V1 does not authenticate pages."
 )
 missing_key_option = click.option(
     "--on-missing-key",
+    metavar="ACTION",
     type=click.Choice(["error", "drop", "null"]),
     default="error",
     show_default=True,
-    help="Action for columns whose key is missing: refuse the file, drop the columns or fill "
-    "them with nulls.",
+    help="If a column's key is missing: error; drop the column; or null, fill it with nulls.",
 )
 decryption_options = combine_options(
     parquet_key_options,
     cloup.option_group("AAD prefix", prefix_options, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
+)
+template_options = combine_options(
+    click.option(
+        "--aad-prefix-template",
+        metavar="TEXT",
+        help="Require each file to have an AAD prefix of its own, stored or not: TEXT with a "
+        "number in place of {i}.",
+    ),
+    click.option(
+        "--expected-parts",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="With --aad-prefix-template: require exactly the parts 0 to N - 1.",
+    ),
+    needs_one_of("expected_parts", "aad_prefix_template"),
+    exclude_each_other("aad_prefix_template", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
 )
 reading_options = cloup.option_group(
     "Reading",
@@ -146,7 +161,7 @@ encryption_options = combine_options(
             type=click.Choice(["encrypted", "plaintext"]),
             default="encrypted",
             show_default=True,
-            help="Levels of data pages V2: encrypted (for Arrow) or plaintext (for parquet-java).",
+            help="Levels of data pages V2; plaintext for parquet-java.",
         ),
     ),
     cloup.option_group(
@@ -157,7 +172,7 @@ encryption_options = combine_options(
         click.option(
             "--no-store-aad-prefix",
             is_flag=True,
-            help="Do not store the prefix in the file; readers must supply it.",
+            help="Do not store the prefix; readers must supply it.",
         ),
         needs_one_of("no_store_aad_prefix", "aad_prefix", "aad_prefix_hex", "aad_prefix_file"),
     ),
