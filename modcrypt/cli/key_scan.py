@@ -65,7 +65,7 @@ def scan(
     settings = service_settings(options)
     tools = decryption = None
     if settings is not None:
-        tools, decryption = settings.tools(), settings.decryption()
+        tools, decryption = settings.tools(), settings.requirements()
     else:
         refuse({"audit", "master_keys"}, "this needs --kms or --policy")
     scan_results = modcrypt.scan_keys(list(paths), tools, decryption=decryption)

@@ -400,7 +400,7 @@ def rotate(
             modcrypt.rotate_keys(
                 list(paths),
                 tools,
-                decryption=settings.decryption() if settings.policy or accept else None,
+                decryption=settings.requirements(),
                 record=record,
                 threads=threads,
                 progress=show,

@@ -196,11 +196,10 @@ class _Files:
 
     @property
     def _local(self) -> dict[str, Any]:
-        settings = self.settings
-        is_strict = settings is not None and (settings.policy or settings.algorithms)
+        requirements = None if self.settings is None else self.settings.requirements()
         return {
             **self.selection, "tools": self.tools, "threads": self.threads,
-            "decryption": settings.decryption() if settings is not None and is_strict else None,
+            "decryption": requirements,
         }  # fmt: skip
 
 

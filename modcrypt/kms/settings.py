@@ -242,6 +242,15 @@ class Settings(KeySettings):
         footer_key, column_keys = self.keys
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
+    def requirements(self) -> FileDecryptionProperties | None:
+        """Return `decryption()` if the settings require anything of files besides their keys.
+
+        Otherwise, what opens no page uses the properties of `tools()`, which accept any algorithm.
+        """
+        if self.policy is None and self.aad_prefix is None and self.algorithms is None:
+            return None
+        return self.decryption()
+
     def encryption(self) -> Encryption:
         """Return the properties that encrypt files; resolves keys in the calling process.
 

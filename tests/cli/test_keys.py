@@ -841,6 +841,16 @@ def scan(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def test_a_scan_opens_footers_of_any_algorithm(clear: Path) -> None:
+    encrypt_file(clear, "sealed.parquet", "--algorithm", "AES_GCM_CTR_V1")
+    result = invoke(clear, "keys", "scan", "--kms", "file:lake.keyring", "sealed.parquet", "--json")
+    keys = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {key["column"]: key["master_key_id"] for key in keys} == {None: "footer", "name": "pii"}
+    (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
+    strict = invoke(clear, "keys", "scan", "--policy", "lake.toml", "sealed.parquet")
+    assert (strict.exit_code, "AES_GCM_CTR_V1" in strict.stderr) == (5, True)
+
+
 def test_a_scan_tells_what_it_could_not_look_into(lake: Path) -> None:
     shutil.copy(lake / "plain.parquet", lake / "lake" / "4.parquet")
     result = invoke(lake, "keys", "scan", "lake")

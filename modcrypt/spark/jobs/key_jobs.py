@@ -15,7 +15,6 @@ from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.jobs.shredding import ShreddedFile
 from modcrypt.kms.settings import Settings
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.spark.jobs.file_work import FLAG, TEXT, Row, TableJob
 
 
@@ -41,11 +40,12 @@ class KeyJob(TableJob):
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each file; files of a task share responses of the key service."""
+        settings = self.settings
         results = self.change(
             [_restrict_to_folders(file, self.folders) for file in files],
-            None if self.settings is None else self.settings.tools(),
+            None if settings is None else settings.tools(),
             filesystem=filesystem,
-            decryption=explicit_decryption(self.settings),
+            decryption=None if settings is None else settings.requirements(),
             **self.how,
         )
         names = map_names(files)
@@ -74,27 +74,17 @@ class ScanJob(TableJob):
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each key of the files."""
-        tools = None if self.settings is None else self.settings.tools()
-        names = map_names(files)
+        settings, names = self.settings, map_names(files)
         keys = scan_keys(
             [file.name for file in files],
-            tools,
+            None if settings is None else settings.tools(),
             filesystem=filesystem,
-            decryption=explicit_decryption(self.settings),
+            decryption=None if settings is None else settings.requirements(),
         )
         for key in keys:
             fields = key.fields()
             path = names[fields.pop("file")]
             yield {**fields, "path": path, "failed": key.kind == "error"}
-
-
-def explicit_decryption(settings: Settings | None) -> FileDecryptionProperties | None:
-    """Return the decryption properties of the settings; None if they set no requirements."""
-    if settings is None:
-        return None
-    is_set = settings.policy is not None or settings.aad_prefix is not None
-    is_set = is_set or settings.algorithms is not None or bool(settings.master_key_ids)
-    return settings.decryption() if is_set else None
 
 
 def map_names(files: Sequence[File]) -> dict[str, str]:

@@ -24,17 +24,14 @@ from modcrypt.jobs.shredding_trial import KeyProof, Traces, Trial
 from modcrypt.kms.settings import Settings
 from modcrypt.pkmt1.material import KeyReference
 from modcrypt.spark.jobs.driver import (
-    BYTES_PER_TASK,
-    FILES_PER_TASK,
     JobOptions,
     folders_of,
     plan_job,
-    report_of,
     run_job,
     settings_under,
 )
 from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Row, TableJob
-from modcrypt.spark.jobs.key_jobs import KeyJob, explicit_decryption
+from modcrypt.spark.jobs.key_jobs import KeyJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,10 +159,7 @@ def prove_shredded(
     filesystem = None if make is None else make()
     surroundings = list_surroundings([folder.name for folder in folders], filesystem)
     job = ProofJob(settings=settings, wanted=wanted, filesystem=make)
-    report = report_of(
-        spark, job, files, options.get("files_per_task", FILES_PER_TASK),
-        options.get("bytes_per_task", BYTES_PER_TASK),
-    )  # fmt: skip
+    report = run_job(spark, lambda **_: (job, files), **options)
     found: dict[str, ProvenFile] = {}
     for row in report.toLocalIterator():
         name, file = _decode_proof_row(row["details"])
@@ -183,7 +177,7 @@ def _open_examination(settings: Settings | None, wanted: Criteria) -> Examinatio
     if settings is None:
         return Examination(Trial(None, wanted, None))
     tools = settings.tools()
-    decryption = resolve_decryption(tools, explicit_decryption(settings))
+    decryption = resolve_decryption(tools, settings.requirements())
     return Examination(Trial(tools, wanted, decryption))
 
 
