@@ -284,9 +284,9 @@ class Batch:
         with start_spark(master, self._verb) as spark:
             from modcrypt.jobs.conversion import ConvertedFile
             from modcrypt.spark.jobs.conversion import plan_conversion
-            from modcrypt.spark.jobs.driver import run_job
+            from modcrypt.spark.jobs.driver import run_table_job
 
-            frame = run_job(spark, plan_conversion, self._source.name, target, **how)
+            frame = run_table_job(spark, plan_conversion, self._source.name, target, **how)
             shown = frame
             if not report.as_json:  # do not bring all rows to the driver
                 shown = frame.where("failed or result = 'planned'").limit(SHOWN)

@@ -53,7 +53,7 @@ def in_threads(
     """
 
     def take_first() -> R:
-        while tick is not None and not wait(list(waiting)[:1], TICK).done:
+        while tick is not None and not wait([waiting[0]], TICK).done:
             tick()
         return waiting.popleft().result()
 

@@ -67,7 +67,7 @@ Plan: TypeAlias = tuple[TableJob, Sequence[File]]
 """A job and its files, after the checks that need no executor."""
 
 
-def run_job(
+def run_table_job(
     spark: SparkSession,
     plan: Callable[..., Plan],
     *arguments: Any,
@@ -75,9 +75,19 @@ def run_job(
     bytes_per_task: int = BYTES_PER_TASK,
     **options: Any,
 ) -> DataFrame:
-    """Run the job that `plan(*arguments, **options)` returns; return the report."""
+    """Have Spark run the job that `plan(*arguments, **options)` returns, once.
+
+    Return the report. Spark sends the names to the executors as rows, not within a closure, and the
+    report stays on the executors, so the driver holds only the listing.
+    """
     job, files = plan(*arguments, **options)
-    return report_of(spark, job, files, files_per_task, bytes_per_task)
+    names = [os.fsencode(file.name) for file in files]  # names may be any bytes
+    columns = {
+        "name": pa.array(names, pa.binary()),
+        "size": pa.array([file.size for file in files], pa.int64()),
+    }
+    frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
+    return frame.localCheckpoint()
 
 
 def plan_job(
@@ -134,27 +144,3 @@ def check_reachable(settings: Settings, files: Sequence[File]) -> None:
             raise
         except (ModcryptError, OSError):
             continue  # the task reports the error as a row
-
-
-# --- the job of Spark ----------------------------------------------------------------------------
-
-
-def report_of(
-    spark: SparkSession,
-    job: TableJob,
-    files: Sequence[File],
-    files_per_task: int,
-    bytes_per_task: int,
-) -> DataFrame:
-    """Have Spark run the job once, and return the report.
-
-    Spark sends the names to the executors as rows, not within a closure, and the report stays on
-    the executors, so the driver holds only the listing.
-    """
-    names = [os.fsencode(file.name) for file in files]  # names may be any bytes
-    columns = {
-        "name": pa.array(names, pa.binary()),
-        "size": pa.array([file.size for file in files], pa.int64()),
-    }
-    frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
-    return frame.localCheckpoint()

@@ -27,7 +27,7 @@ from modcrypt.spark.jobs.driver import (
     JobOptions,
     folders_of,
     plan_job,
-    run_job,
+    run_table_job,
     settings_under,
 )
 from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT, TEXTS, Row, TableJob
@@ -82,7 +82,7 @@ def shred_keys(
     """
     wanted = criteria_of(columns, master_keys, everything)
     folders = tuple(folder.name for folder in folders_of(where, options.get("filesystem")))
-    report = run_job(
+    report = run_table_job(
         spark, plan_job, KeyJob, where, settings, change=shredding.shred_keys, schema=_SHREDDED,
         how={**asdict(wanted), "dry_run": dry_run}, folders=folders, **options,
     )  # fmt: skip
@@ -159,7 +159,7 @@ def prove_shredded(
     filesystem = None if make is None else make()
     surroundings = list_surroundings([folder.name for folder in folders], filesystem)
     job = ProofJob(settings=settings, wanted=wanted, filesystem=make)
-    report = run_job(spark, lambda **_: (job, files), **options)
+    report = run_table_job(spark, lambda **_: (job, files), **options)
     found: dict[str, ProvenFile] = {}
     for row in report.toLocalIterator():
         name, file = _decode_proof_row(row["details"])

@@ -21,7 +21,7 @@ from modcrypt.jobs.key_rotation import What
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.conversion import plan_conversion
-from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_job
+from modcrypt.spark.jobs.driver import ConversionOptions, JobOptions, plan_job, run_table_job
 from modcrypt.spark.jobs.examination import InspectionJob
 from modcrypt.spark.jobs.key_jobs import ScanJob
 from modcrypt.spark.jobs.plans import plan_rotation, plan_verification
@@ -64,7 +64,7 @@ def encrypt_table(
             changed.
         FileNotFoundError, NotADirectoryError: The source is not an existing folder.
     """
-    return run_job(
+    return run_table_job(
         spark, plan_conversion, source, destination, verb="encrypt", encryption=encryption,
         **options,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def decrypt_table(
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `encrypt_table`; and if the
             settings open none of the first files.
     """
-    return run_job(
+    return run_table_job(
         spark, plan_conversion, source, destination, verb="decrypt", decryption=decryption,
         **options,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def rekey_table(
     Raises:
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
-    return run_job(
+    return run_table_job(
         spark, plan_conversion, source, destination, verb="rekey",
         decryption=decryption, encryption=encryption, **options,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def mask_table(
     if not (null or hashed or drop):
         raise ValueError("name columns in null, hashed or drop")
     change = Change(null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop))
-    return run_job(
+    return run_table_job(
         spark, plan_conversion, source, destination, verb="mask",
         decryption=decryption, encryption=encryption, change=change,
         hash_key=hash_key, **options,
@@ -202,7 +202,7 @@ def share_table(
     change = Change(only=_to_tuple(columns))
     if destination is None:
         raise ValueError("sharing needs a destination; name a folder")
-    return run_job(
+    return run_table_job(
         spark, plan_conversion, source, destination, verb="share",
         decryption=decryption, encryption=encryption, change=change, **options,
     )  # fmt: skip
@@ -236,7 +236,7 @@ def verify_table(
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
             have the AAD prefix that the settings require.
     """
-    return run_job(spark, plan_verification, where, decryption, **options)
+    return run_table_job(spark, plan_verification, where, decryption, **options)
 
 
 def inspect_table(
@@ -268,7 +268,7 @@ def inspect_table(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_job(spark, plan_job, InspectionJob, where, decryption, **options)
+    return run_table_job(spark, plan_job, InspectionJob, where, decryption, **options)
 
 
 def rotate_keys(
@@ -302,7 +302,7 @@ def rotate_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_job(
+    return run_table_job(
         spark, plan_rotation, where, settings, what=what, new_master_keys=new_master_keys,
         dry_run=dry_run, **options,
     )  # fmt: skip
@@ -330,7 +330,7 @@ def scan_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
-    return run_job(
+    return run_table_job(
         spark, plan_job, ScanJob, where, settings, check=lambda settings, _: settings.tools(),
         **options,
     )  # fmt: skip
