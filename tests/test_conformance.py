@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from tools.conformance import corpus, trace
 from tools.conformance.expected_failures import read_expected
 from tools.conformance.message_schema import InvalidMessageError, check_message
+from tools.conformance.process import ClientProcess
 from tools.conformance.registry import CLIENTS, ROOT, known_clients
 from tools.conformance.rows import canonical_bytes, row_digest
 from tools.conformance.verdicts import FAILURES
@@ -132,6 +134,26 @@ def test_expected_failures_need_reasons_and_must_happen(tmp_path: Path) -> None:
     expected.write_text("read/key-metadata/* pass # good\n")
     with pytest.raises(ValueError, match="is not one of"):
         read_expected(expected)
+    status, output = run(*arguments)
+    assert (status, "Traceback" in output, "is not one of" in output) == (1, False, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "fault"),
+    [("--only", "read/ags1", "no case matches"), ("--xfails", "/absent", "does not exist")],
+)
+def test_a_run_that_would_test_nothing_fails(option: str, value: str, fault: str) -> None:
+    status, output = run("--entrypoint", "true", option, value)
+    assert (status, fault in output) == (1, True), output
+
+
+def test_a_client_that_waits_for_the_end_of_its_input_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "fake.py").write_text(FAKE + "sys.stdin.read()\n")
+    process = ClientProcess([sys.executable, f"{tmp_path}/fake.py", "refuses"], tmp_path)
+    process.ask({"type": "start", "protocol": 1}, 20)
+    start = time.monotonic()
+    process.stop()
+    assert time.monotonic() - start < 9
 
 
 def test_a_client_that_does_not_start_is_named_and_fails_the_run() -> None:

@@ -13,20 +13,26 @@ import shlex
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for a run as a script
 
 from tools.conformance import corpus, report
+from tools.conformance.expected_failures import ExpectationError
 from tools.conformance.registry import Entry, known_clients
 from tools.conformance.run import ClientRun, read_matrix, run_client
+
+ID_HINT = "ids look like read/parquet/types and write/ags1/ags1-mib"
 
 
 def main() -> int:
     options = parse_arguments()
     if options.show:
         return show(options.show, Path("conformance-case"))
+    if fault := find_fault(options):
+        raise SystemExit(fault)
     known = known_clients()
     if unknown := [name for name in options.clients if name not in known]:
         raise SystemExit(f"no client named {', '.join(unknown)}; there are {', '.join(known)}")
@@ -36,8 +42,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # clients may crash
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         work = Path(folder)
-        with ThreadPoolExecutor(options.jobs) as pool:
-            runs = list(pool.map(lambda entry: run_client(entry, work, options), entries))
+        runs = run_clients(entries, work, options)
         matrix = read_matrix(runs, work, options) if len(runs) > 1 or options.matrix else {}
     report.print_summary(runs)
     if options.results:
@@ -48,6 +53,25 @@ def main() -> int:
     return int(bool(absent) or any(failed(run) for run in runs))
 
 
+def find_fault(options: argparse.Namespace) -> str | None:
+    """Return what is wrong with options that would make a run pass without testing anything."""
+    if options.xfails and not options.xfails.exists():
+        return f"{options.xfails} does not exist"
+    cases = (*corpus.read_cases(), *corpus.write_cases())
+    if not any(fnmatchcase(case.id, options.only) for case in cases):
+        return f"no case matches {options.only}; {ID_HINT}"
+    return None
+
+
+def run_clients(entries: list[Entry], work: Path, options: argparse.Namespace) -> list[ClientRun]:
+    """Run clients, some of them at the same time."""
+    try:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            return list(pool.map(lambda entry: run_client(entry, work, options), entries))
+    except ExpectationError as error:
+        raise SystemExit(str(error)) from None
+
+
 def show(name: str, folder: Path) -> int:
     """Write the files of a case into a folder and print its request, to be piped to a client."""
     for case in (*corpus.read_cases(), *corpus.write_cases()):
@@ -56,7 +80,7 @@ def show(name: str, folder: Path) -> int:
             make = read_shown if case.direction == "read" else corpus.write_request
             print(json.dumps(make(case, folder.resolve())))
             return 0
-    raise SystemExit(f"no case {name}")
+    raise SystemExit(f"no case {name}; {ID_HINT}")
 
 
 def read_shown(case: corpus.Case, folder: Path) -> dict[str, Any]:

@@ -10,6 +10,10 @@ from pathlib import Path
 from tools.conformance.verdicts import FAILURES, Verdict
 
 
+class ExpectationError(ValueError):
+    """A file of expected failures that cannot be used."""
+
+
 @dataclass
 class ExpectedFailure:
     """A line; `used` counts the failures that it covers."""
@@ -24,7 +28,7 @@ def read_expected(path: Path) -> list[ExpectedFailure]:
     """Return the entries of a file, none if it does not exist.
 
     Raises:
-        ValueError: A line has no reason, or names no failure.
+        ExpectationError: A line has no reason, or names no failure.
     """
     lines = path.read_text().splitlines() if path.exists() else []
     return [_entry(path, line) for line in lines if line.strip() and not line.startswith("#")]
@@ -34,9 +38,10 @@ def _entry(path: Path, line: str) -> ExpectedFailure:
     rule, _, reason = line.partition(" # ")
     pattern, _, verdict = rule.strip().partition(" ")
     if not reason.strip():
-        raise ValueError(f"{path}: {pattern} has no reason; write it after ' # '")
+        raise ExpectationError(f"{path}: {pattern} has no reason; write it after ' # '")
     if verdict.strip() not in FAILURES:
-        raise ValueError(f"{path}: {pattern}: {verdict!r} is not one of {', '.join(FAILURES)}")
+        kinds = ", ".join(FAILURES)
+        raise ExpectationError(f"{path}: {pattern}: {verdict!r} is not one of {kinds}")
     return ExpectedFailure(pattern, verdict.strip(), reason.strip())
 
 

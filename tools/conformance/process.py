@@ -62,8 +62,10 @@ class ClientProcess:
 
     def stop(self, seconds: float = 10) -> None:
         """Ask the client to end, and kill it if it does not."""
+        assert self._process.stdin is not None
         try:
             self._send({"type": "stop"})
+            self._process.stdin.close()  # some runtimes do not end while their input is open
             self._process.wait(seconds)
         except (OSError, subprocess.TimeoutExpired):
             pass
