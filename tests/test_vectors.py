@@ -212,7 +212,7 @@ def test_vectors_cover_every_word_module_type_and_region() -> None:
     assert {name for count in counted for name in count} == {kind.name for kind in ModuleType}
     assert {case["expect"] for case in PARQUET} == {
         "ok", "tag", "signature", "format", "limit", "aad-prefix", "truncation", "plaintext",
-        "no-key", "unsupported", "checksum",
+        "no-key", "unsupported", "checksum", "integrity",
     }  # fmt: skip
 
 

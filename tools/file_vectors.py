@@ -321,6 +321,11 @@ def algorithm_cases() -> Iterator[Json]:
                "uncompressed page opens to 16 bytes too many", relabel(gcm_file, "2c"),
                "format", properties=both, spec=spec, tags=("policy",),
                module=address("gcm-ef-mixed", (T.DATA_PAGE, 0, 0, 0)))  # fmt: skip
+    compressed = encrypt_base("gcm-ef-uniform-192")
+    yield case("gcm-ef-uniform-192", "gcm-relabelled-ctr-accepted-compressed", "CTR is accepted; "
+               "no size tells for a compressed page, but its tag matches",
+               relabel(compressed, "2c"), "integrity", properties=both, spec=spec, tags=("policy",),
+               module=address("gcm-ef-uniform-192", (T.DATA_PAGE, 0, 0, 0)))  # fmt: skip
     yield case("ctr-ef-uniform", "ctr-relabelled-gcm", "the first page has no tag",
                relabel(ctr_file, "1c"), "tag", properties=both, spec=spec,
                module=address("ctr-ef-uniform", (T.DATA_PAGE, 0, 0, 0)))  # fmt: skip

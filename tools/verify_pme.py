@@ -308,6 +308,7 @@ class _Verification:
         """Open a page. Data pages V2 are encrypted whole or, by parquet-java, without levels."""
         size, v2 = header[3], header.get(8, {})
         levels = v2[5] + v2[6] if header[1] == 3 else 0
+        clear = 0
         try:
             plain = len(self.open(chunk.key, address, at, size, ctr=self.ctr))
         except VerifyError:
@@ -317,11 +318,21 @@ class _Verification:
                 opened = self.open(chunk.key, address, at + levels, size - levels, ctr=self.ctr)
             except VerifyError as error:
                 raise VerifyError("tag", "it opens in neither V2 layout", address) from error
-            plain = levels + len(opened)
+            plain, clear = levels + len(opened), levels
         if plain != header[2] and (chunk.md[4] == 0 or v2.get(7) is False):
             raise VerifyError("format", f"{plain} bytes, not {header[2]}", address)
+        if self.ctr and self.has_tag(chunk.key, address, self.data[at + clear : at + size]):
+            raise VerifyError("integrity", "a GCM module in a file that declares CTR", address)
         if 4 in header and zlib.crc32(self.data[at : at + size]) != header[4] & 0xFFFFFFFF:
             raise VerifyError("checksum", "the CRC does not fit the stored bytes", address)
+
+    def has_tag(self, key: bytes, address: Address, module: bytes) -> bool:
+        """Return whether a module opens under GCM, whatever the file declares."""
+        try:
+            open_module(key, module_aad(self.file_aad, *address), module)
+        except VerifyError:
+            return False
+        return True
 
     def column_index(self, at: int, end: int, chunk: _Chunk) -> None:
         self.open(chunk.key, chunk.address(COLUMN_INDEX), at, end - at)
