@@ -10,6 +10,8 @@ import pytest
 from tests.support.tamper.attacks import ATTACKS, NOT_READ, UNUSED
 from tests.support.tamper.matrix import all_readers, published_outcomes, published_table, run, title
 from tests.support.tamper.readers import Reader, close
+from tests.support.tamper.suite import CASES, CLIENTS, DIFFERENCES, suite_outcomes
+from tools.conformance.corpus import read_cases
 
 OURS = ["`read_table`", "`decrypt_parquet`", "`verify_parquet`"]
 NATIVE = "parquet-java, modcrypt"
@@ -91,6 +93,29 @@ def test_no_attack_is_idle() -> None:
         outcomes = {column[title(attack)] for column in columns}
         told = {"detected", "named", "wrong data", "crash", "token sent"}
         assert outcomes & told or attack.unseen == UNUSED, title(attack)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_conformance_suite_measured_the_same(name: str) -> None:
+    """Where an attack is a case, too, both runs agree, besides what `DIFFERENCES` explains."""
+    said = published_outcomes(name)
+    compared = {
+        attack: (case, said[attack], fitting)
+        for attack, case, fitting in suite_outcomes(name)
+        if not said[attack].startswith("n/a")
+    }
+    assert compared
+    assert [found for found in compared.values() if found[1] not in found[2]] == []
+
+
+def test_cases_of_attacks_and_differences_exist() -> None:
+    assert CASES.keys() <= {title(attack) for attack in ATTACKS}
+    cases = {case.id for case in read_cases()}
+    for case in CASES.values():
+        assert {f"read/parquet/{case}", f"read/pkmt1/{case}"} & cases, case
+    for reader, case in DIFFERENCES:
+        assert reader in CLIENTS
+        assert case in CASES.values()
 
 
 def test_attacks_have_names_of_their_own_and_all_are_published() -> None:

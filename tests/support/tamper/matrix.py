@@ -40,6 +40,7 @@ from tests.support.tamper.readers import (
     polars_reader,
     pyarrow_readers,
 )
+from tests.support.tamper.suite import case_of
 
 DOCUMENT = ROOT / "docs/reference/tamper-matrix.md"
 OURS = 3
@@ -195,7 +196,7 @@ Matrix = Mapping[str, Mapping[str, Cell]]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LOUD = ("wrong data", "crash", "token sent")
-HEADINGS = ("", "Attack", "Keys held")
+HEADINGS = ("", "Attack", "Keys held", "Case")
 
 
 def table_text(matrix: Matrix, versions: Iterable[str]) -> str:
@@ -209,7 +210,10 @@ def table_text(matrix: Matrix, versions: Iterable[str]) -> str:
         lines.append(_row(*["---"] * (len(HEADINGS) + len(matrix))))
         for number, attack in attacks:
             outcomes = [_cell(matrix[name][title(attack)], reasons) for name in matrix]
-            lines.append(_row(f"{number}", attack.name, attack.who, *outcomes))
+            case = case_of(title(attack))
+            lines.append(
+                _row(f"{number}", attack.name, attack.who, case and f"`{case}`", *outcomes)
+            )
         lines.append("")
     lines += ["Why a reader was not tried:", ""]
     lines += [f"- {LETTERS[n]}: {reason}" for n, reason in enumerate(reasons)]
@@ -270,7 +274,7 @@ def published_outcomes(name: str) -> dict[str, str]:
         if line.startswith("### "):
             group = line[4:]
         elif line.startswith("| ") and "---" not in line:
-            number, attack, _, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
+            number, attack, _, _, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
             if number:
                 cell = dict(zip(names, cells, strict=True)).get(name, "").strip("*")
                 reason = cell.startswith("n/a") and reasons[cell[-2]]
