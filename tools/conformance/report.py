@@ -22,7 +22,7 @@ from tools.conformance.verdicts import (
 
 Json = dict[str, Any]
 _PATH = re.compile(r"(?<![\w/.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
-_NUMBER = re.compile(r"0x[0-9a-f]{4,}|(?<=\()\d{3,}(?=\))|(?<=goroutine )\d+")
+_NUMBER = re.compile(r"0x[0-9a-f]{4,}|(?<=@)[0-9a-f]{6,8}\b|(?<=\()\d{3,}(?=\))|(?<=goroutine )\d+")
 SEVERITIES = ("security", "feature")
 
 

@@ -2,7 +2,10 @@ module arrow-go-client
 
 go 1.25.0
 
-require github.com/apache/arrow-go/v18 v18.8.0
+require (
+	conformance/client v0.0.0
+	github.com/apache/arrow-go/v18 v18.8.0
+)
 
 require (
 	github.com/andybalholm/brotli v1.2.3 // indirect
@@ -24,3 +27,5 @@ require (
 	google.golang.org/grpc v1.83.2 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
+
+replace conformance/client => ../go

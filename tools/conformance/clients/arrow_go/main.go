@@ -2,16 +2,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
-	"slices"
+	"runtime"
 
+	"conformance/client"
+
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
@@ -19,7 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 )
 
-type object = map[string]any
+type object = client.Object
 
 var readFeatures = []string{"ctr", "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix",
 	"aes-192", "aes-256", "v2", "unchecked-footer", "metadata", "page-indexes"}
@@ -27,122 +25,92 @@ var writeFeatures = []string{"ctr", "encrypted-footer", "plaintext-footer", "col
 	"aes-192", "aes-256", "v2", "page-indexes", "bloom-filters", "nested-column-keys", "key-metadata"}
 
 func main() {
-	lines := bufio.NewReader(os.Stdin)
-	answers := os.Stdout
-	os.Stdout = os.Stderr // what libraries print must not stand among the answers
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return
-		}
-		var message object
-		if json.Unmarshal(line, &message) != nil || message["type"] == "stop" {
-			return
-		}
-		encoded, _ := json.Marshal(answer(message))
-		answers.Write(append(encoded, '\n'))
+	client.Serve(object{"name": "arrow-go", "version": client.Version("github.com/apache/arrow-go/v18"),
+		"read":  object{"formats": []string{"parquet"}, "features": readFeatures},
+		"write": object{"formats": []string{"parquet"}, "features": writeFeatures}}, read, write)
+}
+
+// refusePanics turns a panic into an error, as which arrow-go reports failed tags; runtime errors stay panics.
+func refusePanics() {
+	switch found := recover().(type) {
+	case nil:
+	case runtime.Error, client.Refusal:
+		panic(found)
+	default:
+		client.Refuse(fmt.Errorf("panic: %v", found))
 	}
 }
 
-func answer(message object) object {
-	if message["type"] == "start" {
-		return object{"type": "started", "protocol": 1, "name": "arrow-go", "version": version(),
-			"read":  object{"formats": []string{"parquet"}, "features": readFeatures},
-			"write": object{"formats": []string{"parquet"}, "features": writeFeatures}}
-	}
-	operation := read
-	if message["type"] == "write" {
-		operation = write
-	}
-	result, err := operation(message)
-	if err != nil {
-		kind := map[bool]string{true: "unsupported", false: "error"}[errors.Is(err, errors.ErrUnsupported)]
-		result = object{"outcome": kind, "message": err.Error()}
-	}
-	result["type"], result["id"] = "result", message["id"]
-	return result
-}
-
-func version() string {
-	info, _ := debug.ReadBuildInfo()
-	at := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == "github.com/apache/arrow-go/v18" })
-	return info.Deps[at].Version
-}
-
-func raw(value any) string {
-	text, _ := value.(string)
-	data, _ := hex.DecodeString(text)
-	return string(data)
-}
-
-func decryption(message object) *parquet.FileDecryptionProperties {
-	var options []parquet.FileDecryptionOption
-	if message["footer_key"] != nil {
-		options = append(options, parquet.WithFooterKey(raw(message["footer_key"])))
-	}
-	keys := parquet.ColumnPathToDecryptionPropsMap{}
-	for path, key := range message["column_keys"].(object) {
-		keys[path] = parquet.NewColumnDecryptionProperties(path, parquet.WithDecryptKey(raw(key)))
-	}
-	if len(keys) > 0 {
-		options = append(options, parquet.WithColumnKeys(keys))
-	}
-	if message["aad_prefix"] != nil {
-		options = append(options, parquet.WithDecryptAadPrefix(raw(message["aad_prefix"])))
-	}
-	if message["check_footer_integrity"] == false {
-		options = append(options, parquet.DisableFooterSignatureVerification())
-	}
-	return parquet.NewFileDecryptionProperties(options...)
-}
-
-func read(message object) (result object, err error) {
-	defer recovered(&err)
+func read(message object) object {
+	defer refusePanics()
 	properties := parquet.NewReaderProperties(memory.DefaultAllocator)
 	properties.FileDecryptProps = decryption(message)
-	input, err := os.Open(message["path"].(string))
-	if err != nil {
-		return nil, err
-	}
-	reader, err := file.NewParquetReader(input, file.WithReadProps(properties))
-	if err != nil {
-		return nil, err
-	}
+	input := client.Must(os.Open(message["path"].(string)))
+	reader := client.Must(file.NewParquetReader(input, file.WithReadProps(properties)))
 	defer reader.Close()
 	if message["operation"] == "metadata" {
-		return columnsWithMetadata(reader)
+		return object{"outcome": "metadata", "columns": columnsWithMetadata(reader)}
 	}
-	if err := openIndexes(reader); err != nil {
-		return nil, err
-	}
-	arrow, err := pqarrow.NewFileReader(reader, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
-	if err != nil {
-		return nil, err
-	}
-	table, err := arrow.ReadTable(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	columns := []string{}
+	openIndexes(reader)
+	table := readTable(reader)
+	columns, rows := []string{}, []any{}
 	for _, field := range table.Schema().Fields() {
 		columns = append(columns, field.Name)
 	}
-	rows := []any{}
 	batches := array.NewTableReader(table, table.NumRows())
 	for batches.Next() {
-		if rows, err = appendRows(rows, batches.RecordBatch()); err != nil {
-			return nil, err
-		}
+		rows = appendRows(rows, batches.RecordBatch())
 	}
-	return object{"outcome": "rows", "columns": columns, "rows": rows}, nil
+	return object{"outcome": "rows", "columns": columns, "rows": rows}
 }
 
-// recovered turns a panic into an error, as which arrow-go reports failed tags; runtime errors stay panics.
-func recovered(err *error) {
-	if found := recover(); found != nil {
-		if _, fatal := found.(interface{ RuntimeError() }); fatal {
-			panic(found)
+func readTable(reader *file.Reader) arrow.Table {
+	found := client.Must(pqarrow.NewFileReader(reader, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator))
+	return client.Must(found.ReadTable(context.Background()))
+}
+
+func columnsWithMetadata(reader *file.Reader) []string {
+	columns := []string{}
+	for group := range reader.NumRowGroups() {
+		metadata := reader.MetaData().RowGroup(group)
+		for at := range metadata.NumColumns() {
+			columns = append(columns, client.Must(metadata.ColumnChunk(at)).PathInSchema().String())
 		}
-		*err = fmt.Errorf("panic: %v", found)
 	}
+	return columns
+}
+
+func openIndexes(reader *file.Reader) {
+	for group := range reader.NumRowGroups() {
+		indexes := client.Must(reader.GetPageIndexReader().RowGroup(group))
+		if indexes == nil {
+			continue
+		}
+		for at := range reader.MetaData().RowGroup(group).NumColumns() {
+			client.Must(indexes.GetColumnIndex(at))
+			client.Must(indexes.GetOffsetIndex(at))
+		}
+	}
+}
+
+func write(message object) object {
+	defer refusePanics()
+	options := message["options"].(object)
+	table := readTable(client.Must(file.OpenParquetFile(message["input"].(string), false)))
+	made := []parquet.WriterProperty{parquet.WithEncryptionProperties(encryption(message)),
+		parquet.WithPageIndexEnabled(options["write_page_index"] == true)}
+	if options["data_page_version"] == 2.0 {
+		made = append(made, parquet.WithDataPageVersion(parquet.DataPageV2))
+	}
+	for _, name := range options["bloom_filter_columns"].([]any) {
+		made = append(made, parquet.WithBloomFilterEnabledFor(name.(string), true))
+	}
+	size := max(table.NumRows(), 1)
+	if rows, given := options["row_group_size"].(float64); given {
+		size = int64(rows)
+	}
+	out := client.Must(os.Create(message["path"].(string)))
+	defer out.Close()
+	client.Check(pqarrow.WriteTable(table, out, size, parquet.NewWriterProperties(made...), pqarrow.DefaultWriterProps()))
+	return object{"outcome": "written"}
 }

@@ -2,7 +2,10 @@ module parquet-go-client
 
 go 1.25
 
-require github.com/parquet-go/parquet-go v0.32.0
+require (
+	conformance/client v0.0.0
+	github.com/parquet-go/parquet-go v0.32.0
+)
 
 require (
 	github.com/andybalholm/brotli v1.1.1 // indirect
@@ -15,3 +18,5 @@ require (
 	golang.org/x/sys v0.38.0 // indirect
 	google.golang.org/protobuf v1.34.2 // indirect
 )
+
+replace conformance/client => ../go

@@ -1,9 +1,6 @@
-import static java.nio.charset.StandardCharsets.UTF_8;
-
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.io.*;
+import java.io.IOException;
 import java.nio.file.Path;
 import java.util.*;
 import org.apache.hadoop.conf.Configuration;
@@ -21,8 +18,6 @@ import org.apache.parquet.io.*;
 
 /** The client of parquet-java: keys that are given, and its key tools. */
 public class Client {
-  static final ObjectMapper JSON = new ObjectMapper();
-  static final HexFormat HEX = HexFormat.of();
   static final String READ = "ctr encrypted-footer plaintext-footer column-keys aad-prefix aes-192 aes-256"
       + " v2-levels-clear page-checksums unchecked-footer page-indexes bloom-filters metadata external-keys";
   static final String WRITE = "ctr encrypted-footer plaintext-footer column-keys aad-prefix aes-192 aes-256"
@@ -30,45 +25,9 @@ public class Client {
       + " rows-per-page external-keys";
 
   public static void main(String[] arguments) throws IOException {
-    PrintStream answers = System.out;
-    System.setOut(System.err);
-    BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, UTF_8));
-    for (String line; (line = lines.readLine()) != null; ) {
-      JsonNode message = JSON.readTree(line);
-      String type = message.get("type").asText();
-      if (type.equals("stop")) return;
-      answers.println(JSON.writeValueAsString(type.equals("start") ? started() : answer(message, type)));
-      answers.flush();
-    }
-  }
-
-  static ObjectNode started() {
-    ObjectNode found = JSON.createObjectNode().put("type", "started").put("protocol", 1)
-        .put("name", "parquet-java").put("version", Version.VERSION_NUMBER);
-    found.set("read", abilities(READ));
-    found.set("write", abilities(WRITE));
-    return found;
-  }
-
-  static ObjectNode abilities(String features) {
-    ObjectNode found = JSON.createObjectNode();
-    found.set("formats", JSON.valueToTree(List.of("parquet", "pkmt1")));
-    found.set("features", JSON.valueToTree(features.split(" ")));
-    return found;
-  }
-
-  static ObjectNode answer(JsonNode message, String type) {
-    ObjectNode result;
-    try {
-      result = type.equals("read") ? read(message) : write(message);
-    } catch (Exception error) { // an Error, such as OutOfMemoryError, ends the client
-      result = JSON.createObjectNode().put("outcome", "error").put("message", String.valueOf(error));
-    }
-    return result.put("type", "result").put("id", message.get("id").asText());
-  }
-
-  static byte[] bytes(JsonNode hex) {
-    return hex == null || hex.isNull() ? null : HEX.parseHex(hex.asText());
+    var formats = List.of("parquet", "pkmt1");
+    var started = Messages.started("parquet-java", Version.VERSION_NUMBER, formats, READ, WRITE);
+    Messages.serve(started, Client::read, Client::write);
   }
 
   static ParquetFileReader open(JsonNode message) throws IOException {
@@ -105,8 +64,8 @@ public class Client {
     for (BlockMetaData block : reader.getRowGroups())
       for (ColumnChunkMetaData chunk : block.getColumns())
         if (chunk.getValueCount() >= 0) columns.add(chunk.getPath().toDotString());
-    ObjectNode found = JSON.createObjectNode().put("outcome", "metadata");
-    found.set("columns", JSON.valueToTree(columns));
+    ObjectNode found = Messages.outcome("metadata");
+    found.set("columns", Messages.JSON.valueToTree(columns));
     return found;
   }
 
@@ -134,6 +93,6 @@ public class Client {
         for (Group row : Rows.groups(reader)) writer.write(row);
       }
     }
-    return JSON.createObjectNode().put("outcome", "written");
+    return Messages.outcome("written");
   }
 }

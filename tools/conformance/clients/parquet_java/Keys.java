@@ -1,8 +1,4 @@
-import static java.nio.charset.StandardCharsets.UTF_8;
-
 import com.fasterxml.jackson.databind.JsonNode;
-import java.io.*;
-import java.net.*;
 import java.util.*;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.parquet.column.ColumnDescriptor;
@@ -11,18 +7,16 @@ import org.apache.parquet.crypto.keytools.*;
 import org.apache.parquet.hadoop.metadata.ColumnPath;
 import org.apache.parquet.schema.MessageType;
 
-/** Keys of a message, as parquet-java takes them; and a key service in memory. */
-public class Keys implements KmsClient {
-  private static JsonNode masters;
-
+/** Keys of a message, as parquet-java takes them. */
+class Keys {
   static FileDecryptionProperties decryption(JsonNode message) {
     var builder = FileDecryptionProperties.builder();
     Map<ColumnPath, ColumnDecryptionProperties> columns = new HashMap<>();
     message.get("column_keys").fields().forEachRemaining(entry -> {
       ColumnPath path = ColumnPath.fromDotString(entry.getKey());
-      columns.put(path, ColumnDecryptionProperties.builder(path).withKey(Client.bytes(entry.getValue())).build());
+      columns.put(path, ColumnDecryptionProperties.builder(path).withKey(Messages.bytes(entry.getValue())).build());
     });
-    byte[] footer = Client.bytes(message.get("footer_key")), prefix = Client.bytes(message.get("aad_prefix"));
+    byte[] footer = Messages.bytes(message.get("footer_key")), prefix = Messages.bytes(message.get("aad_prefix"));
     if (footer != null) builder.withFooterKey(footer);
     if (!columns.isEmpty()) builder.withColumnKeys(columns);
     if (prefix != null) builder.withAADPrefix(prefix);
@@ -32,9 +26,9 @@ public class Keys implements KmsClient {
 
   static FileEncryptionProperties encryption(JsonNode message, MessageType schema) {
     JsonNode options = message.get("options"), keys = message.get("column_keys");
-    var builder = FileEncryptionProperties.builder(Client.bytes(message.get("footer_key")))
+    var builder = FileEncryptionProperties.builder(Messages.bytes(message.get("footer_key")))
         .withAlgorithm(ParquetCipher.valueOf(options.get("algorithm").asText()));
-    byte[] text = Client.bytes(options.get("footer_key_metadata")), prefix = Client.bytes(options.get("aad_prefix"));
+    byte[] text = Messages.bytes(options.get("footer_key_metadata")), prefix = Messages.bytes(options.get("aad_prefix"));
     if (text != null) builder.withFooterKeyMetadata(text);
     if (prefix != null) builder.withAADPrefix(prefix);
     if (prefix != null && !options.get("store_aad_prefix").asBoolean()) builder.withoutAADPrefixStorage();
@@ -47,8 +41,8 @@ public class Keys implements KmsClient {
       ColumnPath path = ColumnPath.get(column.getPath());
       if (plain.contains(column.getPath()[0])) continue;
       var made = ColumnEncryptionProperties.builder(path);
-      byte[] key = Client.bytes(keys.get(path.toDotString()));
-      byte[] of = Client.bytes(options.get("column_key_metadata").get(path.toDotString()));
+      byte[] key = Messages.bytes(keys.get(path.toDotString()));
+      byte[] of = Messages.bytes(options.get("column_key_metadata").get(path.toDotString()));
       if (key != null) made.withKey(key);
       if (of != null) made.withKeyMetaData(of);
       columns.put(path, made.build());
@@ -58,11 +52,11 @@ public class Keys implements KmsClient {
 
   /** The configuration of the key tools. */
   static Configuration configuration(JsonNode message) {
-    masters = message.get("master_keys");
+    LocalKms.masters = message.get("master_keys");
     KeyToolkit.removeCacheEntriesForAllTokens();
     Configuration conf = new Configuration();
     conf.set("parquet.crypto.factory.class", PropertiesDrivenCryptoFactory.class.getName());
-    conf.set("parquet.encryption.kms.client.class", Keys.class.getName());
+    conf.set("parquet.encryption.kms.client.class", LocalKms.class.getName());
     JsonNode options = message.get("options");
     if (options == null) return conf;
     conf.set("parquet.encryption.footer.key", options.get("footer_master").asText());
@@ -75,30 +69,5 @@ public class Keys implements KmsClient {
     if (columns.isEmpty()) conf.unset("parquet.encryption.footer.key");
     else conf.set("parquet.encryption.column.keys", String.join(";", columns));
     return conf;
-  }
-
-  @Override
-  public void initialize(Configuration conf, String instance, String url, String token) {
-    if (!url.startsWith("http:")) return;
-    try {
-      new URL(url).openConnection().getInputStream().close();
-    } catch (IOException error) {
-      throw new UncheckedIOException(error);
-    }
-  }
-
-  @Override
-  public String wrapKey(byte[] key, String id) {
-    return KeyToolkit.encryptKeyLocally(key, master(id), id.getBytes(UTF_8));
-  }
-
-  @Override
-  public byte[] unwrapKey(String wrapped, String id) {
-    return KeyToolkit.decryptKeyLocally(wrapped, master(id), id.getBytes(UTF_8));
-  }
-
-  private static byte[] master(String id) {
-    if (!masters.has(id)) throw new ParquetCryptoRuntimeException("there is no master key " + id);
-    return Client.bytes(masters.get(id));
   }
 }

@@ -25,7 +25,7 @@ class Rows {
   }
 
   static ObjectNode tagged(ParquetFileReader reader) throws IOException {
-    ObjectNode result = Client.JSON.createObjectNode().put("outcome", "rows");
+    ObjectNode result = Messages.outcome("rows");
     ArrayNode columns = result.putArray("columns"), rows = result.putArray("rows");
     MessageType schema = reader.getFileMetaData().getSchema();
     schema.getFields().forEach(field -> columns.add(field.getName()));
@@ -44,28 +44,28 @@ class Rows {
 
   private static JsonNode nested(Group group, Type type) {
     if (type.getLogicalTypeAnnotation() instanceof ListLogicalTypeAnnotation) {
-      ArrayNode items = Client.JSON.createArrayNode();
+      ArrayNode items = Messages.JSON.createArrayNode();
       for (int i = 0; i < group.getFieldRepetitionCount(0); i++) items.add(field(group.getGroup(0, i), 0));
-      return Client.JSON.createObjectNode().set("list", items);
+      return Messages.JSON.createObjectNode().set("list", items);
     }
-    ArrayNode pairs = Client.JSON.createArrayNode();
+    ArrayNode pairs = Messages.JSON.createArrayNode();
     for (int f = 0; f < group.getType().getFieldCount(); f++)
       pairs.addArray().add(group.getType().getFieldName(f)).add(field(group, f));
-    return Client.JSON.createObjectNode().set("struct", pairs);
+    return Messages.JSON.createObjectNode().set("struct", pairs);
   }
 
   private static JsonNode value(Group group, int f, PrimitiveType type) {
     LogicalTypeAnnotation logical = type.getLogicalTypeAnnotation();
     switch (type.getPrimitiveTypeName()) {
-      case BOOLEAN: return Client.JSON.createObjectNode().put("boolean", group.getBoolean(f, 0));
+      case BOOLEAN: return Messages.JSON.createObjectNode().put("boolean", group.getBoolean(f, 0));
       case INT32: return number(BigInteger.valueOf(group.getInteger(f, 0)), 32, logical);
       case INT64: return number(BigInteger.valueOf(group.getLong(f, 0)), 64, logical);
-      case FLOAT: return text("float", Client.HEX.toHexDigits(Float.floatToRawIntBits(group.getFloat(f, 0))));
-      case DOUBLE: return text("double", Client.HEX.toHexDigits(Double.doubleToRawLongBits(group.getDouble(f, 0))));
+      case FLOAT: return text("float", Messages.HEX.toHexDigits(Float.floatToRawIntBits(group.getFloat(f, 0))));
+      case DOUBLE: return text("double", Messages.HEX.toHexDigits(Double.doubleToRawLongBits(group.getDouble(f, 0))));
       default:
         byte[] raw = group.getBinary(f, 0).getBytes();
         if (logical instanceof DecimalLogicalTypeAnnotation) return number(new BigInteger(raw), 128, logical);
-        return text(logical instanceof StringLogicalTypeAnnotation ? "string" : "binary", Client.HEX.formatHex(raw));
+        return text(logical instanceof StringLogicalTypeAnnotation ? "string" : "binary", Messages.HEX.formatHex(raw));
     }
   }
 
@@ -87,6 +87,6 @@ class Rows {
   }
 
   private static JsonNode text(String tag, String value) {
-    return Client.JSON.createObjectNode().put(tag, value);
+    return Messages.JSON.createObjectNode().put(tag, value);
   }
 }

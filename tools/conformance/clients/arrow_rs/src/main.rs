@@ -1,9 +1,12 @@
 //! The client of arrow-rs: the `parquet` crate with its `encryption` feature.
 
+#[path = "../../rust/client.rs"]
+mod client;
 mod rows;
 
-use std::{fs::File, io::BufRead, sync::Arc};
+use std::{error::Error, fs::File, sync::Arc};
 
+use client::{Outcome, bytes, serve};
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::ArrowWriter;
 use parquet::encryption::{decrypt::FileDecryptionProperties, encrypt::FileEncryptionProperties};
@@ -11,50 +14,20 @@ use parquet::file::{metadata::PageIndexPolicy, properties::*};
 use parquet::schema::types::ColumnPath;
 use serde_json::{Map, Value, json};
 
-type Outcome = Result<Value, Box<dyn std::error::Error>>;
-
-const READ: [&str; 7] = [
+const READ: [&str; 9] = [
     "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-256", "v2",
-    "unchecked-footer",
+    "unchecked-footer", "page-indexes", "metadata",
 ];
-const INDEXES: [&str; 2] = ["page-indexes", "metadata"];
 const WRITE: [&str; 10] = [
     "encrypted-footer", "plaintext-footer", "column-keys", "aad-prefix", "aes-256", "v2",
     "page-indexes", "bloom-filters", "nested-column-keys", "rows-per-page",
 ];
 
 fn main() {
-    for line in std::io::stdin().lock().lines() {
-        let message: Value = serde_json::from_str(&line.expect("input")).expect("JSON");
-        let outcome = match message["type"].as_str() {
-            Some("stop") => return,
-            Some("start") => {
-                println!("{}", started());
-                continue;
-            }
-            Some("read") => read(&message),
-            _ => write(&message),
-        };
-        let mut answer = outcome.unwrap_or_else(|error| {
-            let text = error.to_string();
-            let kind = if text.contains("unsupported:") { "unsupported" } else { "error" };
-            json!({"outcome": kind, "message": text})
-        });
-        answer["type"] = json!("result");
-        answer["id"] = message["id"].clone();
-        println!("{answer}");
-    }
-}
-
-fn started() -> Value {
-    let read: Vec<_> = READ.iter().chain(&INDEXES).collect();
-    json!({"type": "started", "protocol": 1, "name": "arrow-rs", "version": env!("PARQUET_VERSION"),
-        "read": {"formats": ["parquet"], "features": read},
-        "write": {"formats": ["parquet"], "features": WRITE}})
-}
-
-fn bytes(value: &Value) -> Option<Vec<u8>> {
-    value.as_str().map(|text| hex::decode(text).expect("hex"))
+    let started = json!({"name": "arrow-rs", "version": env!("PARQUET_VERSION"),
+        "read": {"formats": ["parquet"], "features": READ},
+        "write": {"formats": ["parquet"], "features": WRITE}});
+    serve(started, |message| if message["type"] == "read" { read(message) } else { write(message) });
 }
 
 fn keys(value: &Value) -> impl Iterator<Item = (String, Vec<u8>)> + '_ {
@@ -111,7 +84,7 @@ fn write(message: &Value) -> Outcome {
     Ok(json!({"outcome": "written"}))
 }
 
-fn properties(message: &Value) -> Result<WriterProperties, Box<dyn std::error::Error>> {
+fn properties(message: &Value) -> Result<WriterProperties, Box<dyn Error>> {
     let options = &message["options"];
     let v2 = options["data_page_version"] == json!(2);
     let version = if v2 { WriterVersion::PARQUET_2_0 } else { WriterVersion::PARQUET_1_0 };
@@ -134,7 +107,7 @@ fn properties(message: &Value) -> Result<WriterProperties, Box<dyn std::error::E
     Ok(builder.build())
 }
 
-fn encryption(message: &Value) -> Result<Arc<FileEncryptionProperties>, Box<dyn std::error::Error>> {
+fn encryption(message: &Value) -> Result<Arc<FileEncryptionProperties>, Box<dyn Error>> {
     let options = &message["options"];
     let mut builder = FileEncryptionProperties::builder(bytes(&message["footer_key"]).expect("a key"))
         .with_plaintext_footer(options["plaintext_footer"] == json!(true));

@@ -1,47 +1,26 @@
 //! The client of iceberg-rust: AGS1 streams and standard key metadata.
 
-use std::io::BufRead;
+#[path = "../../rust/client.rs"]
+mod client;
 
+use client::{Outcome, bytes, serve};
 use iceberg::encryption::{EncryptedInputFile, EncryptedOutputFile, StandardKeyMetadata};
 use iceberg::io::FileIO;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-type Outcome = Result<Value, Box<dyn std::error::Error>>;
-
-#[tokio::main]
-async fn main() {
-    for line in std::io::stdin().lock().lines() {
-        let message: Value = serde_json::from_str(&line.expect("input")).expect("JSON");
-        let stream = message["format"] == json!("ags1");
-        let outcome = match (message["type"].as_str(), stream) {
-            (Some("stop"), _) => return,
-            (Some("start"), _) => {
-                println!("{}", started());
-                continue;
-            }
-            (Some("read"), true) => decrypt(&message).await,
-            (Some("read"), false) => decode(&message),
-            (_, true) => encrypt(&message).await,
-            (_, false) => encode(&message),
-        };
-        let mut answer =
-            outcome.unwrap_or_else(|error| json!({"outcome": "error", "message": error.to_string()}));
-        answer["type"] = json!("result");
-        answer["id"] = message["id"].clone();
-        println!("{answer}");
-    }
-}
-
-fn started() -> Value {
+fn main() {
     // The length in key metadata is not compared with the file's: only what needs no trusted length.
     let abilities = json!({"formats": ["ags1", "key-metadata"], "features": ["unverified-length"]});
-    json!({"type": "started", "protocol": 1, "name": "iceberg-rust", "version": env!("ICEBERG_VERSION"),
-        "read": abilities, "write": abilities})
-}
-
-fn bytes(value: &Value) -> Option<Vec<u8>> {
-    value.as_str().map(|text| hex::decode(text).expect("hex"))
+    let started = json!({"name": "iceberg-rust", "version": env!("ICEBERG_VERSION"),
+        "read": abilities, "write": abilities});
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    serve(started, |message| match (message["type"] == "read", message["format"] == "ags1") {
+        (true, true) => runtime.block_on(decrypt(message)),
+        (true, false) => decode(message),
+        (false, true) => runtime.block_on(encrypt(message)),
+        (false, false) => encode(message),
+    });
 }
 
 fn key_metadata(message: &Value, length: &str) -> StandardKeyMetadata {

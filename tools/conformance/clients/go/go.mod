@@ -1,0 +1,3 @@
+module conformance/client
+
+go 1.25
