@@ -17,12 +17,13 @@ import pytest
 
 import modcrypt
 import modcrypt.iceberg
+import modcrypt.parquet
 import modcrypt.spark
 from modcrypt.lazy_names import public_names
 from tests.support.paths import ROOT
 
 PACKAGE = Path(modcrypt.__file__).parent
-FACADES = (modcrypt, modcrypt.iceberg, modcrypt.spark)
+FACADES = (modcrypt, modcrypt.iceberg, modcrypt.parquet, modcrypt.spark)
 
 # What is not in the standard library, and the packages and modules that may import it.
 IMPORTERS = {
@@ -48,6 +49,7 @@ IMPORTERS = {
         "modcrypt.parquet.arrow",
         "modcrypt.parquet.crypto.column_projection",
         "modcrypt.parquet.datasets",
+        "modcrypt.parquet.pyarrow_api",
         "modcrypt.parquet.rewrite.masking",
         "modcrypt.spark",
     },
@@ -371,6 +373,7 @@ HEAVY = {"pyarrow", "thriftpy2", "cryptography", "numpy", "fsspec", "pandas"}
     [
         "import modcrypt",
         "import modcrypt.cli",
+        "import modcrypt.parquet",
         "import modcrypt.cli.app",
         "import modcrypt; modcrypt.Key(bytes(16)); modcrypt.TagMismatchError",
         "import modcrypt; modcrypt.FileEncryptionProperties(footer_key=b'0123456789012345')",

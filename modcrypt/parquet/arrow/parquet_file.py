@@ -179,6 +179,8 @@ class ParquetFile:
         Memory holds at most two lots of 32 MiB of the file, or two row groups if those are larger,
         and the decoded rows of one.
         """
+        if batch_size < 1:
+            raise ValueError("batch_size must be at least 1")
         request = Request(
             columns=columns, filter=as_filter(filters), row_groups=row_groups, limit=limit
         )

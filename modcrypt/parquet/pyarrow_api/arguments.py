@@ -1,0 +1,81 @@
+"""Map the arguments of `pyarrow.parquet` to those of modcrypt."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from modcrypt.parquet.crypto.properties import AnyDecryption, AnyEncryption
+
+EncryptionProperties: TypeAlias = "AnyEncryption | pq.FileEncryptionProperties | None"
+"""Properties of modcrypt or of PyArrow; None for plaintext."""
+
+DecryptionProperties: TypeAlias = "AnyDecryption | pq.FileDecryptionProperties | None"
+"""Properties of modcrypt or of PyArrow; None for plaintext."""
+
+_PYARROW = (type(None), pq.FileEncryptionProperties, pq.FileDecryptionProperties)
+
+_DECODING = {
+    "read_dictionary", "binary_type", "list_type", "coerce_int96_timestamp_unit",
+    "page_checksum_verification", "arrow_extensions_enabled", "thrift_string_size_limit",
+    "thrift_container_size_limit", "schema_depth_limit",
+}  # fmt: skip
+
+_IRRELEVANT = {"memory_map", "buffer_size", "pre_buffer"}
+"""Options that choose how PyArrow reads bytes, and do not change what it returns."""
+
+
+def is_for_pyarrow(properties: object) -> bool:
+    """Return whether PyArrow itself serves a call: for plaintext, or with its own properties."""
+    return isinstance(properties, _PYARROW)
+
+
+def map_decoding_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of PyArrow's readers that modcrypt passes to PyArrow's decoder.
+
+    Raises:
+        TypeError: An option is unknown or cannot be honoured.
+    """
+    for name in sorted(options.keys() - _DECODING - _IRRELEVANT):
+        if options[name] is not None:
+            raise TypeError(f"{name} is not supported for encrypted files; remove it")
+    return {
+        name: value for name, value in options.items() if name in _DECODING and value is not None
+    }
+
+
+def map_source(source: Any) -> Any:
+    """Return the source or destination; PyArrow marks the URLs of fsspec by a prefix."""
+    return source.removeprefix("fsspec+") if isinstance(source, str) else source
+
+
+def map_row_group_size(size: float | None) -> int | None:
+    """Return the number of rows of a row group; PyArrow takes -1 for its default, and fractions."""
+    return None if size is None or size == -1 else int(size)
+
+
+def map_filesystem(filesystem: Any, where: Any) -> Any:
+    """Return the file system of a path; PyArrow also accepts one as a URI.
+
+    Raises:
+        ValueError: A file system is given for a file object.
+    """
+    if filesystem is not None and not isinstance(where, str | os.PathLike | list | tuple):
+        raise ValueError("the specified path is file-like; remove filesystem")
+    if not isinstance(filesystem, str):
+        return filesystem
+    found, path = pafs.FileSystem.from_uri(filesystem)
+    return pafs.SubTreeFileSystem(path, found) if path else found
+
+
+def add_index_columns(columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Return the columns, and those that contain the index of a pandas frame."""
+    notes = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    index = [name for name in notes.get("index_columns", []) if isinstance(name, str)]
+    return [*columns, *(name for name in index if name not in columns)]

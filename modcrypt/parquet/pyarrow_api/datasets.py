@@ -1,0 +1,231 @@
+"""`ParquetDataset` as in `pyarrow.parquet`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from modcrypt.fork_safety import cached_property
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
+from modcrypt.parquet.arrow.filters import as_filter
+from modcrypt.parquet.arrow.view import open_parquet
+from modcrypt.parquet.datasets.dataset_reader import open_first, read_table
+from modcrypt.parquet.datasets.discovery import is_dataset
+from modcrypt.parquet.pyarrow_api.arguments import (
+    add_index_columns,
+    is_for_pyarrow,
+    map_decoding_options,
+    map_filesystem,
+    map_source,
+)
+from modcrypt.parquet.pyarrow_api.view_filesystem import make_view_filesystem
+
+
+class ParquetDataset:
+    """A file, a folder or a list of files, as `pyarrow.parquet.ParquetDataset`.
+
+    Without properties, or with PyArrow's own, the result is a `pyarrow.parquet.ParquetDataset`.
+
+    `read` retrieves only the keys of the columns that it needs. `schema`, `fragments` and the
+    argument `schema` need the keys of all columns, unless `on_missing_key` permits otherwise.
+
+    Args:
+        path_or_paths: Path or URL of a file or folder, a list of paths of files, or a file object.
+        filesystem: Filesystem of pyarrow or fsspec that contains the paths.
+        schema: Schema of the data; columns that a file does not have are null.
+        filters: Condition for the rows to keep, as in PyArrow.
+        partitioning: Partitioning of the folders, as in PyArrow.
+        ignore_prefixes: Beginnings of the names of files to ignore.
+        decryption_properties: As for `ParquetFile`; for several files also a function that returns
+            the properties of each path.
+        options: PyArrow's other options.
+
+    Raises:
+        TypeError: An option is unknown or cannot be honoured.
+        ModcryptError, ValueError, OSError: As `modcrypt.read_table`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> key = bytes(range(16))
+        >>> encryption = pq.FileEncryptionProperties(footer_key=key)
+        >>> table = pa.table({"year": [2025, 2026], "n": [1, 2]})
+        >>> pq.write_to_dataset(table, "years", ["year"], encryption_properties=encryption)
+        >>> decryption = pq.FileDecryptionProperties(footer_key=key)
+        >>> dataset = pq.ParquetDataset(
+        ...     "years", filters=[("year", "=", 2026)], decryption_properties=decryption
+        ... )
+        >>> dataset.read(["n"])["n"].to_pylist()
+        [2]
+    """
+
+    def __new__(
+        cls, path_or_paths: Any, filesystem: Any = None, schema: pa.Schema | None = None, *,
+        decryption_properties: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Return a dataset of PyArrow unless the properties are modcrypt's."""
+        if is_for_pyarrow(decryption_properties):
+            return pq.ParquetDataset(
+                path_or_paths, filesystem, schema, decryption_properties=decryption_properties,
+                **options,
+            )  # fmt: skip
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        path_or_paths: Any,
+        filesystem: Any = None,
+        schema: pa.Schema | None = None,
+        *,
+        filters: Any = None,
+        partitioning: Any = "hive",
+        ignore_prefixes: Sequence[str] | None = None,
+        decryption_properties: Any = None,
+        **options: Any,
+    ) -> None:
+        self._source, self._filesystem = (
+            map_source(path_or_paths),
+            map_filesystem(filesystem, path_or_paths),
+        )
+        as_filter(filters)  # raises for invalid ones
+        self._schema, self._filters = schema, filters
+        self._partitioning, self._ignored = partitioning, ignore_prefixes
+        self._decryption = decryption_properties
+        self._options = map_decoding_options(options)
+
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        use_threads: bool = True,
+        use_pandas_metadata: bool = False,
+    ) -> pa.Table:
+        """Read the files as one table.
+
+        Args:
+            columns: Names of columns, in the order wanted; None for all.
+            use_threads: Decode on several threads.
+            use_pandas_metadata: Also read the columns of a pandas frame's index.
+
+        Raises:
+            KeyNotFoundError: The key of a column is missing.
+            ModcryptError: A module does not authenticate or breaks the format.
+        """
+        if self._needs_views:
+            return self._views.read(columns, use_threads, use_pandas_metadata)
+        fields, own = self._read_schemas()
+        if use_pandas_metadata and b"pandas" not in (own.metadata or {}) and self._is_folder:
+            return self._views.read(columns, use_threads, True)  # from the file _common_metadata
+        if use_pandas_metadata and columns is not None:
+            columns = add_index_columns(columns, own)
+        table = read_table(
+            self._source,
+            self._decryption,
+            columns=None if columns is None else list(dict.fromkeys(columns)),
+            filters=self._filters,
+            filesystem=self._filesystem,
+            partitioning=self._partitioning,
+            use_threads=use_threads,
+            **self._options,
+        )
+        if self._partitioning == "hive":
+            table = _encode_partition_columns(table, fields)
+        repeats = columns is not None and len(set(columns)) < len(columns)
+        return table.select(columns) if repeats else table
+
+    def read_pandas(self, **options: Any) -> pa.Table:
+        """Read with the columns of a pandas frame's index; options and errors are those of `read`.
+
+        `table.to_pandas()` makes the frame.
+        """
+        return self.read(use_pandas_metadata=True, **options)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the data, with the fields that folders name."""
+        return self._views.schema
+
+    @property
+    def fragments(self) -> list[ds.Fragment]:
+        """The files as fragments, which PyArrow reads as plaintext."""
+        return list(self._views.fragments)
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the files."""
+        return list(self._views.files)
+
+    @property
+    def filesystem(self) -> Any:
+        """Read-only file system of PyArrow that shows the files as plaintext."""
+        return self._views.filesystem
+
+    @property
+    def partitioning(self) -> Any:
+        """Partitioning of the folders, if there is any."""
+        return self._views.partitioning
+
+    def equals(self, other: ParquetDataset) -> bool:
+        """Return whether two datasets have the same schema and files."""
+        if not isinstance(other, ParquetDataset):
+            raise TypeError(f"other must be a ParquetDataset, not {type(other).__name__}")
+        return bool(self.schema == other.schema) and self.files == other.files
+
+    def __eq__(self, other: object) -> bool:
+        return self.equals(other) if isinstance(other, ParquetDataset) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as PyArrow's
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        build = partial(
+            ParquetDataset, filters=self._filters, partitioning=self._partitioning,
+            ignore_prefixes=self._ignored, decryption_properties=self._decryption, **self._options,
+        )  # fmt: skip
+        return build, (self._source, self._filesystem, self._schema)
+
+    def _read_schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """Return the fields that folders name, and the schema of the first file."""
+        where = {"filesystem": self._filesystem, "partitioning": self._partitioning}
+        with open_first(self._source, self._decryption, **where) as (file, fields, _):
+            return fields, file.schema_arrow
+
+    @property
+    def _is_folder(self) -> bool:
+        return is_dataset(self._source, self._filesystem)
+
+    @property
+    def _needs_views(self) -> bool:
+        """True if PyArrow finds the files or the types, which modcrypt's reader cannot."""
+        known = self._partitioning in (None, "hive") or isinstance(
+            self._partitioning, ds.Partitioning
+        )
+        return self._schema is not None or self._ignored is not None or not known
+
+    @cached_property
+    def _views(self) -> pq.ParquetDataset:
+        """PyArrow's dataset of the files, which it reads as plaintext."""
+        options = {
+            "schema": self._schema, "filters": self._filters, "partitioning": self._partitioning,
+            "ignore_prefixes": self._ignored, **self._options,
+        }  # fmt: skip
+        source: Any = self._source
+        if not isinstance(source, str | os.PathLike | list | tuple):
+            return pq.ParquetDataset(open_parquet(source, self._decryption), **options)
+        sources = source if isinstance(source, list | tuple) else [source]
+        places = [Place(*locate(path, self._filesystem)) for path in sources]
+        views = make_view_filesystem(places[0], self._decryption)
+        paths = [place.path for place in places]
+        return pq.ParquetDataset(paths if sources is source else paths[0], views, **options)
+
+
+def _encode_partition_columns(table: pa.Table, fields: pa.Schema) -> pa.Table:
+    """Return the table with dictionaries for the fields that folders name, as PyArrow has them."""
+    for number, name in enumerate(table.schema.names):
+        if name in fields.names:
+            table = table.set_column(number, name, table[name].dictionary_encode())
+    return table

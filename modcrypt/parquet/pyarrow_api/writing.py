@@ -1,0 +1,250 @@
+"""`write_table`, `ParquetWriter`, `write_to_dataset` and `write_metadata` of `pyarrow.parquet`."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from modcrypt.io.destinations import Destination
+from modcrypt.parquet.arrow import writer
+from modcrypt.parquet.datasets.dataset_writer import write_dataset
+from modcrypt.parquet.pyarrow_api.arguments import (
+    EncryptionProperties,
+    is_for_pyarrow,
+    map_filesystem,
+    map_row_group_size,
+    map_source,
+)
+
+
+def write_table(
+    table: Any,
+    where: Destination,
+    row_group_size: int | None = None,
+    *,
+    encryption_properties: EncryptionProperties = None,
+    filesystem: Any = None,
+    **options: Any,
+) -> None:
+    """Write a table as a Parquet file, as `pyarrow.parquet.write_table`.
+
+    Args:
+        table: Table or Polars frame to write.
+        where: Path, URL or writable binary file object. An encrypted file at a path or URL appears
+            complete or not at all.
+        row_group_size: Number of rows of a row group, by default 1 Mi.
+        encryption_properties: Properties of modcrypt, Settings, the result of `KeyTools.encryption`
+            or properties of PyArrow; None for a plaintext file.
+        filesystem: Filesystem of pyarrow or fsspec in which `where` is a path.
+        options: PyArrow's other options.
+
+    Raises:
+        ModcryptError, ValueError, TypeError, OSError: As `modcrypt.write_table`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> key = bytes(range(16))
+        >>> encryption = pq.FileEncryptionProperties(footer_key=key)
+        >>> pq.write_table(pa.table({"n": [1, 2]}), "n.parquet", encryption_properties=encryption)
+        >>> from pathlib import Path
+        >>> Path("n.parquet").read_bytes()[:4]
+        b'PARE'
+    """
+    if is_for_pyarrow(encryption_properties):
+        pq.write_table(
+            table, where, row_group_size, filesystem=filesystem,
+            encryption_properties=encryption_properties, **options,
+        )  # fmt: skip
+        return
+    encryption: Any = encryption_properties
+    size = map_row_group_size(options.pop("chunk_size", row_group_size))
+    filesystem = map_filesystem(filesystem, where)
+    writer.write_table(
+        table, map_source(where), encryption, row_group_size=size,
+        filesystem=filesystem, **options,
+    )  # fmt: skip
+
+
+class ParquetWriter(writer.ParquetWriter):
+    """A writer of one file, as `pyarrow.parquet.ParquetWriter`.
+
+    Without properties, or with PyArrow's own, the result is a `pyarrow.parquet.ParquetWriter`.
+    Otherwise an exception in the `with` block leaves no file.
+
+    Args:
+        where: Path, URL or writable binary file object.
+        schema: Schema of all tables and batches.
+        filesystem: Filesystem of pyarrow or fsspec in which `where` is a path.
+        encryption_properties: As for `write_table`.
+        options: PyArrow's other options, except `metadata_collector`.
+
+    Raises:
+        ModcryptError, ValueError, TypeError, OSError: As `modcrypt.ParquetWriter`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> encryption = pq.FileEncryptionProperties(footer_key=bytes(range(16)))
+        >>> table = pa.table({"n": [1, 2]})
+        >>> with pq.ParquetWriter(
+        ...     "n.parquet", table.schema, encryption_properties=encryption
+        ... ) as writer:
+        ...     writer.write_table(table)
+    """
+
+    def __new__(
+        cls, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
+        encryption_properties: EncryptionProperties = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Return a writer of PyArrow unless the properties are modcrypt's."""
+        if is_for_pyarrow(encryption_properties):
+            return pq.ParquetWriter(
+                where, schema, filesystem, encryption_properties=encryption_properties, **options
+            )
+        return super().__new__(cls)
+
+    def __init__(
+        self, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
+        encryption_properties: Any = None, **options: Any,
+    ) -> None:  # fmt: skip
+        where, filesystem = map_source(where), map_filesystem(filesystem, where)
+        super().__init__(where, schema, encryption_properties, filesystem=filesystem, **options)
+
+    def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
+        """Write a table in row groups of its own; raise as `write_table`."""
+        super().write_table(table, map_row_group_size(row_group_size))
+
+    def write_batch(self, batch: pa.RecordBatch, row_group_size: int | None = None) -> None:
+        """Write a batch as row groups of its own, as PyArrow does; raise as `write_table`."""
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(f"batch must be a pyarrow.RecordBatch, not {type(batch).__name__}")
+        self.write_table(pa.Table.from_batches([batch]), row_group_size)
+
+
+def write_to_dataset(
+    table: Any,
+    root_path: Any,
+    partition_cols: list[str] | None = None,
+    filesystem: Any = None,
+    schema: pa.Schema | None = None,
+    partitioning: Any = None,
+    basename_template: str | None = None,
+    use_threads: bool | None = None,
+    file_visitor: Any = None,
+    existing_data_behavior: Any = None,
+    *,
+    encryption_properties: EncryptionProperties = None,
+    **options: Any,
+) -> None:
+    """Write a table as a folder of Parquet files, as `pyarrow.parquet.write_to_dataset`.
+
+    Args:
+        table: Table to write.
+        root_path: Path or URL of the folder.
+        partition_cols: Names of columns whose values become folders in Hive's form. Everybody can
+            read them.
+        filesystem: Filesystem of pyarrow or fsspec in which `root_path` is a path.
+        schema: Schema of the files, to which the table is cast.
+        partitioning: A pyarrow.dataset.Partitioning with a schema, or names of columns, instead of
+            `partition_cols`.
+        basename_template: Template of file names with `{i}`; by default a random name.
+        use_threads: Encode on several threads.
+        file_visitor: Supported for plaintext only.
+        existing_data_behavior: "overwrite_or_ignore" (the default) or "error".
+        encryption_properties: As for `write_table`.
+        options: PyArrow's other options. `metadata_collector` is supported for plaintext only.
+
+    Raises:
+        ValueError, TypeError: An argument cannot be honoured, or as `modcrypt.write_dataset`.
+        ModcryptError, OSError: As `modcrypt.write_dataset`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> encryption = pq.FileEncryptionProperties(footer_key=bytes(range(16)))
+        >>> table = pa.table({"year": [2025, 2026], "n": [1, 2]})
+        >>> pq.write_to_dataset(table, "years", ["year"], encryption_properties=encryption)
+    """
+    if is_for_pyarrow(encryption_properties):
+        if encryption_properties is not None:
+            options["encryption_properties"] = encryption_properties
+        pq.write_to_dataset(
+            table, root_path, partition_cols, filesystem, schema, partitioning, basename_template,
+            use_threads, file_visitor, existing_data_behavior, **options,
+        )  # fmt: skip
+        return
+    if partition_cols is not None and partitioning is not None:
+        raise ValueError("pass partition_cols or partitioning, not both")
+    if file_visitor is not None or options.get("metadata_collector") is not None:
+        raise TypeError("file_visitor and metadata_collector are not supported; remove them")
+    encryption: Any = encryption_properties
+    options["row_group_size"] = _take_row_group_size(options)
+    flavor = options.pop("partitioning_flavor", None)
+    write_dataset(
+        table if schema is None else table.cast(schema),
+        map_source(root_path),
+        encryption,
+        partitioning=partition_cols or _name_partitioning(partitioning, table.schema, flavor),
+        basename_template=basename_template or f"{secrets.token_hex(16)}-{{i}}.parquet",
+        existing_data_behavior=existing_data_behavior or "overwrite_or_ignore",
+        filesystem=map_filesystem(filesystem, root_path),
+        threads=1 if use_threads is False else None,
+        **options,
+    )
+
+
+def _take_row_group_size(options: dict[str, Any]) -> int | None:
+    """Remove the names of PyArrow for the number of rows of a row group; return the value."""
+    names = ("row_group_size", "chunk_size", "max_rows_per_group")
+    given = [options.pop(name) for name in names if name in options]
+    return map_row_group_size(given[0]) if given else None
+
+
+def _name_partitioning(partitioning: Any, schema: pa.Schema, flavor: str | None) -> Any:
+    """Return the partitioning that PyArrow makes of names of columns."""
+    if not isinstance(partitioning, list | tuple):
+        return partitioning
+    fields = [schema.field(name) for name in partitioning]
+    return ds.partitioning(pa.schema(fields), flavor=flavor)
+
+
+def write_metadata(
+    schema: pa.Schema,
+    where: Destination,
+    metadata_collector: Any = None,
+    filesystem: Any = None,
+    *,
+    encryption_properties: EncryptionProperties = None,
+    **options: Any,
+) -> None:
+    """Write a file without rows, as `pyarrow.parquet.write_metadata`.
+
+    Args:
+        schema: Schema of the file.
+        where: Path, URL or writable binary file object.
+        metadata_collector: Metadata of other files; supported for plaintext only.
+        filesystem: Filesystem of pyarrow or fsspec in which `where` is a path.
+        encryption_properties: As for `write_table`.
+        options: PyArrow's other options for writing.
+
+    Raises:
+        ModcryptError, ValueError, TypeError, OSError: As `write_table`.
+
+    Example:
+        >>> import pyarrow as pa, modcrypt.parquet as pq
+        >>> encryption = pq.FileEncryptionProperties(footer_key=bytes(range(16)))
+        >>> schema = pa.schema([("n", pa.int64())])
+        >>> pq.write_metadata(schema, "n.parquet", encryption_properties=encryption)
+    """
+    if is_for_pyarrow(encryption_properties):
+        if encryption_properties is not None:
+            options["encryption_properties"] = encryption_properties
+        pq.write_metadata(schema, where, metadata_collector, filesystem, **options)
+        return
+    if metadata_collector is not None:
+        raise TypeError("metadata_collector is not supported for encrypted files; remove it")
+    ParquetWriter(
+        where, schema, filesystem, encryption_properties=encryption_properties, **options
+    ).close()

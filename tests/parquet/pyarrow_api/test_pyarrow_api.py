@@ -1,0 +1,305 @@
+"""`modcrypt.parquet` in the place of `pyarrow.parquet`: names, arguments, keys and refusals."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet
+import pyarrow.parquet.encryption as pe
+import pytest
+
+import modcrypt as mc
+import modcrypt.parquet as pq
+from modcrypt.lazy_names import public_names
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+
+TABLE = pa.table({"id": [1, 2, 3], "name": ["Ada", None, "Grace"], "year": [2025, 2026, 2026]})
+ENCRYPTION = pq.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
+DECRYPTION = pq.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
+FOOTER_ONLY = pq.FileDecryptionProperties(footer_key=FOOTER_KEY)
+KEYS: dict[str, Any] = {"decryption_properties": DECRYPTION}
+NAMES = (
+    "read_table", "write_table", "ParquetFile", "ParquetWriter", "ParquetDataset",
+    "write_to_dataset", "read_metadata", "read_schema", "read_pandas", "write_metadata",
+)  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "people.parquet"
+    pq.write_table(TABLE, path, row_group_size=2, encryption_properties=ENCRYPTION)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "years"
+    pq.write_to_dataset(TABLE, path, ["year"], encryption_properties=ENCRYPTION)
+    return path
+
+
+# --- names and signatures ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_have_the_names_and_the_order_of_pyarrow(name: str) -> None:
+    ours, theirs = (
+        list(inspect.signature(getattr(module, name)).parameters.values())
+        for module in (pq, pyarrow.parquet)
+    )
+    named = {p.name for p in ours if p.kind is not p.VAR_KEYWORD}
+    # PyArrow's functions for datasets and metadata have the properties among their **kwargs.
+    assert named - {p.name for p in theirs} <= {"encryption_properties"}
+    first = [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert first == [p.name for p in theirs][: len(first)]
+    assert ours[-1].kind is ours[-1].VAR_KEYWORD
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_of_docstrings_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    value = getattr(pq, name)
+    (test,) = doctest.DocTestFinder(recurse=False).find(value, name, globs={})
+    assert test.examples
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_package_still_contains_its_modules() -> None:
+    for name in public_names("modcrypt.parquet"):
+        assert getattr(pq, name) is not None
+    assert importlib.import_module("modcrypt.parquet.crypto").__name__ == "modcrypt.parquet.crypto"
+
+
+# --- whose properties ----------------------------------------------------------------------------
+
+
+def test_without_properties_pyarrow_reads_and_writes_plaintext(tmp_path: Path) -> None:
+    path = tmp_path / "plain.parquet"
+    pq.write_table(TABLE, path)
+    assert path.read_bytes()[:4] == b"PAR1"
+    assert pq.read_table(path).equals(TABLE)
+    assert isinstance(pq.ParquetFile(path), pyarrow.parquet.ParquetFile)
+    assert isinstance(pq.ParquetDataset(path), pyarrow.parquet.ParquetDataset)
+    with pq.ParquetWriter(path, TABLE.schema) as writer:
+        assert isinstance(writer, pyarrow.parquet.ParquetWriter)
+    assert pq.read_metadata(path).num_rows == 0
+    assert pq.read_schema(path).equals(TABLE.schema)
+    pq.write_metadata(TABLE.schema, path)
+    pq.write_to_dataset(TABLE, tmp_path / "years", ["year"])
+    assert pq.read_table(tmp_path / "years").num_rows == 3
+
+
+def test_properties_of_pyarrow_go_to_pyarrow(tmp_path: Path) -> None:
+    path = tmp_path / "uniform.parquet"
+    decryption = pe.create_decryption_properties(FOOTER_KEY)
+    encryption = pe.create_encryption_properties(FOOTER_KEY)
+    pq.write_table(TABLE, path, encryption_properties=encryption)
+    assert pq.read_table(path, decryption_properties=decryption).equals(TABLE)
+    assert pq.read_table(path, decryption_properties=FOOTER_ONLY).equals(TABLE)
+    file = pq.ParquetFile(path, decryption_properties=decryption)
+    assert isinstance(file, pyarrow.parquet.ParquetFile)
+
+
+def test_settings_serve_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DROP_IN_KEY", FOOTER_KEY.hex())
+    settings = mc.Settings(footer_key="env:DROP_IN_KEY")
+    path = tmp_path / "settings.parquet"
+    pq.write_table(TABLE, path, encryption_properties=settings)
+    assert pq.read_table(path, decryption_properties=settings).equals(TABLE)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: pq.read_table(path, decryption_properties=FOOTER_KEY),
+        lambda path: pq.ParquetFile(path, decryption_properties={"footer_key": FOOTER_KEY}),
+        lambda path: pq.write_table(TABLE, path, encryption_properties=FOOTER_KEY),
+        lambda path: pq.ParquetWriter(path, TABLE.schema, encryption_properties=DECRYPTION),
+    ],
+)
+def test_other_objects_are_refused_and_change_nothing(
+    call: Callable[[Path], object], file: Path
+) -> None:
+    before = file.read_bytes()
+    with pytest.raises(TypeError, match="properties must be") as caught:
+        call(file)
+    assert FOOTER_KEY.decode() not in str(caught.value)
+    assert file.read_bytes() == before
+
+
+def test_plaintext_is_an_error_where_keys_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "plain.parquet"
+    pyarrow.parquet.write_table(TABLE, path)
+    for read in (pq.read_table, pq.ParquetFile, pq.read_schema, pq.read_metadata):
+        with pytest.raises(mc.PlaintextError):
+            read(path, **KEYS)
+    with pytest.raises(mc.PlaintextError):
+        _ = pq.ParquetDataset(path, **KEYS).schema
+
+
+# --- one file ------------------------------------------------------------------------------------
+
+
+def test_a_column_is_read_without_the_keys_of_others(file: Path) -> None:
+    keys: dict[str, Any] = {"decryption_properties": FOOTER_ONLY}
+    assert pq.read_table(file, columns=["id"], **keys)["id"].to_pylist() == [1, 2, 3]
+    assert pq.read_schema(file, **keys).names == TABLE.schema.names
+    with pq.ParquetFile(file, **keys) as opened:
+        assert opened.read(["id"]).num_rows == opened.scan_contents(["id"]) == 3
+        assert opened.schema.names == TABLE.schema.names
+        with pytest.raises(mc.KeyNotFoundError):
+            opened.read()
+        with pytest.raises(mc.KeyNotFoundError):
+            _ = opened.metadata
+
+
+def test_a_file_has_the_methods_of_pyarrow(file: Path) -> None:
+    with pq.ParquetFile(file, memory_map=True, pre_buffer=False, **KEYS) as opened:
+        assert opened.num_row_groups == opened.metadata.num_row_groups == 2
+        assert opened.schema is opened.metadata.schema
+        assert opened.read_row_group(1).num_rows == 1
+        assert opened.read_row_groups([1, 0], ["id"])["id"].to_pylist() == [3, 1, 2]
+        # As in PyArrow: the order of the file, and nothing for a name that it does not have.
+        assert opened.read(["name", "id", "nothing"]).column_names == ["id", "name"]
+        assert [batch.num_rows for batch in opened.iter_batches(2)] == [2, 1]
+        with pytest.raises(ValueError, match="batch_size"):
+            opened.iter_batches(0)
+        assert not opened.closed
+    assert opened.closed
+
+
+def test_a_files_object_stays_open_unless_forced(file: Path) -> None:
+    stream = io.BytesIO(file.read_bytes())
+    opened = pq.ParquetFile(stream, **KEYS)
+    opened.close()
+    assert not stream.closed
+    assert not opened.closed
+    opened.close(force=True)
+    assert stream.closed
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"metadata": object()}, "metadata"),
+        ({"common_metadata": object()}, "common_metadata"),
+        ({"nothing": 1}, "nothing"),
+    ],
+)
+def test_options_that_cannot_be_honoured_are_refused(
+    file: Path, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{named} is not supported"):
+        pq.ParquetFile(file, **KEYS, **options)
+
+
+def test_writing_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"encryption_properties": ENCRYPTION}
+    with pytest.raises(TypeError, match="metadata_collector"):
+        pq.write_table(TABLE, tmp_path / "a", metadata_collector=[], **keys)
+    with pytest.raises(TypeError, match="metadata_collector"):
+        pq.write_metadata(TABLE.schema, tmp_path / "a", [], **keys)
+    with pytest.raises(TypeError, match="file_visitor"):
+        pq.write_to_dataset(TABLE, tmp_path / "b", file_visitor=print, **keys)
+    with pytest.raises(ValueError, match="not both"):
+        pq.write_to_dataset(TABLE, tmp_path / "b", ["year"], partitioning=["id"], **keys)
+    with pytest.raises(ValueError, match="file-like"):
+        pq.write_table(TABLE, io.BytesIO(), filesystem=pafs.LocalFileSystem(), **keys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_writes_a_batch_as_a_row_group_and_leaves_nothing_after_an_error(
+    tmp_path: Path,
+) -> None:
+    keys: dict[str, Any] = {"encryption_properties": ENCRYPTION}
+    path = tmp_path / "batches.parquet"
+    with pq.ParquetWriter(path, TABLE.schema, **keys) as writer:
+        for batch in TABLE.to_batches(max_chunksize=2):
+            writer.write(batch)
+        fraction: Any = 1.0  # which PyArrow accepts, for example from numpy
+        writer.write(TABLE, row_group_size=fraction)
+    assert pq.read_metadata(path, **KEYS).num_row_groups == 5
+    path.unlink()
+
+    def fail() -> None:
+        with pq.ParquetWriter(path, TABLE.schema, **keys) as writer:
+            writer.write_table(TABLE)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not path.exists()
+
+
+# --- datasets ------------------------------------------------------------------------------------
+
+
+def test_a_folder_has_the_types_that_pyarrow_gives_it(folder: Path) -> None:
+    dataset = pq.ParquetDataset(folder, **KEYS)
+    table = dataset.read()
+    assert table.schema.equals(dataset.schema)
+    assert table.schema.field("year").type == pa.dictionary(pa.int32(), pa.int32())
+    assert len(dataset.fragments) == len(dataset.files) == 2
+    assert {fragment.to_table().num_rows for fragment in dataset.fragments} == {1, 2}
+    assert isinstance(dataset.partitioning, ds.Partitioning)
+
+
+def test_a_folder_is_read_without_the_keys_of_other_columns(folder: Path) -> None:
+    table = pq.read_table(
+        folder,
+        columns=["id"],
+        filters=[("year", "=", 2026)],
+        decryption_properties=lambda path: FOOTER_ONLY,
+    )
+    assert table["id"].to_pylist() == [2, 3]
+
+
+def test_the_schema_of_the_caller_counts(folder: Path, file: Path) -> None:
+    wanted = pa.schema([("id", pa.int32()), ("more", pa.string())])
+    for source in (folder, file, [file], io.BytesIO(file.read_bytes())):
+        table = pq.read_table(source, schema=wanted, **KEYS)
+        assert table.schema.equals(wanted)
+        assert sorted(table["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_view_of_a_dataset_cannot_be_written(folder: Path) -> None:
+    dataset = pq.ParquetDataset(folder, **KEYS)
+    with pytest.raises(OSError, match="Read-only"):
+        dataset.filesystem.delete_file(dataset.files[0])
+    assert Path(dataset.files[0]).exists()
+
+
+def test_a_prefix_with_the_path_inside_the_folder_is_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    mc.write_dataset(
+        TABLE, folder, ENCRYPTION, max_rows_per_file=2, aad_prefix_template="people.{i}"
+    )
+    prefixes = {"part-0.parquet": b"people.0", "part-1.parquet": b"people.1"}
+
+    def keys(path: str) -> mc.FileDecryptionProperties:
+        return mc.FileDecryptionProperties(
+            footer_key=FOOTER_KEY,
+            column_keys={"name": COLUMN_KEY},
+            aad_prefix=prefixes[Path(path).name],
+        )
+
+    dataset = pq.ParquetDataset(folder, decryption_properties=keys)
+    assert dataset.read().equals(TABLE)
+    assert dataset.schema.equals(TABLE.schema)
+    first, second = sorted(folder.iterdir())
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(mc.AadPrefixError):
+        dataset.read()
+    with pytest.raises(mc.AadPrefixError):
+        _ = pq.ParquetDataset(folder, decryption_properties=keys).schema
