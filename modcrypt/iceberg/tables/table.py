@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
 
     from modcrypt.iceberg.read.table_scan import TableScan
+    from modcrypt.parquet.arrow.arrow_streams import ArrowStream
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class IcebergTable(TableVersion):
         expected: Expectations that every version of the table must meet.
     """
 
-    def append(self, data: pa.Table | pa.RecordBatchReader) -> IcebergTable:
+    def append(self, data: pa.Table | ArrowStream) -> IcebergTable:
         """Append rows as a new snapshot; takes and raises the same as `modcrypt.iceberg.append`."""
         from modcrypt.iceberg.write.append import append
 

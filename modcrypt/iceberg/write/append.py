@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg.format.manifests import ADDED, DATA, ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
@@ -27,17 +29,19 @@ from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
+from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
 
 
-def append(table: Table, data: Data) -> Table:
+def append(table: Table, data: Data | ArrowStream) -> Table:
     """Append rows to a table, as a new snapshot on its main branch.
 
     Args:
         table: Any version of the table; the rows are added to its current version.
-        data: An Arrow table, or a reader of record batches, of which the rows of one file are
+        data: An Arrow table; or a reader of record batches or other provider of an Arrow stream
+            (a frame of pandas or Polars, a DuckDB relation), of which the rows of one file are
             held in memory at a time. Columns are matched by name.
 
     Returns:
@@ -61,7 +65,9 @@ def append(table: Table, data: Data) -> Table:
     writing_policy(current.metadata, table.metadata)
     with NewFiles(current.walk.locations) as new_files:
         writer = DataWriter(current, new_files)
-        writer.check(data)
+        if not isinstance(data, pa.Table):
+            data = open_stream(data)
+        writer.check(data.schema)
         files = writer.write(data)
         if not files:
             return current

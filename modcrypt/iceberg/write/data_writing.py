@@ -108,18 +108,9 @@ class DataWriter:
         self.spec_id = self._table.default_spec_id
         self._paths = PartitionPaths(table.metadata, self.spec_id)
 
-    def check(self, data: Data) -> None:
-        """Check that data fits the table.
-
-        Raises:
-            TypeError: The data is neither an Arrow table nor a reader of record batches.
-            ValueError: Its columns do not fit the table.
-        """
-        if not isinstance(data, pa.Table | pa.RecordBatchReader):
-            raise TypeError(
-                f"data must be a pyarrow.Table or RecordBatchReader, not {type(data).__name__}"
-            )
-        check_fits(data.schema, self._table.schema())
+    def check(self, schema: pa.Schema) -> None:
+        """Raise ValueError if the columns of data do not fit the table."""
+        check_fits(schema, self._table.schema())
 
     def write(self, data: Data) -> list[NewDataFile]:
         """Write checked data; of a reader, the rows of one file are in memory at a time."""

@@ -187,6 +187,20 @@ class ParquetFile:
         batches = self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
         return limit_rows(batches, limit)
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return all rows as an Arrow stream, for Polars, DuckDB, pandas and others.
+
+        The consumer reads it in bounded memory, and reports errors as its own, with their text.
+
+        Raises:
+            ModcryptError: As `read`, for keys that are missing.
+        """
+        request = Request()
+        _, schema = self.types_of(request)
+        batches = self.batches_of_request(request, batch_size=65536, use_threads=True)
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        return reader.__arrow_c_stream__(requested_schema)
+
     def types_of(self, request: Request) -> tuple[pa.Schema, pa.Schema]:
         """Return the schemas of the fields that a request reads and of those that it returns."""
         scan = self._make_scan(request)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from modcrypt.io.buffers import WORTH_A_THREAD, open_output
 from modcrypt.io.destinations import Destination
@@ -30,7 +30,7 @@ _CODECS = {"none": "uncompressed"} | {c: c for c in ("snappy", "gzip", "brotli",
 _MAX_LEVELS = {"gzip": 9, "brotli": 11, "zstd": 22}
 
 
-def is_frame(table: object) -> bool:
+def is_frame(table: object) -> TypeGuard[polars.DataFrame]:
     """Return whether `table` is a `polars.DataFrame`, without importing Polars."""
     frame_type = getattr(sys.modules.get("polars"), "DataFrame", None)
     return frame_type is not None and isinstance(table, frame_type)

@@ -35,6 +35,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import MemorySource
 from modcrypt.io.threads import check_threads, usable_cores
+from modcrypt.parquet.arrow.arrow_streams import ArrowStream, open_stream
 from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write_frame
 from modcrypt.parquet.convert.encryptor import (
     Encryption,
@@ -75,7 +76,7 @@ _UNSUPPORTED_OPTIONS = {
 
 
 def write_table(
-    table: pa.Table | polars.DataFrame,
+    table: pa.Table | polars.DataFrame | ArrowStream,
     where: Destination,
     encryption: AnyEncryption,
     *,
@@ -85,16 +86,18 @@ def write_table(
     threads: int | None = None,
     **options: Any,
 ) -> None:
-    """Write an Arrow table or a Polars frame as an encrypted Parquet file (PME 4, 5).
+    """Write an Arrow table, or a frame of any library, as an encrypted Parquet file (PME 4, 5).
 
     From a table, the file has the same pages, row groups and statistics as with
     `pyarrow.parquet.write_table`.
-    From a frame, it has the types and pages that Polars writes. Polars knows the options
+    From a Polars frame, it has the types and pages that Polars writes. Polars knows the options
     `compression`, `compression_level`, `data_page_size` and `write_statistics`; with any other
     option, or with `threads=1`, the frame is converted and PyArrow encodes it.
 
     Args:
-        table: Table or frame to write.
+        table: Table, Polars frame or other provider of an Arrow stream (a pandas frame, a DuckDB
+            relation, a RecordBatchReader). Streams are written in bounded memory, in row groups of
+            at most 96 MiB of Arrow memory.
         where: Path, URL or writable binary file object. A file at a path or URL appears complete or
             not at all.
         encryption: Keys, footer mode, algorithm and AAD prefix; or the result of
@@ -131,9 +134,8 @@ def write_table(
             return
         table = table.to_arrow()
     if not isinstance(table, pa.Table):
-        kind = type(table).__name__
-        raise TypeError(f"table must be a pyarrow.Table or polars.DataFrame, not {kind}")
-    if threads is None and table.nbytes <= WORTH_A_THREAD:
+        table = open_stream(table)
+    elif threads is None and table.nbytes <= WORTH_A_THREAD:
         threads = 1
     with ParquetWriter(
         where,
@@ -145,7 +147,7 @@ def write_table(
         threads=threads,
         **options,
     ) as writer:
-        writer.write_table(table)
+        writer.write(table)
 
 
 class ParquetWriter:
@@ -266,13 +268,23 @@ class ParquetWriter:
                 self._flush()
 
     def write(
-        self, table_or_batch: pa.Table | pa.RecordBatch, row_group_size: int | None = None
+        self,
+        table_or_batch: pa.Table | pa.RecordBatch | ArrowStream,
+        row_group_size: int | None = None,
     ) -> None:
-        """Write a table or a batch; raise as `write_table` and `write_batch`."""
+        """Write a table, a batch, or the batches of any other provider of an Arrow stream.
+
+        Raises:
+            TypeError: The data provides no Arrow stream.
+            ValueError, ModcryptError, pyarrow.ArrowException, OSError: As `write_table`.
+        """
         if isinstance(table_or_batch, pa.RecordBatch):
             self.write_batch(table_or_batch, row_group_size)
-        else:
+        elif isinstance(table_or_batch, pa.Table):
             self.write_table(table_or_batch, row_group_size)
+        else:
+            for batch in open_stream(table_or_batch):
+                self.write_batch(batch, row_group_size)
 
     @property
     def waiting(self) -> int:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from modcrypt.parquet.arrow.arrow_streams import open_stream
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, shared_prefix_error
 from modcrypt.parquet.crypto.properties import (
@@ -77,7 +78,7 @@ def write_dataset(
 
     Args:
         data: Table, RecordBatch, RecordBatchReader, Dataset, Scanner or other provider of an Arrow
-            stream (Polars); or batches with `schema`.
+            stream (pandas, Polars, DuckDB); or batches with `schema`.
         base_dir: Path or URL of the folder.
         encryption: Keys, footer mode and algorithm; or a function that returns them for the path of
             each file inside `base_dir`.
@@ -155,8 +156,8 @@ def _open_batches(
         data = data.scanner()
     if isinstance(data, ds.Scanner):
         data = data.to_reader()
-    elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.RecordBatchReader):
-        data = pa.RecordBatchReader.from_stream(data)
+    elif hasattr(data, "__arrow_c_stream__"):
+        data = open_stream(data)
     own = getattr(data, "schema", schema)
     if not isinstance(own, pa.Schema):
         raise ValueError("the data has no schema; pass schema with the schema of its batches")

@@ -169,6 +169,10 @@ class ParquetFile:
             order |= dict.fromkeys(".".join(path[: n + 1]) for n in range(len(path)))
         return [name for name in order if name in names]
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return all rows as an Arrow stream; raise as `read`."""
+        return self._file.__arrow_c_stream__(requested_schema)
+
     # --- closing ---------------------------------------------------------------------------------
 
     def close(self, force: bool = False) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.io.destinations import Destination
 from modcrypt.parquet.arrow import writer
+from modcrypt.parquet.arrow.arrow_streams import as_table
 from modcrypt.parquet.datasets.dataset_writer import write_dataset
 from modcrypt.parquet.pyarrow_api.arguments import (
     EncryptionProperties,
@@ -33,7 +34,7 @@ def write_table(
     """Write a table as a Parquet file, as `pyarrow.parquet.write_table`.
 
     Args:
-        table: Table or Polars frame to write.
+        table: Table to write, or a frame or other provider of an Arrow stream.
         where: Path, URL or writable binary file object. An encrypted file at a path or URL appears
             complete or not at all.
         row_group_size: Number of rows of a row group, by default 1 Mi.
@@ -56,7 +57,7 @@ def write_table(
     """
     if is_for_pyarrow(encryption_properties):
         pq.write_table(
-            table, where, row_group_size, filesystem=filesystem,
+            as_table(table), where, row_group_size, filesystem=filesystem,
             encryption_properties=encryption_properties, **options,
         )  # fmt: skip
         return
@@ -142,7 +143,7 @@ def write_to_dataset(
     """Write a table as a folder of Parquet files, as `pyarrow.parquet.write_to_dataset`.
 
     Args:
-        table: Table to write.
+        table: Table to write, or a frame or other provider of an Arrow stream.
         root_path: Path or URL of the folder.
         partition_cols: Names of columns whose values become folders in Hive's form. Everybody can
             read them.
@@ -167,6 +168,7 @@ def write_to_dataset(
         >>> table = pa.table({"year": [2025, 2026], "n": [1, 2]})
         >>> pq.write_to_dataset(table, "years", ["year"], encryption_properties=encryption)
     """
+    table = as_table(table)
     if is_for_pyarrow(encryption_properties):
         if encryption_properties is not None:
             options["encryption_properties"] = encryption_properties

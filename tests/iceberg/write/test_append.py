@@ -551,6 +551,12 @@ def test_a_table_in_plaintext(
     assert files_of(tmp_path) == before
 
 
+@each_case("frame", ["pandas", "batch"])
+def test_a_frame_of_another_library_is_appended(frame: str, lake: IcebergTable) -> None:
+    rows = ROWS.to_pandas() if frame == "pandas" else ROWS.combine_chunks().to_batches()[0]
+    assert append(lake, rows).scan().to_pylist() == ROWS.to_pylist()
+
+
 def test_data_of_another_kind(lake: IcebergTable) -> None:
     with pytest.raises(TypeError, match="not list"):
         append(lake, [{"id": 1}])

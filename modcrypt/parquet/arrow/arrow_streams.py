@@ -1,0 +1,35 @@
+"""Arrow data of any library, by the protocol of Arrow's C streams."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+class ArrowStream(Protocol):
+    """Data of any library that provides an Arrow stream: pandas, Polars, DuckDB and others."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the stream."""
+
+
+def open_stream(data: Any) -> pa.RecordBatchReader:
+    """Return a reader of the batches of any provider of an Arrow stream.
+
+    Raises:
+        TypeError: The data provides no Arrow stream.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise TypeError(
+            "data must be a pyarrow.Table or provide an Arrow stream, as frames of pandas and "
+            f"polars.DataFrame do, not {type(data).__name__}"
+        )
+    return pa.RecordBatchReader.from_stream(data)
+
+
+def as_table(data: Any) -> pa.Table:
+    """Return data as a table; raise as `open_stream`."""
+    return data if isinstance(data, pa.Table) else open_stream(data).read_all()
