@@ -160,13 +160,18 @@ class Policy:
 
     def _resolve_paths(self, folder: Path) -> Self:
         """Return the policy with a keyring and passphrase file relative to the policy's folder."""
-        above = urllib.parse.quote(os.fspath(folder.absolute()))
-        kms = re.sub(r"^file:(?=[^/~?#])", f"file:{above}/", self.kms or "")
-        kms = re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
+        kms = resolve_service(self.kms or "", folder)
         if kms == (self.kms or ""):
             return self
         values = {member.name: getattr(self, member.name) for member in fields(self)}
         return type(self)(**{**values, "kms": kms})
+
+
+def resolve_service(kms: str, folder: Path) -> str:
+    """Return a key service's URI whose keyring and passphrase file are relative to a folder."""
+    above = urllib.parse.quote(os.fspath(folder.absolute()))
+    kms = re.sub(r"^file:(?=[^/~?#])", f"file:{above}/", kms)
+    return re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
 
 
 def _rebuild_policy(values: dict[str, Any]) -> Policy:

@@ -14,7 +14,7 @@ MAX_DEPTH = 8
 """Limit of nested arrays and tables, and of parts of a dotted key; policies need two."""
 
 # An unclosed string extends to the end of the text, where `tomllib` stops, too.
-_STRING_OR_COMMENT = re.compile(
+STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)'
     r"|'''.*?(?:'{3,5}|\Z)"
     r'|"(?:\\.|[^"\\\n])*+"?'
@@ -33,7 +33,7 @@ def strict_toml(text: str) -> dict[str, Any]:
         ValueError: The text is not TOML, or nested too deeply. The message contains only the place
             of the fault, because messages of `tomllib` may repeat the text.
     """
-    bare = _STRING_OR_COMMENT.sub("s", text)
+    bare = STRING_OR_COMMENT.sub("s", text)
     depth = 0
     for bracket in _BRACKET.finditer(bare):
         depth += 1 if bracket[0] in "[{" else -1

@@ -1,0 +1,108 @@
+"""The declaration of a lake: what its datasets must look like. It holds no key and no password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from modcrypt.lake.columns import Rules
+from modcrypt.parquet.crypto.path_prefix import PATH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previous:
+    """What may still protect older files, until `apply` has changed them.
+
+    Attributes:
+        master_keys: Map of the id of an old master key to the declared one that replaces it.
+        aad_prefixes: Former templates of AAD prefixes.
+        algorithms: Former algorithms.
+    """
+
+    master_keys: Mapping[str, str] = field(default_factory=dict)
+    aad_prefixes: Sequence[str] = ()
+    algorithms: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotation:
+    """When keys are too old.
+
+    Attributes:
+        max_version_age: Seconds after which a master key needs a new version; None for no limit.
+        rewrap_after: Seconds for which keys may stay under an older version of their master key
+            once a newer one exists; None for no limit.
+    """
+
+    max_version_age: float | None = None
+    rewrap_after: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetDeclaration:
+    """The declaration of one dataset.
+
+    Attributes:
+        name: Name of the dataset.
+        location: Absolute path or URL of its folder or file.
+        include: Pattern that the paths of its files match; None for all visible files.
+        partitions: Names of its Hive partitions.
+        strict: Whether files that `include` does not match are faults.
+        members: Members of its policy, without columns; text may contain `{partition.NAME}`.
+        rules: Rules for its columns, by master key.
+        previous: What may still protect older files.
+        rotation: When keys are too old.
+    """
+
+    name: str
+    location: str
+    include: str | None = None
+    partitions: Sequence[str] = ()
+    strict: bool = False
+    members: Mapping[str, Any]
+    rules: Rules
+    previous: Previous = field(default_factory=Previous)
+    rotation: Rotation = field(default_factory=Rotation)
+
+    @property
+    def footer_key(self) -> str:
+        """Template of the id of the master key for footers."""
+        return str(self.members["footer_key"])
+
+    @property
+    def aad_prefix(self) -> str | None:
+        """Template of AAD prefixes; None for no prefix."""
+        return self.members.get("aad_prefix")
+
+    @property
+    def key_templates(self) -> list[str]:
+        """Templates of the ids of all master keys."""
+        return list(dict.fromkeys([self.footer_key, *(key for key in self.rules if key)]))
+
+    @property
+    def needs_columns(self) -> bool:
+        """Whether a rule depends on the columns of each file."""
+        return any(not rule.is_name for rules in self.rules.values() for rule in rules)
+
+    @property
+    def binds_paths(self) -> bool:
+        """Whether AAD prefixes bind each file to its path."""
+        return PATH in (self.aad_prefix or "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeDeclaration:
+    """The declaration of a lake.
+
+    Attributes:
+        path: Path of the file that declares it.
+        kms: URI of its key service.
+        datasets: Its datasets by name.
+        digest: Digest of the text, by which results of other declarations are told apart.
+    """
+
+    path: str
+    kms: str
+    datasets: Mapping[str, DatasetDeclaration]
+    digest: str

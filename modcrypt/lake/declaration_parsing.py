@@ -1,0 +1,316 @@
+"""Parse a declaration; find all mistakes at once, each with its line and a suggestion."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from modcrypt.errors import MAX_NAME, printable
+from modcrypt.io.addresses import is_url
+from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service
+from modcrypt.kms.strict_toml import strict_toml
+from modcrypt.lake.columns import ColumnRule, make_rule
+from modcrypt.lake.declaration import (
+    DatasetDeclaration,
+    LakeDeclaration,
+    Previous,
+    Rotation,
+)
+from modcrypt.lake.declaration_faults import DeclarationFault, FaultList, suggest
+from modcrypt.lake.partitions import has_other_places, is_ambiguous, names_in
+from modcrypt.lake.toml_lines import MemberPath, find_lines
+from modcrypt.parquet.crypto.path_prefix import NAME, PATH
+from modcrypt.parquet.crypto.properties import ALGORITHMS
+
+TOP_MEMBERS = ("kms", "dataset")
+OWN_MEMBERS = (
+    "location", "include", "partitions", "strict", "policy", "previous", "rotation",
+)  # fmt: skip
+POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
+DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
+PREVIOUS_MEMBERS = ("master_keys", "aad_prefixes", "algorithms")
+ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
+
+_DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_DURATION = re.compile(r"([0-9]{1,6})([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_declaration(
+    text: str, path: Path, default_kms: str | None = None
+) -> tuple[LakeDeclaration | None, list[DeclarationFault]]:
+    """Return a declaration, or None and all mistakes in it.
+
+    Args:
+        text: TOML text.
+        path: Path of its file, to whose folder relative locations refer.
+        default_kms: URI of the key service if the text names none.
+    """
+    try:
+        members = strict_toml(text)
+    except ValueError as error:
+        return None, [DeclarationFault(None, str(error))]
+    parsing = _Parsing(FaultList(find_lines(text)), path.parent)
+    kms = parsing.parse_service(members, default_kms)
+    datasets = parsing.parse_datasets(members)
+    if parsing.faults.faults:
+        return None, parsing.faults.sort()
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return LakeDeclaration(path=str(path), kms=kms, datasets=datasets, digest=digest), []
+
+
+class _Parsing:
+    """The parsing of one declaration."""
+
+    def __init__(self, faults: FaultList, folder: Path) -> None:
+        self.faults, self._folder = faults, folder
+
+    def parse_service(self, members: Mapping[str, Any], default: str | None) -> str:
+        self.faults.check_names((), members, TOP_MEMBERS)
+        kms = members.get("kms", default)
+        if kms is None:
+            self.faults.add((), "no key service is named; add kms = URI, or set MODCRYPT_KMS")
+        elif not isinstance(kms, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
+            self.faults.add(("kms",), "kms must be a URI, such as file:lake.keyring")
+        else:
+            return resolve_service(kms, self._folder)
+        return ""
+
+    def parse_datasets(self, members: Mapping[str, Any]) -> dict[str, DatasetDeclaration]:
+        tables = members.get("dataset", {})
+        if not isinstance(tables, Mapping) or not all(
+            isinstance(table, Mapping) for table in tables.values()
+        ):
+            self.faults.add(("dataset",), "declare each dataset as a table [dataset.NAME]")
+            return {}
+        if not tables:
+            self.faults.add((), "no dataset is declared; add a table [dataset.NAME]")
+        found = {}
+        for name, table in tables.items():
+            if not _DATASET_NAME.fullmatch(name):
+                message = "name datasets by letters, digits, and . _ - after the first"
+                self.faults.add(("dataset", name), message)
+                continue
+            dataset = _DatasetParsing(self.faults, ("dataset", name), self._folder).parse(table)
+            if dataset is not None:
+                found[name] = dataset
+        return found
+
+
+class _DatasetParsing:
+    """The parsing of one dataset; its mistakes are added to the list of all."""
+
+    def __init__(self, faults: FaultList, path: MemberPath, folder: Path) -> None:
+        self._all, self._path, self._folder = faults, path, folder
+        self._own = FaultList(faults.lines)
+
+    def _fault(self, member: str | MemberPath, message: str, text: str = "") -> None:
+        path = (member,) if isinstance(member, str) else member
+        self._own.add((*self._path, *path), message, text)
+
+    def parse(self, table: Mapping[str, Any]) -> DatasetDeclaration | None:
+        self._own.check_names(self._path, table, DATASET_MEMBERS)
+        values = {**self._read_policy(table.get("policy")), **table}
+        rules = dict(self._parse_rules(values))
+        members = {
+            name: values[name]
+            for name in POLICY_MEMBERS
+            if name in values and name not in ("column_keys", "plaintext_columns")
+        }
+        partitions = self._parse_partitions(table)
+        self._check_templates(members, rules, partitions)
+        self._check_policy(members, rules)
+        previous, rotation = (
+            self._parse_previous(table, rules, members),
+            self._parse_rotation(table),
+        )
+        location = self._parse_location(table)
+        strict, include = table.get("strict", False), table.get("include")
+        if not isinstance(strict, bool):
+            self._fault("strict", "strict must be true or false")
+        if include is not None and not (isinstance(include, str) and include):
+            self._fault("include", 'include must be a pattern, such as "*.parquet"')
+        self._all.faults += self._own.faults
+        if self._own.faults:
+            return None
+        return DatasetDeclaration(
+            name=self._path[-1], location=location, include=include, partitions=partitions,
+            strict=strict, members=members, rules=rules, previous=previous, rotation=rotation,
+        )  # fmt: skip
+
+    # --- members of its own ----------------------------------------------------------------------
+
+    def _parse_location(self, table: Mapping[str, Any]) -> str:
+        location = table.get("location")
+        if not isinstance(location, str) or not location:
+            self._fault("location", "location must be the path or URL of a folder or file")
+            return ""
+        return location if is_url(location) else str(self._folder / Path(location).expanduser())
+
+    def _parse_partitions(self, table: Mapping[str, Any]) -> tuple[str, ...]:
+        names = table.get("partitions", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            self._fault("partitions", 'partitions must be a list of names, such as ["day"]')
+            return ()
+        return tuple(names)
+
+    def _read_policy(self, name: Any) -> Mapping[str, Any]:
+        """Return the members of the policy that a dataset includes."""
+        if name is None:
+            return {}
+        if not isinstance(name, str) or not name:
+            self._fault("policy", "policy must be the path of a TOML file")
+            return {}
+        try:
+            with open(self._folder / name, "rb") as file:
+                data = file.read(MAX_POLICY + 1)
+            members = strict_toml(data.decode()) if len(data) <= MAX_POLICY else None
+        except OSError as error:
+            self._fault("policy", f"{name}: {error.strerror}")
+            return {}
+        except UnicodeDecodeError:
+            self._fault("policy", f"{name} is not UTF-8")
+            return {}
+        except ValueError as error:
+            self._fault("policy", f"{name}: {error}")
+            return {}
+        return self._check_included(name, members)
+
+    def _check_included(self, name: str, members: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if members is None:
+            self._fault("policy", f"{name} is longer than {MAX_POLICY} bytes")
+            return {}
+        known = (*POLICY_MEMBERS, "kms")
+        for other in sorted(members.keys() - set(known)):
+            shown = printable(other, MAX_NAME)
+            self._fault("policy", f"{name}: unknown member {shown}{suggest(other, known)}")
+        return {member: members[member] for member in POLICY_MEMBERS if member in members}
+
+    # --- columns and keys ------------------------------------------------------------------------
+
+    def _parse_rules(
+        self, values: Mapping[str, Any]
+    ) -> Iterator[tuple[str | None, tuple[ColumnRule, ...]]]:
+        """Yield the rules of each master key, and of plaintext columns under None."""
+        keys = values.get("column_keys", {})
+        if not isinstance(keys, Mapping):
+            self._fault("column_keys", "column_keys must be a table of master keys and columns")
+            keys = {}
+        lists: dict[str | None, Any] = {**keys, None: values.get("plaintext_columns", [])}
+        seen: dict[ColumnRule, str] = {}
+        for key, given in lists.items():
+            path = ("plaintext_columns",) if key is None else ("column_keys", key)
+            rules = tuple(self._make_rules(path, given))
+            if not rules and key is not None and isinstance(given, list):
+                self._fault(path, f"the master key {key} has no columns", key)
+            for rule in rules:
+                if rule in seen:
+                    self._fault(path, f"{rule} is already in {seen[rule]}", str(rule))
+                seen.setdefault(rule, ".".join(path))
+            if rules:
+                yield key, rules
+
+    def _make_rules(self, path: MemberPath, given: Any) -> Iterator[ColumnRule]:
+        if not isinstance(given, list):
+            self._fault(path, f"{path[-1]} must be a list of columns")
+            return
+        for value in given:
+            try:
+                yield make_rule(value)
+            except ValueError as error:
+                self._fault(path, f"{path[-1]}: {error}")
+
+    def _check_templates(
+        self, members: Mapping[str, Any], rules: Mapping[str | None, Any], partitions: Any
+    ) -> None:
+        """Check the placeholders in ids of master keys and in the AAD prefix."""
+        templates = [(("column_keys", key), key, ()) for key in rules if key is not None]
+        for name, allowed in (("footer_key", ()), ("aad_prefix", (PATH, NAME))):
+            if isinstance(members.get(name), str):
+                templates.append(((name,), members[name], allowed))  # type: ignore[arg-type]
+        for path, template, allowed in templates:
+            for name in names_in(template):
+                if name not in partitions:
+                    hint = suggest(name, partitions) or "; add it to partitions"
+                    self._fault(path, f"unknown partition {name} in {template!r}{hint}", template)
+            if is_ambiguous(template):
+                self._fault(path, f"{template!r}: separate the two partitions by text", template)
+            if has_other_places(template, allowed):
+                known = ", ".join(["{partition.NAME}", *allowed])
+                self._fault(path, f"{template!r} has an unknown placeholder; use {known}", template)
+
+    def _check_policy(self, members: Mapping[str, Any], rules: Mapping[str | None, Any]) -> None:
+        """Report what `Policy` says about the members, with placeholders replaced."""
+        if "footer_key" not in members:
+            self._fault("footer_key", "footer_key is missing; set it to the id of a master key")
+        sample: dict[str, Any] = {
+            name: re.sub(r"\{[^{}]*\}", "x", value) if isinstance(value, str) else value
+            for name, value in members.items()
+        }
+        keys = {key: [f"column {n}"] for n, key in enumerate(rules) if key is not None}
+        try:
+            Policy(**{"footer_key": "x", **sample, "column_keys": keys})
+        except ValueError as error:
+            for message in str(error).removeprefix("invalid policy: ").split("; "):
+                member = message.split(" ", 1)[0]
+                self._fault(member if member in POLICY_MEMBERS else (), message)
+
+    # --- previous keys and rotation --------------------------------------------------------------
+
+    def _parse_previous(
+        self, table: Mapping[str, Any], rules: Mapping[str | None, Any], members: Mapping[str, Any]
+    ) -> Previous:
+        given = self._take_table(table, "previous", PREVIOUS_MEMBERS)
+        keys = given.get("master_keys", {})
+        if not isinstance(keys, Mapping) or not all(isinstance(new, str) for new in keys.values()):
+            self._fault(("previous", "master_keys"), "master_keys must map OLD ids to NEW ids")
+            keys = {}
+        declared = [str(members.get("footer_key")), *(key for key in rules if key)]
+        for old, new in keys.items():
+            if new not in declared and not any(map(names_in, declared)):
+                hint = suggest(new, declared)
+                message = f"{new} is no master key of the dataset{hint}"
+                self._fault(("previous", "master_keys"), message, new)
+            if old in declared:
+                message = f"{old} is still a master key of the dataset, so it is no previous one"
+                self._fault(("previous", "master_keys"), message, old)
+        prefixes = self._take_texts(given, "aad_prefixes")
+        algorithms = self._take_texts(given, "algorithms")
+        for algorithm in algorithms:
+            if algorithm not in ALGORITHMS:
+                message = f"unknown algorithm {printable(algorithm, MAX_NAME)}"
+                self._fault(("previous", "algorithms"), message + suggest(algorithm, ALGORITHMS))
+        return Previous(master_keys=dict(keys), aad_prefixes=prefixes, algorithms=algorithms)
+
+    def _take_texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+        texts = table.get(name, [])
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            return tuple(texts)
+        self._fault(("previous", name), f"{name} must be a list of strings")
+        return ()
+
+    def _parse_rotation(self, table: Mapping[str, Any]) -> Rotation:
+        given = self._take_table(table, "rotation", ROTATION_MEMBERS)
+        seconds = {}
+        for name in ROTATION_MEMBERS:
+            match = _DURATION.fullmatch(str(given.get(name, "")))
+            if match is not None:
+                seconds[name] = float(int(match[1]) * _SECONDS[match[2]])
+            elif name in given:
+                message = f"{name} must be a number of minutes, hours, days or weeks, such as 90d"
+                self._fault(("rotation", name), message)
+        return Rotation(**seconds)
+
+    def _take_table(
+        self, table: Mapping[str, Any], name: str, known: tuple[str, ...]
+    ) -> Mapping[str, Any]:
+        given = table.get(name, {})
+        if not isinstance(given, Mapping):
+            self._fault(name, f"{name} must be a table")
+            return {}
+        self._own.check_names((*self._path, name), given, known)
+        return given

@@ -1,0 +1,291 @@
+"""`modcrypt.toml`: what it may say, all mistakes at once, and where it is found."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from modcrypt.lake.columns import ColumnRule
+from modcrypt.lake.declaration import LakeDeclaration
+from modcrypt.lake.declaration_file import find_declaration, load_declaration, read_declaration
+from modcrypt.lake.declaration_parsing import (
+    DATASET_MEMBERS,
+    PREVIOUS_MEMBERS,
+    ROTATION_MEMBERS,
+    TOP_MEMBERS,
+    parse_declaration,
+)
+from modcrypt.lake.toml_lines import find_lines
+from tests.support.cases import each_case
+from tests.support.lake_folder import DECLARATION
+
+FULL = """
+kms = "hcvault://vault.example.com/transit"
+
+[dataset.orders]
+location = "s3://lake/orders"
+include = "*.parquet"
+partitions = ["day", "tenant"]
+strict = true
+footer_key = "tenant-{partition.tenant}"
+plaintext_columns = ["country", "*_code"]
+kms_aad = "lake"
+encryption_algorithm = "AES_GCM_V1"
+plaintext_footer = true
+aad_prefix = "orders/{partition.day}/{path}"
+store_aad_prefix = false
+data_page_v2_levels = "plaintext"
+double_wrapping = false
+internal_key_material = false
+data_key_length_bits = 256
+kek_length_bits = 192
+cache_lifetime_seconds = 12.5
+
+[dataset.orders.column_keys]
+"pii-{partition.tenant}" = ["ssn", "address.*", { pii = true, level = 3 }]
+
+[dataset.orders.previous]
+master_keys = { old = "tenant-acme" }
+aad_prefixes = ["orders/{name}"]
+algorithms = ["AES_GCM_CTR_V1"]
+
+[dataset.orders.rotation]
+max_version_age = "52w"
+rewrap_after = "30d"
+
+[dataset."orders.eu"]
+location = "eu"
+footer_key = "eu"
+"""
+
+WRONG = """\
+kms = "file:lake.keyring"
+datset = 1
+
+[dataset.orders]
+locaton = "orders"
+partitions = ["day", "tenant"]
+footer_key = "tenant-{partition.tennant}"
+plaintext_columns = ["country", "*_x"]
+aad_prefix = "orders/{pth}"
+data_key_length_bits = 127
+
+[dataset.orders.column_keys]
+pii = ["ssn",
+   "country",
+   3]
+empty = []
+"a-{partition.day}{partition.tenant}" = ["b"]
+
+[dataset.orders.previous]
+master_keys = { old = "pi" }
+algorithms = ["AES_GCM_V2"]
+
+[dataset.orders.rotation]
+max_age = "365d"
+rewrap_after = "soon"
+"""
+
+
+def parse(text: str, folder: Path = Path("/lake")) -> LakeDeclaration:
+    declaration, faults = parse_declaration(text, folder / "modcrypt.toml")
+    assert not faults
+    assert declaration is not None
+    return declaration
+
+
+def test_a_declaration_says_all_of_it() -> None:
+    lake = parse(FULL)
+    orders, europe = lake.datasets.values()
+    assert (lake.kms, europe.name) == ("hcvault://vault.example.com/transit", "orders.eu")
+    assert (orders.location, europe.location) == ("s3://lake/orders", "/lake/eu")
+    assert orders.rules == {
+        "pii-{partition.tenant}": (
+            ColumnRule("ssn"), ColumnRule("address.*"),
+            ColumnRule(metadata=(("level", "3"), ("pii", "true"))),
+        ),
+        None: (ColumnRule("country"), ColumnRule("*_code")),
+    }  # fmt: skip
+    assert (orders.strict, orders.include, orders.partitions) == (
+        True, "*.parquet", ("day", "tenant"),
+    )  # fmt: skip
+    assert orders.previous.master_keys == {"old": "tenant-acme"}
+    assert orders.rotation.max_version_age == 52 * 7 * 86400
+    assert orders.rotation.rewrap_after == 30 * 86400
+    assert orders.binds_paths
+    assert not europe.binds_paths
+
+
+def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
+    declaration, faults = parse_declaration(WRONG, Path("/lake/modcrypt.toml"))
+    assert declaration is None
+    assert [str(fault) for fault in faults] == [
+        "line 2: unknown member datset; did you mean dataset?",
+        "line 4: location must be the path or URL of a folder or file",
+        "line 5: unknown member locaton; did you mean location?",
+        "line 7: unknown partition tennant in 'tenant-{partition.tennant}'; did you mean tenant?",
+        "line 8: country is already in column_keys.pii",
+        "line 9: 'orders/{pth}' has an unknown placeholder; use {partition.NAME}, {path}, {name}",
+        "line 10: data_key_length_bits must be 128, 192 or 256",
+        "line 13: pii: expected a column name, a pattern, or field metadata such as { pii = true }",
+        "line 16: the master key empty has no columns",
+        "line 17: 'a-{partition.day}{partition.tenant}': separate the two partitions by text",
+        "line 21: unknown algorithm AES_GCM_V2; did you mean AES_GCM_V1?",
+        "line 24: unknown member max_age; did you mean max_version_age?",
+        "line 25: rewrap_after must be a number of minutes, hours, days or weeks, such as 90d",
+    ]
+
+
+@each_case(
+    "text, message",
+    [
+        ("", "no dataset is declared; add a table [dataset.NAME]"),
+        ("kms = 3", "line 1: kms must be a URI, such as file:lake.keyring"),
+        ("dataset = 3", "line 1: declare each dataset as a table [dataset.NAME]"),
+        ("[dataset]\norders = 3", "line 1: declare each dataset as a table [dataset.NAME]"),
+        (
+            '[dataset."a/b"]\n',
+            "line 1: name datasets by letters, digits, and . _ - after the first",
+        ),
+        ('[dataset.a]\npolicy = "none.toml"', "line 2: none.toml: No such file or directory"),
+        ("[dataset.a]\nstrict = 1", "line 2: strict must be true or false"),
+        ("[dataset.a]\nprevious = 1", "line 2: previous must be a table"),
+        (
+            '[dataset.a]\nlocation = "a"\nfooter_key = "k"\n[dataset.a.previous]\n'
+            'master_keys = { o = "kk" }',
+            "line 5: kk is no master key of the dataset; did you mean k?",
+        ),
+        (
+            '[dataset.a]\nlocation = "a"\nfooter_key = "k"\n[dataset.a.previous]\n'
+            'master_keys = { k = "k" }',
+            "line 5: k is still a master key of the dataset, so it is no previous one",
+        ),
+        ("a = [", "not TOML"),
+    ],
+)
+def test_each_mistake_has_a_message(text: str, message: str, tmp_path: Path) -> None:
+    _, faults = parse_declaration(text, tmp_path / "modcrypt.toml", "file:k")
+    assert any(str(fault).startswith(message) for fault in faults), faults
+
+
+def test_a_policy_can_be_included_and_its_members_replaced(tmp_path: Path) -> None:
+    (tmp_path / "pii.toml").write_text(
+        'kms = "file:other"\nfooter_key = "f"\naad_prefix = "x/{path}"\ncolumn_keys = {p = ["a"]}\n'
+    )
+    text = '[dataset.a]\nlocation = "a"\npolicy = "pii.toml"\nfooter_key = "g"\n'
+    declaration, faults = parse_declaration(text, tmp_path / "modcrypt.toml", "file:k")
+    assert declaration is not None, faults
+    dataset = declaration.datasets["a"]
+    assert (dataset.footer_key, dataset.aad_prefix) == ("g", "x/{path}")
+    assert dataset.key_templates == ["g", "p"]
+    assert declaration.kms == f"file:{tmp_path}/k"
+    (tmp_path / "pii.toml").write_text('footer_kye = "f"')
+    _, faults = parse_declaration(text, tmp_path / "modcrypt.toml", "file:k")
+    expected = "line 3: pii.toml: unknown member footer_kye; did you mean footer_key?"
+    assert [str(fault) for fault in faults] == [expected]
+
+
+def test_a_message_never_repeats_the_text_of_a_file_that_is_no_declaration(tmp_path: Path) -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    (tmp_path / "modcrypt.toml").write_text(secret)
+    with pytest.raises(ValueError, match="not TOML") as caught:
+        load_declaration(tmp_path / "modcrypt.toml")
+    assert secret not in str(caught.value)
+
+
+# --- where it is found ---------------------------------------------------------------------------
+
+
+def test_the_declaration_is_found_in_a_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.delenv("MODCRYPT_CONFIG", raising=False)
+    monkeypatch.chdir(below)
+    (tmp_path / "modcrypt.toml").write_text(DECLARATION)
+    assert find_declaration() == tmp_path / "modcrypt.toml"
+    (tmp_path / "a" / "modcrypt.toml").write_text(DECLARATION)
+    assert find_declaration() == tmp_path / "a" / "modcrypt.toml"
+    monkeypatch.setenv("MODCRYPT_CONFIG", "elsewhere.toml")
+    assert find_declaration() == Path("elsewhere.toml")
+    assert find_declaration("named.toml") == Path("named.toml")
+
+
+def test_relative_locations_and_keyrings_belong_to_the_folder_of_the_declaration(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "modcrypt.toml").write_text(DECLARATION)
+    lake = load_declaration(tmp_path / "modcrypt.toml")
+    assert lake.kms == f"file:{tmp_path}/lake.keyring"
+    assert lake.datasets["orders"].location == str(tmp_path / "orders")
+
+
+def test_the_environment_names_a_key_service_if_the_declaration_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "modcrypt.toml"
+    path.write_text('[dataset.a]\nlocation = "a"\nfooter_key = "k"\n')
+    monkeypatch.delenv("MODCRYPT_KMS", raising=False)
+    monkeypatch.delenv("VAULT_ADDR", raising=False)
+    _, faults = read_declaration(path)
+    assert [str(f) for f in faults] == [
+        "no key service is named; add kms = URI, or set MODCRYPT_KMS"
+    ]
+    monkeypatch.setenv("VAULT_ADDR", "http://127.0.0.1:8200")
+    assert load_declaration(path).kms == "hcvault://127.0.0.1:8200/transit?tls=off"
+    monkeypatch.setenv("MODCRYPT_KMS", "file:/keys")
+    assert load_declaration(path).kms == "file:/keys"
+    path.write_text(DECLARATION)
+    assert load_declaration(path).kms.endswith("lake.keyring")
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def test_lines_are_found_in_every_form_of_toml() -> None:
+    lines = find_lines(
+        'a = """\nb = 1\n"""\n["x.y".z]\nc.d = [\n  1,\n  "q = 2",\n]\n# e = 1\nf = 1'
+    )
+    assert lines.numbers == {
+        ("a",): 1, ("x.y", "z"): 4, ("x.y", "z", "c", "d"): 5, ("x.y", "z", "f"): 10,
+    }  # fmt: skip
+    assert lines.find(("x.y", "z", "c", "d"), "q") == 7
+    assert lines.find(("x.y", "z", "none")) == 4
+    assert lines.find(("none",)) is None
+
+
+# --- the schema for editors ----------------------------------------------------------------------
+
+
+def schema() -> dict[str, Any]:
+    text = (files("modcrypt.lake") / "modcrypt.schema.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_the_schema_names_the_members_that_the_parser_knows() -> None:
+    dataset = schema()["properties"]["dataset"]["additionalProperties"]["properties"]
+    assert set(schema()["properties"]) == set(TOP_MEMBERS)
+    assert set(dataset) == set(DATASET_MEMBERS)
+    assert set(dataset["previous"]["properties"]) == set(PREVIOUS_MEMBERS)
+    assert set(dataset["rotation"]["properties"]) == set(ROTATION_MEMBERS)
+
+
+def test_the_schema_accepts_what_the_parser_accepts() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    jsonschema.Draft202012Validator.check_schema(schema())
+    for text in (FULL, DECLARATION):
+        assert not list(validator.iter_errors(tomllib.loads(text)))
+
+
+def test_the_schema_refuses_mistakes() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    places = {".".join(map(str, e.path)) for e in validator.iter_errors(tomllib.loads(WRONG))}
+    assert {"", "dataset.orders", "dataset.orders.rotation.rewrap_after"} <= places
