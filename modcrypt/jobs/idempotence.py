@@ -24,6 +24,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
+from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
@@ -337,8 +338,16 @@ class NewKeys:
             why = None if expected is None else expected.find_open_difference(file)
         if why is not None:
             return Difference(why)
-        how = self._compare_modes(place, file.footer) or self._compare_keys(place, file)
+        how = self.compare_encryption(place, file)
         return None if how is None else Difference(how, of_encryption=True)
+
+    def compare_encryption(self, place: Place, file: OpenFile) -> str | None:
+        """Return how the encryption of an open file differs; None if it does not.
+
+        Raises:
+            ModcryptError: External key material cannot be read, or lacks a key.
+        """
+        return self._compare_modes(place, file.footer) or self._compare_keys(place, file)
 
     def _make_decryption(self, place: Place) -> FileDecryptionProperties:
         """Return properties that are stricter than readers': success means the work is done."""
@@ -379,6 +388,8 @@ class NewKeys:
         has_explicit_keys = isinstance(self.encryption, FileEncryptionProperties)
         if has_explicit_keys and file.footer.footer_key != wanted.footer_key:
             return "it has another footer key"
+        if fault := self._compare_length(file.footer.footer_key):
+            return f"its footer key has {fault}"
         if has_explicit_keys and file.footer.key_metadata != wanted.footer_key_metadata:
             return "its footer key has other key metadata"
         if not file.metadata.row_groups:
@@ -396,6 +407,8 @@ class NewKeys:
             if rule is not None and rule.own:
                 given = covering_name(leaf, wanted.column_keys)
                 fault = self._compare_wrapping(given, own[name].metadata, read)
+                length = self._compare_length(own[name].key)
+                fault = fault or (f"one of {length}" if length else None)
                 if has_explicit_keys and own[name].key != rule.key:
                     fault = "another one"
                 elif has_explicit_keys and given is not None:
@@ -404,6 +417,13 @@ class NewKeys:
                 if fault:
                     return f"the key of column {name} is {fault}"
         return None
+
+    def _compare_length(self, key: Key | None) -> str | None:
+        """Return how the length of a key differs from the policy; None if it does not."""
+        if key is None or not isinstance(self.encryption, KeyedEncryption):
+            return None
+        bits = self.encryption.policy.data_key_length_bits
+        return None if 8 * len(key) == bits else f"{8 * len(key)} bits, not {bits}"
 
     def _compare_wrapping(
         self, name: str | None, metadata: bytes | None, read: Callable[[], dict[str, str]]
