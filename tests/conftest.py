@@ -114,6 +114,14 @@ def cheap_passphrases() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests from the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def small_sparks() -> Iterator[None]:
     """Have whatever starts Spark start a small one, unless it says otherwise."""
     java = " ".join([*SHORT_LIVED, *use_archive()])

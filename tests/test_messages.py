@@ -53,6 +53,9 @@ head --key-file {footer.key} {sealed.parquet}
 cat --kms file:{ring} {kms.parquet}
 inspect --key-file {footer.key} {sealed.parquet}
 verify --policy {policy.toml} --passphrase-file {pass} {kms.parquet}
+verify --config {lake.toml}
+status --config {lake.toml} --files
+apply --config {lake.toml} --dry-run
 rekey --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
 mask --hash name --hash-key-file {name.key} --key-file {footer.key} {sealed.parquet} out
 share --column id --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
@@ -116,6 +119,8 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {"footer.key": "00" * 15 + "01", "name.key": "00" * 15 + "02", "pass": "pw\n"}
     texts |= {"prefix": "prefix", "events": "", "store": ""}
     texts["policy.toml"] = 'kms = "file:ring"\nfooter_key = "lake"\n'
+    texts["lake.toml"] = '[dataset.a]\nlocation = "kms.parquet"\npolicy = "policy.toml"\n'
+    texts["lake.toml"] = f'kms = "file:ring"\n{texts["lake.toml"]}'
     for name, text in texts.items():
         (folder / name).write_text(text)
     ring = modcrypt.Keyring.create(folder / "ring", plaintext=True)

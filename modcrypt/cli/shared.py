@@ -189,6 +189,9 @@ def _refuse_pipes(
 paths_argument = click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, callback=_refuse_pipes
 )
+optional_paths_argument = click.argument(
+    "paths", metavar="[PATH]...", nargs=-1, callback=_refuse_pipes
+)
 
 
 def make_accept_option(default: str) -> Callable[[F], F]:

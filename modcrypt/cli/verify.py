@@ -12,6 +12,12 @@ import cloup
 
 from modcrypt.cli.batch import files_options, record_option
 from modcrypt.cli.examine import HtmlPage, html_options, properties_of_options
+from modcrypt.cli.lake.lake_verification import (
+    LAKE_PARAMETERS,
+    is_of_lake,
+    lake_verify_options,
+    verify_lake,
+)
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
@@ -26,7 +32,7 @@ from modcrypt.cli.shared import (
     format_counts,
     format_table,
     lines_option,
-    paths_argument,
+    optional_paths_argument,
     print_line,
     shared_prefix_option,
     strict_option,
@@ -62,13 +68,18 @@ Examples: one file with its keys; a folder that must be fully authentic
   modcrypt verify --kms file:lake.keyring --strict lake
 
 \b
+a lake against modcrypt.toml, for a CI system
+  modcrypt verify --junit result.xml
+
+\b
 Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 3 nothing could be checked without a key, or a key of --policy is refused or missing;
 4 the key service is unavailable"""
 
 
 @cloup.command(epilog=_VERIFY_EXAMPLE)
-@paths_argument
+@optional_paths_argument
+@lake_verify_options
 @decryption_options
 @shared_prefix_option
 @accept_option
@@ -104,14 +115,19 @@ def verify(
     as_json: bool,
     **reading: Any,
 ) -> int:
-    """Verify that Parquet files are authentic and consistent.
+    """Verify that Parquet files are authentic and consistent, or a lake against its declaration.
 
-    PATH is a file or a folder. verify checks every tag of every module, and that the contents fit
+    PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its
+    datasets are verified. verify checks every tag of every module, and that the contents fit
     together, but decodes no data. It continues after a fault and reports all of them. Without some
     or all keys, it checks what it can see, and reports what it could not authenticate. With
     --record, an interrupted run resumes with the files not yet found correct; a completed run
     starts again from the beginning.
     """
+    lake = {name: reading.pop(name) for name in LAKE_PARAMETERS}
+    if is_of_lake(paths, lake, has_keys=is_any_typed(reading)):
+        refuse(_NOT_OF_LAKES, "a lake is verified as its declaration says; remove it")
+        return verify_lake(paths, {**reading, **lake}, jobs=jobs, as_json=as_json)
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
         return _verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
@@ -135,6 +151,12 @@ def verify(
     )  # fmt: skip
 
 
+_NOT_OF_LAKES = {
+    "key_file", "key_env", "key_fd", "column_key_refs", "aad_prefix", "aad_prefix_hex",
+    "aad_prefix_file", "root", "kms", "policy_file", "master_keys", "shared_aad_prefix", "accept",
+    "aad_prefix_template", "expected_parts", "expected_rows", "strict", "glob", "record", "threads",
+    "html", "spark_master",
+}  # fmt: skip
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
 
 

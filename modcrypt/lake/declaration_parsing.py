@@ -70,7 +70,8 @@ class _Parsing:
         self.faults, self._folder = faults, folder
 
     def parse_service(self, members: Mapping[str, Any], default: str | None) -> str:
-        self.faults.check_names((), members, TOP_MEMBERS)
+        if members.keys() & set(TOP_MEMBERS):  # else another kind of file, perhaps full of secrets
+            self.faults.check_names((), members, TOP_MEMBERS)
         kms = members.get("kms", default)
         if kms is None:
             self.faults.add((), "no key service is named; add kms = URI, or set MODCRYPT_KMS")
@@ -185,6 +186,9 @@ class _DatasetParsing:
             self._fault("policy", f"{name} is longer than {MAX_POLICY} bytes")
             return {}
         known = (*POLICY_MEMBERS, "kms")
+        if not members.keys() & set(known):  # another kind of file, perhaps full of secrets
+            self._fault("policy", f"{name} has no member of a policy")
+            return {}
         for other in sorted(members.keys() - set(known)):
             shown = printable(other, MAX_NAME)
             self._fault("policy", f"{name}: unknown member {shown}{suggest(other, known)}")

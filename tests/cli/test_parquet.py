@@ -770,6 +770,8 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
         for name in ("lake/0.parquet", "lake/1.parquet"):
             options = ("--policy", "lake.toml", "orders.parquet", name)
             assert run(folder, "encrypt", *options, env=env).returncode == 0
+        lake = '[dataset.lake]\nlocation = "lake"\npolicy = "lake.toml"\n'
+        (folder / "modcrypt.toml").write_text(f'kms = "file:lake.keyring"\n{lake}')
     help_text = run(folder, *([] if command is None else [command]), "--help").stdout
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]

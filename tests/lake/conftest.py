@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_lake_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep tests from the user's cache."""
     for name in ("MODCRYPT_CONFIG", "MODCRYPT_KMS", "VAULT_ADDR", "MODCRYPT_PASSPHRASE"):
         monkeypatch.delenv(name, raising=False)

@@ -185,7 +185,7 @@ def test_a_policy_can_be_included_and_its_members_replaced(tmp_path: Path) -> No
     assert (dataset.footer_key, dataset.aad_prefix) == ("g", "x/{path}")
     assert dataset.key_templates == ["g", "p"]
     assert declaration.kms == f"file:{tmp_path}/k"
-    (tmp_path / "pii.toml").write_text('footer_kye = "f"')
+    (tmp_path / "pii.toml").write_text('footer_kye = "f"\nplaintext_footer = true\n')
     _, faults = parse_declaration(text, tmp_path / "modcrypt.toml", "file:k")
     expected = "line 3: pii.toml: unknown member footer_kye; did you mean footer_key?"
     assert [str(fault) for fault in faults] == [expected]
@@ -197,6 +197,12 @@ def test_a_message_never_repeats_the_text_of_a_file_that_is_no_declaration(tmp_p
     with pytest.raises(ValueError, match="not TOML") as caught:
         load_declaration(tmp_path / "modcrypt.toml")
     assert secret not in str(caught.value)
+    for text in (f'"{secret}" = 1', '[dataset.a]\npolicy = "other.toml"\nlocation = "a"'):
+        (tmp_path / "modcrypt.toml").write_text(text)
+        (tmp_path / "other.toml").write_text(f'"{secret}" = 1')
+        _, faults = read_declaration(tmp_path / "modcrypt.toml")
+        assert faults
+        assert secret not in str(faults)
 
 
 # --- where it is found ---------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def service_settings(options: dict[str, Any], **more: Any) -> Settings | None:
     return modcrypt.Settings(
         kms=uri,
         policy=policy,
-        passphrase=_passphrase_reference(uri, options),
+        passphrase=passphrase_reference(uri, options),
         root=options.get("root"),
         audit=options.get("audit"),
         master_key_ids=tuple(options.get("master_keys") or ()),
@@ -121,7 +121,8 @@ def required_service(options: dict[str, Any]) -> Settings:
     return settings
 
 
-def _passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
+def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
+    """Return the reference to the passphrase of a keyring; None if none is needed."""
     reference = make_reference(options, "--passphrase")
     if reference is not None or not uri.startswith("file:"):
         return reference

@@ -1,0 +1,133 @@
+"""`modcrypt status` and `modcrypt apply`: compare a lake with its declaration, and establish it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from modcrypt.cli.options.lake_options import (
+    adapt_advice,
+    dataset_argument,
+    jobs_option,
+    lake_options,
+    open_lake,
+)
+from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.shared import format_table, lines_option, print_line
+from modcrypt.errors import printable
+from modcrypt.jobs.failures import common_code
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.application import Application
+    from modcrypt.lake.file_states import FileState
+    from modcrypt.lake.status import DatasetStatus
+
+# click keeps the lines of a paragraph after \b as they are.
+_STATUS_EXAMPLE = """\b
+Examples: all datasets of the lake; every file of one that is not as declared
+  modcrypt status
+  modcrypt status orders --files
+
+\b
+States: as declared; plaintext; under another policy; under older keys; under keys that
+are not declared; with the AAD prefix of another place; unreadable, with the reason
+(disabled, denied, unavailable, destroyed, or an error code)"""
+
+_APPLY_EXAMPLE = """\b
+Examples: what would be done; then do it
+  modcrypt apply --dry-run
+  modcrypt apply orders --jobs 8
+
+\b
+Exit codes: 0 everything is as declared; otherwise that of the files that failed or were
+refused, or 1 if they have different codes"""
+
+
+@cloup.command(epilog=_STATUS_EXAMPLE)
+@dataset_argument
+@lake_options
+@jobs_option
+@click.option("--files", is_flag=True, help="List the files that are not as declared.")
+@lines_option
+def status(
+    *, dataset: str | None, jobs: int | None, files: bool, as_json: bool, **options: Any
+) -> int:
+    """Compare the files of a lake with its declaration.
+
+    DATASET is the name of a dataset; by default, all are compared. Only footers are read, and only
+    of files that changed since the last status.
+    """
+    lake = open_lake(options)
+    code = 0
+    with files_bar("Examining") as bar:
+        found = lake.status(dataset, jobs=jobs, progress=bar)
+    for one in found:
+        code = max(code, one.code)
+        if as_json:
+            _print_lines([one.fields(), *(one.file_fields() if files else ())])
+        else:
+            _print_status(one, files)
+    return code
+
+
+def _print_status(status: DatasetStatus, files: bool) -> None:
+    print_line(printable(status.summary()))
+    rows = [_state_row(file) for file in status.files if file.state != "declared" or file.reason]
+    if files and rows:
+        print_line(format_table(("file", "state", "reason", "message"), rows, left=range(4)))
+    if files and status.strays:
+        print_line(printable(f"strays: {', '.join(status.strays)}"))
+
+
+def _state_row(file: FileState) -> tuple[Any, ...]:
+    return file.path, file.state, file.reason or None, adapt_advice(file.message) or None
+
+
+@cloup.command(epilog=_APPLY_EXAMPLE)
+@dataset_argument
+@lake_options
+@jobs_option
+@click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
+@lines_option
+def apply(
+    *, dataset: str | None, jobs: int | None, dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Make the files of a lake what its declaration says.
+
+    Plaintext files are encrypted in place, files under other policies re-keyed, and keys that are
+    too old rotated. Nothing is decrypted or deleted. Files that may be forged or moved, or cannot
+    be read, are refused and listed. An interrupted run is taken up by the next one; a run that
+    finds everything as declared does nothing.
+    """
+    lake = open_lake(options)
+    with files_bar("Applying") as bar:
+        done = lake.apply(dataset, dry_run=dry_run, jobs=jobs, progress=bar)
+    for one in done:
+        if as_json:
+            _print_lines(one.fields())
+        else:
+            _print_application(one)
+    return common_code({one.code for one in done} - {0})
+
+
+def _print_application(done: Application) -> None:
+    rows: list[tuple[Any, ...]] = []
+    if done.dry_run:
+        rows = [(file.state.path, file.action, adapt_advice(file.why)) for file in done.plan.files]
+    else:
+        failed = [file for file in done.files if file.code]
+        rows = [(file.path, file.result, adapt_advice(file.message)) for file in failed]
+    if rows:
+        print_line(format_table(("file", "action", "reason"), rows, left=range(3)))
+    print_line(printable(done.summary()))
+
+
+def _print_lines(lines: Iterable[Mapping[str, Any]]) -> None:
+    for fields in lines:
+        message = adapt_advice(fields.get("message", ""))
+        more = {"message": message} if "message" in fields else {}
+        print_line(json.dumps({**fields, **more}))

@@ -1,0 +1,132 @@
+"""`modcrypt verify [DATASET]`: verify a lake against its declaration."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+import cloup
+
+from modcrypt.cli.options.lake_options import adapt_advice, config_option, open_lake
+from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.shared import format_table, print_line
+from modcrypt.errors import printable
+from modcrypt.jobs.failures import common_code
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.verification import LakeVerification
+
+lake_verify_options = cloup.option_group(
+    "Lake",
+    config_option,
+    click.option(
+        "--since",
+        metavar="WHEN",
+        help="Verify only files that changed since: last (the last verification that found them "
+        "correct), a time such as 2026-11-26T08:00, or an age such as 2d.",
+    ),
+    click.option("--junit", metavar="OUT", help="Write the result to OUT as JUnit XML."),
+    click.option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
+)
+LAKE_PARAMETERS = ("config", "since", "junit", "sarif")
+
+_AGE = re.compile(r"([0-9]{1,6})([mhdw])")
+_MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
+
+
+def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool) -> bool:
+    """Return whether `verify` is to verify a lake, not files at paths.
+
+    It is if no path or an option of lakes is given; or if keys are not given, and the only path is
+    the name of a dataset.
+    """
+    if not paths or any(options[name] is not None for name in LAKE_PARAMETERS):
+        return True
+    if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+", paths[0]):
+        return False
+    from modcrypt.lake.declaration_file import find_declaration, read_declaration
+
+    path = find_declaration()
+    if path is None:
+        return False
+    declaration = read_declaration(path)[0]
+    return declaration is not None and paths[0] in declaration.datasets
+
+
+def verify_lake(
+    paths: Sequence[str], options: dict[str, Any], *, jobs: int | None, as_json: bool
+) -> int:
+    """Verify a dataset or all datasets of a lake; print the result and return the exit code."""
+    if len(paths) > 1:
+        raise click.UsageError("name one dataset, or none for all")
+    since = parse_since(options["since"])
+    lake = open_lake(options, "Missing argument 'PATH...': name files or folders; " * (not paths))
+    with progress_bar("Verifying", None) as progress:
+        results = lake.verify(next(iter(paths), None), since=since, jobs=jobs, progress=progress)
+    for result in results:
+        if as_json:
+            for fields in result.fields():
+                print_line(json.dumps(fields))
+        else:
+            _print_result(result)
+    _write_reports(results, options)
+    return combine_codes([result.code for result in results])
+
+
+def combine_codes(codes: Sequence[int]) -> int:
+    """Return one exit code for several datasets: faults come first, then missing keys."""
+    found = set(codes) - {0}
+    if 1 in found:
+        return 1
+    return 3 if found == {3, 4} else common_code(found)
+
+
+def parse_since(text: str | None) -> datetime.datetime | Literal["last"] | None:
+    """Return the time that `--since` names; "last" for the last verification.
+
+    Raises:
+        click.UsageError: The text is none of these.
+    """
+    if text is None:
+        return None
+    if text == "last":
+        return "last"
+    if match := _AGE.fullmatch(text):
+        age = datetime.timedelta(minutes=int(match[1]) * _MINUTES[match[2]])
+        return datetime.datetime.now(datetime.UTC) - age
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise click.UsageError(
+            "--since takes last, a time such as 2026-11-26T08:00, or an age such as 2d"
+        ) from None
+
+
+def _print_result(result: LakeVerification) -> None:
+    rows = [
+        (file.path, finding.severity, finding.word, adapt_advice(finding.message))
+        for file in result.files
+        for finding in file.findings
+    ]
+    rows += [("-", f.severity, f.word, adapt_advice(f.message)) for f in result.findings]
+    if rows:
+        print_line(format_table(("file", "severity", "error", "meaning"), rows, left=range(4)))
+    for line in result.describe_missing():
+        print_line(printable(line))
+    if result.limits:
+        print_line(printable(f"Open by design: {'; '.join(result.limits)}"))
+    print_line(printable(result.summary()))
+
+
+def _write_reports(results: Sequence[LakeVerification], options: dict[str, Any]) -> None:
+    from modcrypt.io.destinations import open_sink
+    from modcrypt.lake.ci_reports import make_junit, make_sarif
+
+    for name, make in (("junit", make_junit), ("sarif", make_sarif)):
+        if options[name] is not None:
+            with open_sink(options[name], overwrite=True) as sink:
+                sink.append(make(results))

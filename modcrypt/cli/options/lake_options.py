@@ -1,0 +1,84 @@
+"""Options that name a lake, and the lake that they open."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from modcrypt.cli.options.kms_options import audit_option, passphrase_options, passphrase_reference
+from modcrypt.errors import printable
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.lake import Lake
+
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Declaration of the lake. Default: MODCRYPT_CONFIG, else the first modcrypt.toml in the "
+    "working directory or a folder above it.",
+)
+lake_options = cloup.option_group("Lake", config_option, passphrase_options, audit_option)
+jobs_option = click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Number of files processed concurrently.",
+)
+dataset_argument = click.argument("dataset", required=False)
+
+# Advice of the library about its arguments, and the members of the declaration that replace them.
+_ADVICE = (
+    (
+        "pass master_key_ids to accept that master key too, as during a rotation",
+        "if it is a former master key, add it to previous.master_keys",
+    ),
+    (
+        "; if that is intended, pass require_encrypted=False and no AAD prefix to read it",
+        "; modcrypt apply encrypts it",
+    ),
+    (
+        "the file stores another AAD prefix than the one given",
+        "the file stores another AAD prefix than its path requires: it was moved or exchanged, or "
+        "the template has changed (previous.aad_prefixes names former ones)",
+    ),
+)
+
+
+def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
+    """Return the lake that the options name; print all mistakes in its declaration.
+
+    `hint` begins the message if there is no declaration.
+
+    Raises:
+        click.UsageError: There is no declaration.
+        ValueError: The declaration is invalid.
+        OSError: It cannot be read.
+    """
+    from modcrypt.lake.declaration_file import FILE_NAME, find_declaration, read_declaration
+    from modcrypt.lake.lake import Lake
+
+    path = find_declaration(options["config"])
+    if path is None:
+        raise click.UsageError(
+            f"{hint}there is no {FILE_NAME} here or in a folder above; name it by --config, or set "
+            "MODCRYPT_CONFIG"
+        )
+    declaration, faults = read_declaration(Path(path))
+    if declaration is None:
+        for fault in faults:
+            click.echo(f"modcrypt: {path}: {printable(str(fault))}", err=True)
+        count = f"{len(faults)} mistakes" if len(faults) > 1 else "a mistake"
+        raise ValueError(f"{path} has {count}")
+    passphrase = passphrase_reference(declaration.kms, options)
+    return Lake(declaration=declaration, passphrase=passphrase, audit=options["audit"])
+
+
+def adapt_advice(message: str) -> str:
+    """Replace advice about arguments of the library by advice about the declaration."""
+    for advice, better in _ADVICE:
+        message = message.replace(advice, better)
+    return re.sub(r"pass root=, the dataset's folder", "set location in the declaration", message)

@@ -1,0 +1,208 @@
+"""The policy of each file of a dataset: partition values and columns make it concrete."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modcrypt.fork_safety import fork_safe
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.listing import Folder
+from modcrypt.kms.audit import audit_to_json_lines
+from modcrypt.kms.client import KmsClient
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.kms.policy import Policy
+from modcrypt.lake.columns import FileColumns, Path, names_by_key
+from modcrypt.lake.declaration import DatasetDeclaration
+from modcrypt.lake.partitions import fill, read_values
+from modcrypt.parquet.arrow.field_metadata import read_field_metadata
+from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
+from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
+from modcrypt.parquet.format.schema import leaf_paths
+
+
+def read_columns(footer: Footer, leaves: list[Path] | None = None) -> FileColumns:
+    """Return the columns of a file with an open footer."""
+    found = leaf_paths(footer.metadata.schema) if leaves is None else leaves
+    return FileColumns(tuple(found), read_field_metadata(footer.metadata))
+
+
+@dataclass(frozen=True)
+class DatasetPolicies:
+    """The policies of the files of a dataset.
+
+    Args:
+        dataset: Declaration of the dataset.
+        client: Client of the lake's key service.
+        audit: Path of a file to which uses of keys are appended; None for none.
+    """
+
+    dataset: DatasetDeclaration
+    client: KmsClient
+    audit: str | None = None
+    _policies: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False)
+    _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        members = self.dataset.members
+        audit = None if self.audit is None else audit_to_json_lines(self.audit)
+        tools = KeyTools(
+            self.client,
+            kms_aad=members.get("kms_aad", ""),
+            cache_lifetime_seconds=members.get("cache_lifetime_seconds", 600.0),
+            audit=audit,
+            master_key_ids=(),
+        )
+        object.__setattr__(self, "tools", tools)
+        root = Folder.at(self.dataset.location)
+        object.__setattr__(self, "root", replace(root, _located=root.place))
+
+    tools: KeyTools = field(init=False, repr=False)
+    root: Folder = field(init=False, repr=False)
+
+    def path_of(self, place: Place) -> str:
+        """Return the path of a file inside the dataset; its name if it is the dataset."""
+        base = self.root.place.path.rstrip("/")
+        if place.path.startswith(f"{base}/"):  # as listed
+            return place.path[len(base) + 1 :]
+        return place.inside(self.root.place) or place.name
+
+    def place_at(self, path: str) -> Place:
+        """Return the place of a file of the dataset by its path in the file system."""
+        root = self.root.place
+        return Place(root.filesystem, path, root.path)
+
+    # --- policies --------------------------------------------------------------------------------
+
+    def policy(self, path: str, columns: FileColumns | None) -> Policy:
+        """Return the policy of a file, given its path inside the dataset and its columns.
+
+        Without columns, the policy has only the rules that name columns.
+
+        Raises:
+            ValueError: A partition value is missing or may not be used, or rules contradict each
+                other.
+        """
+        values = self._values_of(path)
+        key = self.group_of(path), self._identify(columns)
+        with self._lock:
+            if key not in self._policies:
+                self._policies[key] = self._make_policy(values, columns)
+            return self._policies[key]
+
+    def group_of(self, path: str) -> Any:
+        """Return what files share that `opening` treats alike: the values of their partitions."""
+        return tuple(sorted(self._values_of(path).items()))
+
+    def _values_of(self, path: str) -> dict[str, str]:
+        if not self.dataset.partitions:
+            return {}
+        known = read_values(path)
+        return {name: known[name] for name in self.dataset.partitions if name in known}
+
+    def _identify(self, columns: FileColumns | None) -> Any:
+        if columns is None or not self.dataset.needs_columns:
+            return None
+        metadata = {path: tuple(sorted(pairs.items())) for path, pairs in columns.metadata.items()}
+        return columns.leaves, tuple(sorted(metadata.items()))
+
+    def _make_policy(self, values: Mapping[str, str], columns: FileColumns | None) -> Policy:
+        names = names_by_key(self.dataset.rules, columns)
+        plaintext = names.pop(None, [])
+        members: dict[str, Any] = {
+            name: fill(value, values) if name in ("footer_key", "aad_prefix") else value
+            for name, value in self.dataset.members.items()
+        }
+        keys: dict[str, list[str]] = {}
+        for key, columns_of_key in names.items():
+            keys.setdefault(fill(str(key), values), []).extend(columns_of_key)
+        return Policy(**members, column_keys=keys, plaintext_columns=plaintext)
+
+    def key_ids(self, path: str) -> frozenset[str]:
+        """Return the ids of the master keys that may protect a file, without previous ones."""
+        values = self._values_of(path)
+        return frozenset(fill(template, values) for template in self.dataset.key_templates)
+
+    # --- properties ------------------------------------------------------------------------------
+
+    def encryption(self, policy: Policy) -> KeyedEncryption:
+        """Return the properties that encrypt files by a policy."""
+        return self.tools.encryption(policy, root=self.root.place)
+
+    def reading(self, place: Place, **properties: Any) -> FileDecryptionProperties:
+        """Return the properties that open a file exactly as declared.
+
+        Previous master keys are accepted, too. If rules depend on the columns, the footer is opened
+        first.
+
+        Raises:
+            ValueError: As `policy`.
+            ModcryptError, OSError: The file's columns cannot be read.
+        """
+        policy = self.policy(self.path_of(place), self._columns_at(place))
+        return self.tools.decryption(
+            policy, root=self.root.place, master_key_ids=self.dataset.previous.master_keys,
+            **properties,
+        )  # fmt: skip
+
+    def _columns_at(self, place: Place) -> FileColumns | None:
+        if not self.dataset.needs_columns:
+            return None
+        with open_source_at(place) as source:
+            return self.open_columns(source, self.opening(place))
+
+    def open_columns(self, source: Source, decryption: FileDecryptionProperties) -> FileColumns:
+        """Return the columns of an encrypted file; only its footer is opened."""
+        file = OpenFile(source, decryption)
+        return read_columns(file.footer, file.leaves)
+
+    def opening(
+        self, place: Place, aad_prefix: str | None = None, **properties: Any
+    ) -> FileDecryptionProperties:
+        """Return properties that open a file under any declared or previous master key.
+
+        Args:
+            place: Place of the file.
+            aad_prefix: Template of the AAD prefix; None for the declared one.
+            properties: Further properties.
+        """
+        path = self.path_of(place)
+        template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
+        filled = None if not template else fill(template, self._values_of(path))
+        prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self.root.place)
+        return self.tools.decryption(
+            aad_prefix=prefix,
+            algorithms=self.algorithms,
+            master_key_ids=self.key_ids(path) | set(self.dataset.previous.master_keys),
+            **properties,
+        )
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """The declared algorithm, and previous ones."""
+        declared = self.dataset.members.get("encryption_algorithm", GCM_V1)
+        return (declared, *self.dataset.previous.algorithms)
+
+    def previous_policy(self, policy: Policy) -> Policy:
+        """Return a policy with the previous master keys in place of the declared ones."""
+        old = {new: old for old, new in self.dataset.previous.master_keys.items()}
+        keys: dict[str, list[str]] = {}
+        for key, columns in policy.column_keys.items():
+            keys.setdefault(old.get(key, key), []).extend(columns)
+        return replace(
+            policy, footer_key=old.get(policy.footer_key, policy.footer_key), column_keys=keys
+        )
+
+
+def read_plain_columns(source: Source) -> FileColumns:
+    """Return the columns of a plaintext file.
+
+    Raises:
+        ModcryptError: As `read_plain`.
+    """
+    return read_columns(read_plain(source))

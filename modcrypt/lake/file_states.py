@@ -1,0 +1,81 @@
+"""The state of a file, compared with the declaration of its dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+State: TypeAlias = Literal[
+    "declared", "plaintext", "other-policy", "old-keys", "other-keys", "misplaced", "unreadable"
+]
+
+STATES: Mapping[State, str] = {
+    "declared": "as declared",
+    "plaintext": "plaintext",
+    "other-policy": "under another policy",
+    "old-keys": "under older keys",
+    "other-keys": "under keys that are not declared",
+    "misplaced": "with the AAD prefix of another place",
+    "unreadable": "unreadable",
+}
+"""The states of a file, with their names for people."""
+
+REASONS = ("disabled", "denied", "unavailable", "destroyed")
+"""The reasons for which a key service does not open a file; other reasons are error codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyUse:
+    """A key that a file needs.
+
+    Attributes:
+        column: Dotted name of the column; None for the footer.
+        master_key_id: Id of the master key that wraps it; None if its key metadata is not PKMT1.
+        version: Version of the master key, if the wrapped key states it.
+        kek_id: Id of its KEK in hex; None in single wrapping.
+    """
+
+    column: str | None
+    master_key_id: str | None = None
+    version: str | None = None
+    kek_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """A file, compared with the declaration.
+
+    Attributes:
+        path: Path inside the dataset.
+        state: One of `STATES`.
+        reason: For "unreadable", one of `REASONS` or an error code; otherwise an error code, if an
+            error showed the state.
+        message: The difference, in words.
+        size: Size in bytes.
+        rows: Number of rows; None if the footer could not be read.
+        columns: Number of leaf columns; None as for `rows`.
+        encrypted_columns: Number of encrypted leaf columns; None as for `rows`.
+        keys: Keys that the file needs, as far as they are known.
+        previous_prefix: Template of the previous AAD prefix that the file has; None if it has the
+            declared one.
+        verified: Whether `verify` found the file correct, and it has not changed since.
+    """
+
+    path: str
+    state: State
+    reason: str = ""
+    message: str = ""
+    size: int = 0
+    rows: int | None = None
+    columns: int | None = None
+    encrypted_columns: int | None = None
+    keys: tuple[KeyUse, ...] = ()
+    previous_prefix: str | None = field(default=None, repr=False)
+    verified: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes as values for JSON."""
+        fields = asdict(self)
+        del fields["previous_prefix"]
+        return {"file": fields.pop("path"), **fields}

@@ -1,0 +1,83 @@
+"""The ages of master keys and their versions, as the key service reports them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt.errors import KeyRetrievalError
+from modcrypt.fork_safety import cached_property
+from modcrypt.kms.client import KmsClient, MasterKey
+from modcrypt.lake.declaration import Rotation
+from modcrypt.lake.file_states import KeyUse
+
+
+def _utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+@dataclass(frozen=True)
+class KeyAges:
+    """The master keys of a key service, listed once.
+
+    Args:
+        client: Client of the key service. Some services cannot list their keys; their ages are
+            then unknown.
+        now: Function that returns the current time.
+    """
+
+    client: KmsClient
+    now: Callable[[], datetime.datetime] = _utc_now
+
+    @cached_property
+    def masters(self) -> Mapping[str, MasterKey]:
+        """The master keys by id; empty if the service cannot list them."""
+        list_keys: Any = getattr(self.client, "list_keys", None)
+        if list_keys is None:
+            return {}
+        try:
+            return {master.id: master for master in list_keys()}
+        except (KeyRetrievalError, OSError):  # without permission to list, ages are unknown
+            return {}
+
+    def age_of(self, master_key_id: str) -> float | None:
+        """Return the age of the newest version of a master key in seconds; None if unknown."""
+        master = self.masters.get(master_key_id)
+        if master is None or master.created is None:
+            return None
+        try:
+            created = datetime.datetime.fromisoformat(master.created)
+        except ValueError:
+            return None
+        if created.tzinfo is None:
+            created = created.replace(tzinfo=datetime.UTC)
+        return (self.now() - created).total_seconds()
+
+    def is_destroyed(self, key: KeyUse) -> bool:
+        """Return whether the master key of a key, or its version, is listed as destroyed."""
+        master = self.masters.get(key.master_key_id or "")
+        if master is None:
+            return False
+        return master.destroyed or key.version in [str(n) for n in master.destroyed_versions]
+
+    def find_old(self, keys: Collection[KeyUse], rotation: Rotation) -> str:
+        """Return which key stays too long under an older version; empty if none does."""
+        if rotation.rewrap_after is None:
+            return ""
+        for key in keys:
+            master = self.masters.get(key.master_key_id or "")
+            if master is None or master.version is None or key.version is None:
+                continue
+            age = self.age_of(master.id)
+            if key.version != str(master.version) and (age is None or age >= rotation.rewrap_after):
+                return f"under version {key.version} of {master.id}; the newest is {master.version}"
+        return ""
+
+    def find_due(self, ids: Collection[str], rotation: Rotation) -> list[str]:
+        """Return the master keys whose newest version is older than the rules allow."""
+        limit = rotation.max_version_age
+        if limit is None:
+            return []
+        return sorted(key for key in ids if (age := self.age_of(key)) is not None and age > limit)

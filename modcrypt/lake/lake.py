@@ -1,0 +1,270 @@
+"""A lake that one file declares: `Lake.open("modcrypt.toml")`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+from modcrypt.fork_safety import cached_property
+from modcrypt.jobs.failures import describe
+from modcrypt.jobs.listing import File
+from modcrypt.kms.client import KmsClient
+from modcrypt.kms.settings import Settings
+from modcrypt.lake.application import Application, carry_out
+from modcrypt.lake.declaration import LakeDeclaration
+from modcrypt.lake.declaration_faults import suggest
+from modcrypt.lake.declaration_file import FILE_NAME, find_declaration, load_declaration
+from modcrypt.lake.examination import Examination
+from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.lake_files import LakeFiles, list_dataset
+from modcrypt.lake.plan import make_plan
+from modcrypt.lake.state_cache import StateCache, open_cache, stamp_of
+from modcrypt.lake.status import DatasetStatus, find_status
+from modcrypt.lake.verification import LakeVerification, verify_files
+
+Since: TypeAlias = datetime.datetime | Literal["last"]
+"""A time of change, or `"last"` for the last verification that found a file correct."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lake:
+    """A lake: datasets that must look as its declaration says.
+
+    Args:
+        declaration: The declaration.
+        passphrase: Reference to the passphrase of a keyring whose URI names none, as `Settings`
+            takes it.
+        audit: Path of a file to which uses of keys are appended, as `Settings` takes it.
+    """
+
+    declaration: LakeDeclaration
+    passphrase: str | None = None
+    audit: str | None = None
+    _policies: dict[str, DatasetPolicies] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def open(cls, config: str | os.PathLike[str] | None = None, **more: Any) -> Self:
+        """Open the lake that a file declares; no key service is opened yet.
+
+        Args:
+            config: Path of the declaration; None for MODCRYPT_CONFIG, or the first `modcrypt.toml`
+                in the working directory or a folder above it.
+            more: Further arguments of `Lake`.
+
+        Raises:
+            FileNotFoundError: There is no declaration.
+            ValueError: The declaration is invalid; the message lists all mistakes.
+        """
+        path = find_declaration(config)
+        if path is None:
+            raise FileNotFoundError(
+                f"there is no {FILE_NAME} here or in a folder above; pass its path, or set "
+                "MODCRYPT_CONFIG"
+            )
+        return cls(declaration=load_declaration(Path(path)), **more)
+
+    @cached_property
+    def client(self) -> KmsClient:
+        """The client of the key service."""
+        return Settings(kms=self.declaration.kms, passphrase=self.passphrase).client
+
+    @cached_property
+    def ages(self) -> KeyAges:
+        """The ages of master keys."""
+        return KeyAges(self.client)
+
+    def names(self, dataset: str | None) -> list[str]:
+        """Return the name of a dataset in a list, or those of all datasets.
+
+        Raises:
+            ValueError: The dataset is not declared.
+        """
+        known = self.declaration.datasets
+        if dataset is None:
+            return list(known)
+        if dataset not in known:
+            raise ValueError(
+                f"{self.declaration.path} declares no dataset {dataset}{suggest(dataset, known)}"
+            )
+        return [dataset]
+
+    def policies(self, dataset: str) -> DatasetPolicies:
+        """Return the policies of the files of a dataset.
+
+        Raises:
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        if dataset not in self._policies:
+            declared = self.declaration.datasets[dataset]
+            self._policies[dataset] = DatasetPolicies(declared, self.client, self.audit)
+        return self._policies[dataset]
+
+    def list_files(self, dataset: str) -> LakeFiles:
+        """List the files of a dataset.
+
+        Raises:
+            OSError: Its folder does not exist or cannot be listed.
+            ValueError: It has no files.
+        """
+        declared = self.declaration.datasets[dataset]
+        return list_dataset(self.policies(dataset).root, declared.include)
+
+    # --- status ----------------------------------------------------------------------------------
+
+    def status(
+        self, dataset: str | None = None, *, jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[DatasetStatus]:  # fmt: skip
+        """Compare files with the declaration, by their footers and a cache.
+
+        Args:
+            dataset: Name of a dataset; None for all.
+            jobs: Number of files examined concurrently; None for the default.
+            progress: Function called with the number of a dataset's files after each.
+
+        Raises:
+            ValueError: The dataset is not declared.
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        with open_cache(self.declaration) as cache:
+            return [
+                self.dataset_status(name, cache, jobs=jobs, progress=progress)
+                for name in self.names(dataset)
+            ]
+
+    def dataset_status(
+        self, name: str, cache: StateCache, *, jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> DatasetStatus:  # fmt: skip
+        """Return the status of one dataset; errors of its location are part of it."""
+        policies = self.policies(name)
+        try:
+            files = self.list_files(name)
+        except (OSError, ValueError) as error:
+            failure = describe(error)
+            return DatasetStatus(dataset=policies.dataset, error=failure.message, code=failure.code)
+        examination = Examination(policies, self.ages)
+        return find_status(files, examination, cache, jobs=jobs, progress=progress)
+
+    # --- apply -----------------------------------------------------------------------------------
+
+    def apply(
+        self, dataset: str | None = None, *, dry_run: bool = False, jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[Application]:  # fmt: skip
+        """Establish the declared state with the jobs for conversion and key rotation.
+
+        Plaintext files are encrypted in place, files under other policies re-keyed, and old keys
+        rotated. Nothing is decrypted or deleted. Files that may be forged or moved are refused.
+        A second run finds nothing to do.
+
+        Args:
+            dataset: Name of a dataset; None for all.
+            dry_run: Whether to plan only.
+            jobs: Number of files processed concurrently; None for the default.
+            progress: Function called with the number of files after each.
+
+        Raises:
+            ValueError: The dataset is not declared.
+            KeyRetrievalError: The key service cannot be opened, or refuses a new version.
+        """
+        with open_cache(self.declaration) as cache:
+            return [
+                self._apply_one(name, cache, dry_run, jobs=jobs, progress=progress)
+                for name in self.names(dataset)
+            ]
+
+    def _apply_one(self, name: str, cache: StateCache, dry_run: bool, **how: Any) -> Application:
+        plan = make_plan(self.dataset_status(name, cache, **how))
+        if dry_run or plan.error:
+            return Application(plan=plan, dry_run=dry_run)
+        new_versions = plan.new_versions
+        if new_versions:
+            self._add_versions(new_versions)
+            plan = make_plan(self.dataset_status(name, cache, **how))
+        files = self.list_files(name).files if plan.files else ()
+        done = carry_out(plan, files, self.policies(name), **how)
+        return Application(plan=plan, files=done, new_versions=new_versions)
+
+    def _add_versions(self, master_key_ids: Sequence[str]) -> None:
+        rotate_key: Any = getattr(self.client, "rotate_key", None)
+        if rotate_key is None:
+            raise ValueError(
+                "this key service adds no versions through modcrypt; rotate "
+                f"{', '.join(master_key_ids)} with its own tools"
+            )
+        for master_key_id in master_key_ids:
+            rotate_key(master_key_id)
+        self.__dict__.pop("ages", None)  # lists the new versions again
+
+    # --- verify ----------------------------------------------------------------------------------
+
+    def verify(
+        self, dataset: str | None = None, *, since: Since | None = None,
+        jobs: int | None = None, progress: Callable[[int], None] | None = None,
+    ) -> list[LakeVerification]:  # fmt: skip
+        """Verify files against the declaration: every tag of every module, and how it is made.
+
+        Args:
+            dataset: Name of a dataset; None for all.
+            since: Verify only files that changed at this time or later; `"last"` for those that
+                changed since `verify` found them correct. Whoever can write a file can also set its
+                time, so verify everything from time to time.
+            jobs: Number of files verified concurrently; None for the default.
+            progress: Function called with the number of bytes of a dataset checked so far.
+
+        Raises:
+            ValueError: The dataset is not declared.
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        with open_cache(self.declaration) as cache:
+            return [
+                self._verify_one(name, cache, since, jobs=jobs, progress=progress)
+                for name in self.names(dataset)
+            ]
+
+    def _verify_one(
+        self, name: str, cache: StateCache, since: Since | None,
+        **how: Any,
+    ) -> LakeVerification:  # fmt: skip
+        policies = self.policies(name)
+        try:
+            files = self.list_files(name)
+        except (OSError, ValueError) as error:
+            failure = describe(error)
+            return LakeVerification(
+                dataset=name, location=policies.dataset.location, error=failure.message,
+                error_code=failure.code,
+            )  # fmt: skip
+        stamps = {policies.path_of(file.place): stamp_of(file.place) for file in files.files}
+        unchanged = self._find_unchanged(name, cache, files, since, stamps)
+        result = verify_files(files, Examination(policies, self.ages), unchanged=unchanged, **how)
+        correct = [file.path for file in result.files if file.ok]
+        cache.save_verified(name, [(path, stamps[path]) for path in correct])
+        cache.forget_verified(name, [file.path for file in result.files if not file.ok])
+        return result
+
+    def _find_unchanged(
+        self, name: str, cache: StateCache, files: LakeFiles,
+        since: Since | None, stamps: Mapping[str, str],
+    ) -> list[File]:  # fmt: skip
+        """Return the files that need no verification."""
+        if since is None:
+            return []
+        if since == "last":
+            verified, path_of = cache.load_verified(name), self.policies(name).path_of
+            return [
+                file for file in files.files
+                if (stamp := stamps[path_of(file.place)])
+                and verified.get(path_of(file.place), ("", 0))[0] == stamp
+            ]  # fmt: skip
+        moment = since.timestamp()
+        return [
+            file for file in files.files
+            if (changed := file.place.modified()) is not None and changed < moment
+        ]  # fmt: skip

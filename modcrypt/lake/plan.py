@@ -1,0 +1,139 @@
+"""The plan that establishes the declared state: what to do to each file, and what not to touch.
+
+A plan never decrypts, deletes, or changes what it cannot vouch for: files under master keys that
+the declaration does not name, and files with the AAD prefix of another place, may be forged or
+moved. Re-keying them would make them look authentic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from modcrypt.jobs.failures import exit_code
+from modcrypt.lake.file_states import FileState
+from modcrypt.lake.status import DatasetStatus
+from modcrypt.report.text import format_count, format_size
+
+Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "refuse"]
+
+SCHEMA = "modcrypt.lake.apply/1"
+"""The name and version of the lines of JSON."""
+
+_NAMES: dict[Action, str] = {
+    "encrypt": "to encrypt", "rekey": "to re-key", "rotate": "to rotate", "refuse": "refused",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFile:
+    """A file that is not as declared, and what to do.
+
+    Attributes:
+        state: State of the file.
+        action: What to do; "refuse" leaves the file as it is.
+        why: Reason in words.
+    """
+
+    state: FileState
+    action: Action
+    why: str
+
+    @property
+    def word(self) -> str:
+        """The error code of a refused file."""
+        reason = self.state.reason or "key-material"
+        return "disabled" if reason == "destroyed" else reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan for one dataset.
+
+    Attributes:
+        dataset: Name of the dataset.
+        files: Files that are not as declared.
+        new_versions: Master keys that get a new version first.
+        current: Number of files that are as declared.
+        error: Why its files cannot be listed; empty if they can.
+        code: Exit code for the error.
+    """
+
+    dataset: str
+    files: Sequence[PlannedFile]
+    new_versions: Sequence[str]
+    current: int
+    error: str = ""
+    code: int = 0
+
+    @property
+    def work(self) -> list[PlannedFile]:
+        """The files to change."""
+        return [file for file in self.files if file.action != "refuse"]
+
+    @property
+    def refused(self) -> list[PlannedFile]:
+        """The files that stay as they are."""
+        return [file for file in self.files if file.action == "refuse"]
+
+    @property
+    def refusal_code(self) -> int:
+        """The exit code for refused files; 0 without any."""
+        return self.code or exit_code(file.word for file in self.refused)
+
+    def summary(self) -> str:
+        """Return the plan as one line for people."""
+        if self.error:
+            return f"{self.dataset}: {self.error}"
+        counts = Counter(file.action for file in self.files)
+        size = sum(file.state.size for file in self.work)
+        parts = [f"{counts[action]:,} {name}" for action, name in _NAMES.items() if counts[action]]
+        if self.new_versions:
+            parts.append(f"new versions of {', '.join(self.new_versions)}")
+        text = ", ".join(parts) or "nothing to do"
+        of_size = f"; {format_size(size)}" if size else ""
+        total = format_count(self.current + len(self.files), "file")
+        return f"{self.dataset}: {text}{of_size} ({self.current:,} of {total} as declared)"
+
+    def fields(self) -> list[dict[str, Any]]:
+        """Return the plan as lines of JSON: one for each file, then the totals."""
+        start = {"schema": SCHEMA, "dataset": self.dataset}
+        lines: list[dict[str, Any]] = [
+            {
+                **start, "kind": "planned-file", "file": file.state.path, "action": file.action,
+                "state": file.state.state, "message": file.why,
+            }
+            for file in self.files
+        ]  # fmt: skip
+        counts = Counter(file.action for file in self.files)
+        totals: dict[str, Any] = {
+            **start, "kind": "plan", "current": self.current,
+            **{action: counts[action] for action in _NAMES},
+            "new_versions": list(self.new_versions), "error": self.error,
+        }  # fmt: skip
+        return [*lines, totals]
+
+
+def make_plan(status: DatasetStatus) -> Plan:
+    """Return the plan for a dataset with a status."""
+    planned = [_plan_file(file) for file in status.files if file.state != "declared"]
+    return Plan(
+        dataset=status.dataset.name,
+        files=planned,
+        new_versions=status.due_keys,
+        current=len(status.files) - len(planned),
+        error=status.error,
+        code=status.code,
+    )
+
+
+def _plan_file(state: FileState) -> PlannedFile:
+    if state.state == "plaintext":
+        return PlannedFile(state=state, action="encrypt", why="the file is not encrypted")
+    if state.state == "old-keys":
+        return PlannedFile(state=state, action="rotate", why=state.message)
+    if state.state == "other-policy" and not state.reason:
+        return PlannedFile(state=state, action="rekey", why=state.message)
+    return PlannedFile(state=state, action="refuse", why=state.message)

@@ -1,0 +1,57 @@
+"""Metadata of fields, which Arrow stores in the footer beside the Parquet schema."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet.format.idl import ThriftStruct
+
+FieldMetadata: TypeAlias = Mapping[tuple[str, ...], Mapping[str, str]]
+"""The metadata of fields, by their paths in the Parquet schema."""
+
+ARROW_SCHEMA = b"ARROW:schema"
+
+
+def read_field_metadata(metadata: ThriftStruct) -> FieldMetadata:
+    """Return the metadata of the fields that have any; empty if no Arrow schema is stored.
+
+    Raises:
+        FormatError: The stored Arrow schema is damaged.
+    """
+    pairs = metadata.key_value_metadata or ()
+    stored = next((pair.value for pair in pairs if pair.key == ARROW_SCHEMA), None)
+    if stored is None:
+        return {}
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
+    except (pa.ArrowException, OSError, binascii.Error):
+        raise FormatError("the Arrow schema in the footer cannot be read") from None
+    return {path: values for field in schema for path, values in _walk(field, ()) if values}
+
+
+def _walk(
+    field: pa.Field, above: tuple[str, ...], name: str | None = None
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, str]]]:
+    """Yield the path and metadata of a field and of those inside it."""
+    path = (*above, field.name if name is None else name)
+    values = field.metadata or {}
+    yield path, {_to_text(key): _to_text(value) for key, value in values.items()}
+    kind = field.type
+    if pa.types.is_map(kind):
+        yield from _walk(kind.key_field, (*path, "key_value"), "key")
+        yield from _walk(kind.item_field, (*path, "key_value"), "value")
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _walk(kind.field(number), path)
+    elif pa.types.is_nested(kind) and kind.num_fields == 1:  # the kinds of lists
+        yield from _walk(kind.field(0), (*path, "list"), "element")
+
+
+def _to_text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

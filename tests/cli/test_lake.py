@@ -1,0 +1,154 @@
+"""`status`, `apply` and `verify` of a lake, as users meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import modcrypt as mc
+from tests.support.cli.program import Answer, check_failure, run, run_program
+from tests.support.lake_folder import DECLARATION, make_lake, write_day
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake whose files are as declared."""
+    for name in ("MODCRYPT_CONFIG", "MODCRYPT_KMS", "VAULT_ADDR", "MODCRYPT_PASSPHRASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make_lake(tmp_path)
+    assert run(tmp_path, "apply").returncode == 0
+    return tmp_path
+
+
+def test_the_lake_is_found_from_any_folder_below(folder: Path) -> None:
+    answer = run(folder / "orders" / "day=2026-11-01", "status")
+    assert answer.returncode == 0
+    assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since\n"
+    assert answer.stderr == ""
+
+
+def test_the_program_itself_does_the_same(folder: Path) -> None:
+    answer = run_program(folder, "status", "orders", fork=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout == "orders: 4 files: 4 as declared; 4 not verified since\n"
+
+
+def test_status_lists_what_is_not_as_declared(folder: Path) -> None:
+    write_day(folder, "2026-11-03", 1)
+    (folder / "orders/notes.txt").write_text("no Parquet")
+    answer = run(folder, "status", "--files")
+    first, titles, row, last = answer.stdout.splitlines()
+    assert first == "orders: 5 files: 4 as declared, 1 plaintext; 4 not verified since; 1 stray"
+    assert titles.split() == ["file", "state", "reason", "message"]
+    assert row.split() == ["day=2026-11-03/part-0.parquet", "plaintext", "-", "-"]
+    assert last == "strays: notes.txt"
+    answer = run(folder, "status", "--files", "--json")
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["dataset", *["file"] * 5]
+    assert lines[0]["strays"] == ["notes.txt"]
+
+
+def test_apply_shows_a_plan_and_then_does_it(folder: Path) -> None:
+    write_day(folder, "2026-11-03", 1)
+    planned = run(folder, "apply", "--dry-run")
+    assert "encrypt" in planned.stdout
+    assert planned.stdout.splitlines()[-1].startswith("orders: 1 to encrypt; ")
+    done = run(folder, "apply", "orders", "--jobs", "2")
+    assert done.stdout == "orders: 1 encrypted (4 of 5 files were as declared)\n"
+    again = run(folder, "apply")
+    assert again.stdout == "orders: nothing to do (5 of 5 files as declared)\n"
+    (totals,) = map(json.loads, run(folder, "apply", "--json").stdout.splitlines())
+    assert totals["results"] == {}
+
+
+def test_apply_exits_with_the_code_of_what_it_refused(folder: Path) -> None:
+    mc.Keyring(folder / "lake.keyring").disable_key("pii")
+    answer = run(folder, "apply")
+    assert answer.returncode == 3
+    assert "refused" in answer.stdout
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_without_a_path_verifies_the_lake(folder: Path) -> None:
+    answer = run(folder, "verify")
+    assert answer.returncode == 0
+    assert answer.stdout.splitlines()[0] == (
+        "Open by design: file crypto metadata (4 files); column country (4 files)"
+    )
+    assert run(folder, "status").stdout == "orders: 4 files: 4 as declared\n"
+
+
+def test_the_name_of_a_dataset_is_not_a_folder(folder: Path) -> None:
+    """Its folder has the same name; with keys, or as a path, it is a folder."""
+    assert run(folder, "verify", "orders").stdout.splitlines()[-1].startswith("orders: 4 of 4 ")
+    by_path = run(folder, "verify", "./orders")
+    assert by_path.returncode == 3
+    assert "nothing could be checked without a key" in by_path.stdout
+    by_keys = run(folder, "verify", "orders", "--kms", "file:lake.keyring")
+    assert by_keys.stdout.splitlines()[-1].startswith("4 files: ")
+
+
+def test_a_dataset_that_is_not_declared_is_a_usage_error(folder: Path) -> None:
+    message = check_failure(run(folder, "verify", "order", "--config", "modcrypt.toml"), 2, "usage")
+    assert message.endswith("declares no dataset order; did you mean orders?")
+
+
+def test_options_of_files_are_refused_for_a_lake(folder: Path) -> None:
+    for options in (("--strict",), ("--kms", "file:lake.keyring"), ("--glob", "*.x")):
+        message = check_failure(run(folder, "verify", *options), 2, "usage")
+        start = f"{options[0]}: a lake is verified as its declaration says; remove it"
+        assert message.startswith(start)
+
+
+def test_verify_says_why_a_key_is_missing(folder: Path) -> None:
+    mc.Keyring(folder / "lake.keyring").disable_key("pii")
+    answer = run(folder, "verify")
+    assert answer.returncode == 3
+    assert (
+        "Not opened: column home_ssn, mail (4 files): its key cannot be used: master key pii is "
+        "disabled in the keyring"
+    ) in answer.stdout
+
+
+def test_verify_writes_reports_for_ci_systems(folder: Path) -> None:
+    answer = run(folder, "verify", "--junit", "out.xml", "--sarif", "out.sarif")
+    assert answer.returncode == 0
+    assert b'tests="5"' in (folder / "out.xml").read_bytes()
+    assert json.loads((folder / "out.sarif").read_bytes())["runs"][0]["results"] == []
+
+
+def test_verify_skips_what_has_not_changed(folder: Path) -> None:
+    run(folder, "verify")
+    answer = run(folder, "verify", "--since", "last")
+    assert "0 of 0 files as declared, 4 unchanged and skipped" in answer.stdout
+    assert "4 unchanged" not in run(folder, "verify", "--since", "1d").stdout
+    check_failure(run(folder, "verify", "--since", "soon"), 2, "usage")
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def test_without_a_declaration_nothing_is_done(tmp_path: Path) -> None:
+    for verb in ("status", "apply", "verify"):
+        message = check_failure(run(tmp_path, verb, "--config", "none.toml"), 2, "file")
+        assert "none.toml" in message
+
+
+def test_all_mistakes_are_shown_at_once(folder: Path) -> None:
+    text = DECLARATION.replace("location", "locaton").replace("footer_key", "footer")
+    (folder / "modcrypt.toml").write_text(text)
+    answer: Answer = run(folder, "status")
+    assert answer.returncode == 2
+    path = folder / "modcrypt.toml"
+    assert answer.stderr.splitlines() == [
+        f"modcrypt: {path}: line 3: footer_key is missing; set it to the id of a master key",
+        f"modcrypt: {path}: line 3: location must be the path or URL of a folder or file",
+        f"modcrypt: {path}: line 4: unknown member locaton; did you mean location?",
+        f"modcrypt: {path}: line 7: unknown member footer; did you mean footer_key?",
+        f"modcrypt: error: usage: {path} has 4 mistakes",
+    ]

@@ -1,0 +1,252 @@
+"""`apply` establishes the declared state with the existing jobs, and touches nothing doubtful."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.jobs import conversion
+from modcrypt.lake.application import Application
+from modcrypt.lake.lake import Lake
+from modcrypt.parquet.datasets.write_notes import NOTES
+from tests.support.cases import each_case
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
+
+
+def apply(config: Path, **how: Any) -> Application:
+    (done,) = Lake.open(config).apply(**how)
+    return done
+
+
+def states(config: Path) -> dict[str, int]:
+    (status,) = Lake.open(config).status()
+    return status.counts
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*.parquet")}
+
+
+def read(config: Path) -> pa.Table:
+    folder = config.parent
+    tools = mc.KeyTools(f"file:{folder}/lake.keyring", master_key_ids=["footer", "pii", "new"])
+    return mc.read_table(folder / "orders", tools.decryption(), partitioning=None)
+
+
+def test_a_dry_run_plans_and_changes_nothing(tmp_path: Path) -> None:
+    config = make_lake(tmp_path)
+    before = contents(tmp_path)
+    done = apply(config, dry_run=True)
+    assert done.summary().startswith("orders: 4 to encrypt; ")
+    assert (done.code, done.changed, contents(tmp_path)) == (0, 0, before)
+
+
+def test_a_second_run_does_nothing_and_says_so(tmp_path: Path) -> None:
+    config = make_lake(tmp_path)
+    done = apply(config)
+    assert done.summary() == "orders: 4 encrypted (0 of 4 files were as declared)"
+    before = contents(tmp_path)
+    again = apply(config)
+    assert again.summary() == "orders: nothing to do (4 of 4 files as declared)"
+    assert (again.code, again.files, contents(tmp_path)) == (0, [], before)
+
+
+def test_only_what_is_new_is_encrypted(tmp_path: Path) -> None:
+    config = make_lake(tmp_path)
+    apply(config)
+    before = contents(tmp_path)
+    write_day(tmp_path, "2026-11-03", 3)
+    done = apply(config)
+    assert done.summary() == "orders: 3 encrypted (4 of 7 files were as declared)"
+    after = contents(tmp_path)
+    assert {path: after[path] for path in before} == before
+
+
+def test_the_values_stay_what_they_were(tmp_path: Path) -> None:
+    config = make_lake(tmp_path)
+    apply(config)
+    whole = pa.concat_tables([order_table(2, 0), order_table(2, 2)] * 2)
+    assert read(config).equals(whole)
+
+
+@each_case(
+    "old, new",
+    [
+        ('["country"]', "[]"),
+        ("{ pii = true }", '"id"'),
+        ('footer_key = "footer"', 'footer_key = "footer"\nplaintext_footer = true'),
+        ('footer_key = "footer"', 'footer_key = "footer"\ndata_key_length_bits = 256'),
+        ('footer_key = "footer"', 'footer_key = "footer"\ninternal_key_material = false'),
+    ],
+)
+def test_files_under_another_policy_are_rekeyed(old: str, new: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    apply(config)
+    before = read(config)
+    config.write_text(config.read_text().replace(old, new))
+    done = apply(config)
+    assert done.summary() == "orders: 2 rekeyed (0 of 2 files were as declared)"
+    assert apply(config).plan.files == []
+    assert read(config).equals(before)
+
+
+def test_a_former_prefix_is_rekeyed_only_if_it_is_declared(tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    apply(config)
+    text = DECLARATION.replace("orders/{path}", "sales/{partition.day}/{path}")
+    config.write_text(text)
+    done = apply(config)
+    assert [file.result for file in done.files] == ["refused", "refused"]
+    assert done.code == 1
+    previous = '\n[dataset.orders.previous]\naad_prefixes = ["orders/{path}"]\n'
+    config.write_text(text + previous)
+    assert apply(config).changed == 2
+    assert states(config) == {"declared": 2}
+    file = tmp_path / "orders/day=2026-11-01/part-0.parquet"
+    tools = mc.KeyTools(f"file:{tmp_path}/lake.keyring", master_key_ids=["footer", "pii"])
+    with mc.ParquetFile(file, tools.decryption()):
+        pass
+    assert mc.inspect_parquet(file).aad_prefix == (
+        b"sales/2026-11-01/day=2026-11-01/part-0.parquet"
+    )
+
+
+def test_a_former_algorithm_is_rekeyed_only_if_it_is_declared(tmp_path: Path) -> None:
+    ctr = '\nencryption_algorithm = "AES_GCM_CTR_V1"'
+    text = DECLARATION.replace('footer_key = "footer"', f'footer_key = "footer"{ctr}')
+    config = make_lake(tmp_path, days=1, declaration=text)
+    apply(config)
+    config.write_text(DECLARATION)
+    done = apply(config)
+    assert ([file.result for file in done.files], done.code) == (["refused", "refused"], 5)
+    config.write_text(
+        DECLARATION + '\n[dataset.orders.previous]\nalgorithms = ["AES_GCM_CTR_V1"]\n'
+    )
+    assert apply(config).changed == 2
+    assert states(config) == {"declared": 2}
+
+
+def test_keys_move_from_previous_master_keys_without_new_pages(tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    apply(config)
+    mc.Keyring(tmp_path / "lake.keyring").create_key("new")
+    text = DECLARATION.replace("\npii = [", "\nnew = [")
+    config.write_text(text)
+    assert states(config) == {"other-keys": 2}
+    assert [file.result for file in apply(config).files] == ["refused", "refused"]
+    previous = '\n[dataset.orders.previous]\nmaster_keys = { pii = "new" }\n'
+    config.write_text(text + previous)
+    assert states(config) == {"old-keys": 2}
+    done = apply(config)
+    assert done.summary() == "orders: 2 rotated (0 of 2 files were as declared)"
+    assert states(config) == {"declared": 2}
+    config.write_text(text)
+    assert states(config) == {"declared": 2}
+
+
+def test_keys_under_older_versions_are_rotated(tmp_path: Path) -> None:
+    text = DECLARATION + '\n[dataset.orders.rotation]\nrewrap_after = "0d"\n'
+    config = make_lake(tmp_path, days=1, declaration=text)
+    apply(config)
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
+    assert apply(config).summary() == "orders: 2 rotated (0 of 2 files were as declared)"
+    assert states(config) == {"declared": 2}
+    assert apply(config).plan.files == []
+
+
+def test_a_master_key_that_is_too_old_gets_a_version_first(tmp_path: Path) -> None:
+    rules = 'max_version_age = "0d"\nrewrap_after = "0d"\n'
+    text = f"{DECLARATION}\n[dataset.orders.rotation]\n"
+    config = make_lake(tmp_path, days=1, declaration=text)
+    apply(config)
+    config.write_text(text + rules)
+    planned = apply(config, dry_run=True)
+    assert planned.plan.new_versions == ["footer", "pii"]
+    assert "new versions of footer, pii" in planned.summary()
+    done = apply(config)
+    assert done.summary() == (
+        "orders: 2 rotated, new versions of footer, pii (0 of 2 files were as declared)"
+    )
+    assert mc.Keyring(tmp_path / "lake.keyring").list_keys()[0].version == 2
+
+
+# --- what it does not touch ----------------------------------------------------------------------
+
+
+def test_forged_and_moved_files_are_refused(tmp_path: Path) -> None:
+    """Re-keying them would make them look authentic."""
+    config = make_lake(tmp_path)
+    apply(config)
+    mc.Keyring(tmp_path / "lake.keyring").create_key("other")
+    tools = mc.KeyTools(f"file:{tmp_path}/lake.keyring")
+    policy = mc.Policy(footer_key="other", aad_prefix="orders/{path}")
+    forged = tmp_path / "orders/day=2026-11-01/forged.parquet"
+    encryption = tools.encryption(policy, root=str(tmp_path / "orders"))
+    mc.write_table(order_table(), forged, encryption)
+    moved = tmp_path / "orders/day=2026-11-02/copy.parquet"
+    shutil.copy(tmp_path / "orders/day=2026-11-01/part-0.parquet", moved)
+    before = contents(tmp_path)
+    done = apply(config)
+    assert {file.path: (file.result, file.code) for file in done.files} == {
+        "day=2026-11-01/forged.parquet": ("refused", 3),
+        "day=2026-11-02/copy.parquet": ("refused", 1),
+    }
+    assert (done.code, contents(tmp_path)) == (1, before)
+
+
+def test_nothing_is_changed_through_a_symbolic_link(tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1, files=1)
+    outside = tmp_path / "outside.parquet"
+    shutil.copy(tmp_path / "orders/day=2026-11-01/part-0.parquet", outside)
+    (tmp_path / "orders/day=2026-11-01/link.parquet").symlink_to(outside)
+    before = outside.read_bytes()
+    results = {file.path: file.result for file in apply(config).files}
+    assert results == {
+        "day=2026-11-01/link.parquet": "file", "day=2026-11-01/part-0.parquet": "encrypted",
+    }  # fmt: skip
+    assert outside.read_bytes() == before
+
+
+def test_an_interrupted_run_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_lake(tmp_path)
+    run = conversion.Conversion.run
+    count = 0
+
+    def fail_later(self: conversion.Conversion, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > 2:
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    monkeypatch.setattr(conversion.Conversion, "run", fail_later)
+    with pytest.raises(KeyboardInterrupt):
+        apply(config, jobs=1)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert states(config) == {"plaintext": 2, "declared": 2}
+    assert apply(config).summary() == "orders: 2 encrypted (2 of 4 files were as declared)"
+
+
+def test_files_of_an_incomplete_write_are_left_alone(tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    notes = tmp_path / "orders" / NOTES
+    notes.mkdir()
+    hidden = "day=2026-11-01/part-0.parquet"
+    (notes / "job.json").write_text(f'{{"host": "h", "time": 0, "hidden": ["{hidden}"]}}')
+    assert [file.path for file in apply(config).files] == ["day=2026-11-01/part-1.parquet"]
+
+
+def test_the_lines_of_json_count_what_was_done(tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    *files, totals = apply(config, dry_run=True).fields()
+    assert [line["action"] for line in files] == ["encrypt", "encrypt"]
+    assert (totals["schema"], totals["encrypt"]) == ("modcrypt.lake.apply/1", 2)
+    *files, totals = apply(config).fields()
+    assert [line["result"] for line in files] == ["encrypted", "encrypted"]
+    assert totals["results"] == {"encrypted": 2}

@@ -1,0 +1,59 @@
+"""The examples of docs/how-to/lake.md run as they are written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from modcrypt.lake.declaration_file import load_declaration
+from modcrypt.lake.file_states import STATES
+from tests.support.cli.program import run
+from tests.support.lake_folder import write_day
+from tests.support.paths import ROOT
+
+TEXT = (ROOT / "docs/how-to/lake.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def make_folder(folder: Path) -> Path:
+    (folder / "passphrase.txt").write_text("correct horse battery staple\n")
+    (folder / "passphrase.txt").chmod(0o600)
+    write_day(folder, "2026-11-26", 2)
+    addresses = pa.table({"country": ["NO"], "address": [{"zip": "0150"}]})
+    pq.write_table(addresses, folder / "orders/day=2026-11-26/addresses.parquet")
+    declaration, _ = blocks("toml")
+    (folder / "modcrypt.toml").write_text(declaration)
+    return folder
+
+
+def test_the_console_examples_run(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (console,) = blocks("console")
+    for line in console.splitlines():
+        _, program, *arguments = shlex.split(line)
+        assert program == "modcrypt"
+        answer = run(folder, *arguments)
+        assert answer.returncode == 0, (line, answer.stdout, answer.stderr)
+    assert answer.stdout.splitlines()[-1].startswith(
+        "orders: 0 of 0 files as declared, 3 unchanged"
+    )
+
+
+def test_the_declarations_that_are_shown_are_valid(tmp_path: Path) -> None:
+    config = make_folder(tmp_path) / "modcrypt.toml"
+    first, more = blocks("toml")
+    config.write_text(first + more)
+    orders = load_declaration(config).datasets["orders"]
+    assert orders.previous.master_keys == {"old-pii": "pii"}
+    assert orders.rotation.max_version_age == 365 * 86400
+
+
+def test_the_table_names_every_state() -> None:
+    assert re.findall(r"^\| `([a-z-]+)` \| .* \| .* \|$", TEXT, re.MULTILINE) == list(STATES)
