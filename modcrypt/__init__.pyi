@@ -55,6 +55,12 @@ from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client
 from modcrypt.kms.settings import Settings as Settings
+from modcrypt.lake.application import Application as Application
+from modcrypt.lake.dataset import LakeDataset as LakeDataset
+from modcrypt.lake.file_states import FileState as FileState
+from modcrypt.lake.lake import Lake as Lake
+from modcrypt.lake.status import DatasetStatus as DatasetStatus
+from modcrypt.lake.verification import LakeVerification as LakeVerification
 from modcrypt.module_ids import BlockId as BlockId
 from modcrypt.module_ids import ModuleId as ModuleId
 from modcrypt.module_ids import ModuleType as ModuleType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
+from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
@@ -134,27 +135,29 @@ class DatasetPolicies:
         """Return the properties that encrypt files by a policy."""
         return self.tools.encryption(policy, root=self.root.place)
 
-    def reading(self, place: Place, **properties: Any) -> FileDecryptionProperties:
+    def reading(
+        self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any
+    ) -> FileDecryptionProperties:
         """Return the properties that open a file exactly as declared.
 
-        Previous master keys are accepted, too. If rules depend on the columns, the footer is opened
-        first.
+        Previous master keys are accepted, and those of `master_key_ids`. If rules depend on the
+        columns, the footer is opened first.
 
         Raises:
             ValueError: As `policy`.
             ModcryptError, OSError: The file's columns cannot be read.
         """
-        policy = self.policy(self.path_of(place), self._columns_at(place))
+        further = id_set(master_key_ids) | set(self.dataset.previous.master_keys)
+        policy = self.policy(self.path_of(place), self._columns_at(place, further))
         return self.tools.decryption(
-            policy, root=self.root.place, master_key_ids=self.dataset.previous.master_keys,
-            **properties,
-        )  # fmt: skip
+            policy, root=self.root.place, master_key_ids=further, **properties
+        )
 
-    def _columns_at(self, place: Place) -> FileColumns | None:
+    def _columns_at(self, place: Place, further: Collection[str]) -> FileColumns | None:
         if not self.dataset.needs_columns:
             return None
         with open_source_at(place) as source:
-            return self.open_columns(source, self.opening(place))
+            return self.open_columns(source, self.opening(place, master_key_ids=further))
 
     def open_columns(self, source: Source, decryption: FileDecryptionProperties) -> FileColumns:
         """Return the columns of an encrypted file; only its footer is opened."""
@@ -162,14 +165,14 @@ class DatasetPolicies:
         return read_columns(file.footer, file.leaves)
 
     def opening(
-        self, place: Place, aad_prefix: str | None = None, **properties: Any
+        self, place: Place, aad_prefix: str | None = None, master_key_ids: Collection[str] = ()
     ) -> FileDecryptionProperties:
         """Return properties that open a file under any declared or previous master key.
 
         Args:
             place: Place of the file.
             aad_prefix: Template of the AAD prefix; None for the declared one.
-            properties: Further properties.
+            master_key_ids: Further master keys to accept.
         """
         path = self.path_of(place)
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
@@ -178,8 +181,11 @@ class DatasetPolicies:
         return self.tools.decryption(
             aad_prefix=prefix,
             algorithms=self.algorithms,
-            master_key_ids=self.key_ids(path) | set(self.dataset.previous.master_keys),
-            **properties,
+            master_key_ids={
+                *self.key_ids(path),
+                *self.dataset.previous.master_keys,
+                *master_key_ids,
+            },
         )
 
     @property

@@ -15,6 +15,7 @@ from modcrypt.jobs.listing import File
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.lake.application import Application, carry_out
+from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declaration import LakeDeclaration
 from modcrypt.lake.declaration_faults import suggest
 from modcrypt.lake.declaration_file import FILE_NAME, find_declaration, load_declaration
@@ -22,7 +23,7 @@ from modcrypt.lake.examination import Examination
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFiles, list_dataset
-from modcrypt.lake.plan import make_plan
+from modcrypt.lake.plan import Plan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache, stamp_of
 from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.verification import LakeVerification, verify_files
@@ -104,6 +105,15 @@ class Lake:
             self._policies[dataset] = DatasetPolicies(declared, self.client, self.audit)
         return self._policies[dataset]
 
+    def dataset(self, name: str) -> LakeDataset:
+        """Return a dataset, to read and write it.
+
+        Raises:
+            ValueError: The dataset is not declared.
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        return LakeDataset(self.policies(*self.names(name)))
+
     def list_files(self, dataset: str) -> LakeFiles:
         """List the files of a dataset.
 
@@ -155,7 +165,7 @@ class Lake:
 
     def apply(
         self, dataset: str | None = None, *, dry_run: bool = False, jobs: int | None = None,
-        progress: Callable[[int], object] | None = None,
+        accept_replaced: bool = False, progress: Callable[[int], object] | None = None,
     ) -> list[Application]:  # fmt: skip
         """Establish the declared state with the jobs for conversion and key rotation.
 
@@ -166,6 +176,8 @@ class Lake:
         Args:
             dataset: Name of a dataset; None for all.
             dry_run: Whether to plan only.
+            accept_replaced: Whether to encrypt plaintext files that replaced encrypted ones, which
+                are refused otherwise. The cache remembers these.
             jobs: Number of files processed concurrently; None for the default.
             progress: Function called with the number of files after each.
 
@@ -175,18 +187,24 @@ class Lake:
         """
         with open_cache(self.declaration) as cache:
             return [
-                self._apply_one(name, cache, dry_run, jobs=jobs, progress=progress)
+                self._apply_one(name, cache, dry_run, accept_replaced, jobs=jobs, progress=progress)
                 for name in self.names(dataset)
             ]
 
-    def _apply_one(self, name: str, cache: StateCache, dry_run: bool, **how: Any) -> Application:
-        plan = make_plan(self.dataset_status(name, cache, **how))
+    def _apply_one(
+        self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool, **how: Any
+    ) -> Application:
+        def plan_again() -> Plan:
+            status = self.dataset_status(name, cache, **how)
+            return make_plan(status, accept_replaced=accept_replaced)
+
+        plan = plan_again()
         if dry_run or plan.error:
             return Application(plan=plan, dry_run=dry_run)
         new_versions = plan.new_versions
         if new_versions:
             self._add_versions(new_versions)
-            plan = make_plan(self.dataset_status(name, cache, **how))
+            plan = plan_again()
         files = self.list_files(name).files if plan.files else ()
         done = carry_out(plan, files, self.policies(name), **how)
         return Application(plan=plan, files=done, new_versions=new_versions)

@@ -116,9 +116,14 @@ class Plan:
         return [*lines, totals]
 
 
-def make_plan(status: DatasetStatus) -> Plan:
-    """Return the plan for a dataset with a status."""
-    planned = [_plan_file(file) for file in status.files if file.state != "declared"]
+def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> Plan:
+    """Return the plan for a dataset with a status.
+
+    `accept_replaced` encrypts plaintext files that replaced encrypted ones.
+    """
+    planned = [
+        _plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
+    ]
     return Plan(
         dataset=status.dataset.name,
         files=planned,
@@ -129,8 +134,8 @@ def make_plan(status: DatasetStatus) -> Plan:
     )
 
 
-def _plan_file(state: FileState) -> PlannedFile:
-    if state.state == "plaintext":
+def _plan_file(state: FileState, accept_replaced: bool) -> PlannedFile:
+    if state.state == "plaintext" and (accept_replaced or not state.reason):
         return PlannedFile(state=state, action="encrypt", why="the file is not encrypted")
     if state.state == "old-keys":
         return PlannedFile(state=state, action="rotate", why=state.message)

@@ -59,6 +59,15 @@ class StateCache:
                 states[path] = stamp, _decode_state(path, text)
         return states
 
+    def load_encrypted(self, dataset: str) -> frozenset[str]:
+        """Return the paths of files that were encrypted when last examined, by any declaration."""
+        if self._database is None:
+            return frozenset()
+        query = "SELECT path FROM states WHERE dataset = ? AND state NOT LIKE '%\"plaintext\"%'"
+        with suppress(sqlite3.Error):
+            return frozenset(row[0] for row in self._database.execute(query, (dataset,)))
+        return frozenset()
+
     def load_verified(self, dataset: str) -> dict[str, tuple[str, float]]:
         """Return stamps and times at which files were found correct, by path."""
         rows = self._select("SELECT path, stamp, time FROM verified", dataset)

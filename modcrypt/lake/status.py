@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from modcrypt.errors import PlaintextError
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.listing import File
@@ -26,6 +27,11 @@ SCHEMA = "modcrypt.lake.status/1"
 
 _CACHED = frozenset({"declared", "plaintext", "other-policy", "old-keys"})
 """States that hold until the file changes, as long as its keys can be used."""
+
+_REPLACED: dict[str, Any] = {
+    "reason": PlaintextError.word,
+    "message": "it was encrypted when it was last examined, and is now plaintext",
+}
 
 Group: TypeAlias = "tuple[Any, ...]"
 
@@ -184,8 +190,10 @@ class _StatusRun:
 
     def _examine(self, files: Sequence[File]) -> list[FileState]:
         states = []
+        encrypted = self._cache.load_encrypted(self._name) if files else frozenset()
         for state in in_threads(self._examination.run, files, self._jobs, "modcrypt-status"):
-            states.append(state)
+            replaced = state.state == "plaintext" and state.path in encrypted
+            states.append(replace(state, **_REPLACED) if replaced else state)
             self._note_progress()
         kept = [
             (self.stamps[state.path], state) for state in states

@@ -199,6 +199,26 @@ def test_forged_and_moved_files_are_refused(tmp_path: Path) -> None:
     assert (done.code, contents(tmp_path)) == (1, before)
 
 
+def test_plaintext_that_replaced_an_encrypted_file_is_refused(tmp_path: Path) -> None:
+    """Whoever can write to the folder could have his own values encrypted in its place."""
+    config = make_lake(tmp_path, days=1)
+    apply(config)
+    assert states(config) == {"declared": 2}
+    write_day(tmp_path, "2026-11-01", 1)
+    for _ in range(2):  # the refusal is no news that makes it acceptable
+        done = apply(config)
+        assert [(file.path, file.result, file.code) for file in done.files] == [
+            ("day=2026-11-01/part-0.parquet", "refused", 1)
+        ]
+        assert "was encrypted when it was last examined" in done.files[0].message
+    config.write_text(config.read_text() + "\n# another declaration\n")
+    assert apply(config).code == 1
+    assert apply(config, accept_replaced=True).summary() == (
+        "orders: 1 encrypted (1 of 2 files were as declared)"
+    )
+    assert states(config) == {"declared": 2}
+
+
 def test_nothing_is_changed_through_a_symbolic_link(tmp_path: Path) -> None:
     config = make_lake(tmp_path, days=1, files=1)
     outside = tmp_path / "outside.parquet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -44,6 +45,10 @@ def test_the_console_examples_run(tmp_path: Path) -> None:
     assert answer.stdout.splitlines()[-1].startswith(
         "orders: 0 of 0 files as declared, 3 unchanged"
     )
+
+    with contextlib.chdir(folder):
+        (python,) = blocks("python")
+        exec(python, {})
 
 
 def test_the_declarations_that_are_shown_are_valid(tmp_path: Path) -> None:

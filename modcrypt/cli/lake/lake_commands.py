@@ -92,9 +92,20 @@ def _state_row(file: FileState) -> tuple[Any, ...]:
 @lake_options
 @jobs_option
 @click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
+@click.option(
+    "--accept-replaced",
+    is_flag=True,
+    help="Also encrypt plaintext files that replaced encrypted ones.",
+)
 @lines_option
 def apply(
-    *, dataset: str | None, jobs: int | None, dry_run: bool, as_json: bool, **options: Any
+    *,
+    dataset: str | None,
+    jobs: int | None,
+    dry_run: bool,
+    accept_replaced: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Make the files of a lake what its declaration says.
 
@@ -105,7 +116,9 @@ def apply(
     """
     lake = open_lake(options)
     with files_bar("Applying") as bar:
-        done = lake.apply(dataset, dry_run=dry_run, jobs=jobs, progress=bar)
+        done = lake.apply(
+            dataset, dry_run=dry_run, jobs=jobs, accept_replaced=accept_replaced, progress=bar
+        )
     for one in done:
         if as_json:
             _print_lines(one.fields())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError
+from modcrypt.io.sources import open_source
+from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.format.idl import ThriftStruct
 
 FieldMetadata: TypeAlias = Mapping[tuple[str, ...], Mapping[str, str]]
@@ -33,6 +37,14 @@ def read_field_metadata(metadata: ThriftStruct) -> FieldMetadata:
     except (pa.ArrowException, OSError, binascii.Error):
         raise FormatError("the Arrow schema in the footer cannot be read") from None
     return {path: values for field in schema for path, values in _walk(field, ()) if values}
+
+
+def plan_footer(schema: pa.Schema) -> Footer:
+    """Return the footer of a plaintext file of this schema without rows."""
+    out = io.BytesIO()
+    pq.write_table(schema.empty_table(), out)
+    with open_source(out.getvalue()) as source:
+        return read_plain(source)
 
 
 def _walk(

@@ -108,7 +108,7 @@ def write_dataset(
         FileExistsError: The folder contains files.
         ModcryptError, TypeError, OSError: As `write_table`.
     """
-    batches, schema = _open_batches(data, schema)
+    batches, schema = open_batches(data, schema)
     scheme = _make_partitioning(partitioning, schema)
     if existing_data_behavior not in ("error", "overwrite_or_ignore"):
         raise ValueError('existing_data_behavior must be "error" or "overwrite_or_ignore"')
@@ -148,10 +148,12 @@ def write_dataset(
     return files.paths
 
 
-def _open_batches(
-    data: Any, schema: pa.Schema | None
-) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
-    """Return the batches of the data, and their schema."""
+def open_batches(data: Any, schema: pa.Schema | None) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
+    """Return the batches of the data, and their schema.
+
+    Raises:
+        ValueError: The data has no schema, or another one.
+    """
     if isinstance(data, ds.Dataset):
         data = data.scanner()
     if isinstance(data, ds.Scanner):

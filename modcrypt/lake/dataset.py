@@ -1,0 +1,143 @@
+"""Read and write a dataset of a lake: always as declared."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.lake.file_policies import DatasetPolicies, read_columns
+from modcrypt.lake.lake_files import list_dataset
+from modcrypt.parquet.arrow.field_metadata import plan_footer
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.datasets.dataset_reader import iter_batches, read_table
+from modcrypt.parquet.datasets.dataset_writer import open_batches, write_dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class LakeDataset:
+    """A dataset of a lake. Reading refuses what is not as declared; writing makes it so.
+
+    Args:
+        policies: Policies of its files.
+    """
+
+    policies: DatasetPolicies
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the dataset."""
+        return self.policies.dataset.location
+
+    def read(
+        self,
+        *,
+        master_key_ids: Collection[str] = (),
+        on_missing_key: Literal["error", "drop", "null"] = "error",
+        **options: Any,
+    ) -> pa.Table:
+        """Read the dataset as a table.
+
+        The declaration decides: which master key protects the footer and each column, which columns
+        have keys of their own, the AAD prefix and the algorithm. Previous master keys are accepted.
+
+        Args:
+            master_key_ids: Ids of further master keys to accept, although they are not declared.
+            on_missing_key: Treatment of columns whose master key is refused or does not exist.
+            options: Arguments of `read_table`, such as `columns` and `filters`.
+
+        Raises:
+            ModcryptError: A file is not as declared, or a key is refused.
+        """
+        source, more = self._choose_source()
+        decryption = self._decryption_of(source, master_key_ids, on_missing_key)
+        return read_table(source, decryption, **{**more, **options})
+
+    def scan(
+        self,
+        *,
+        master_key_ids: Collection[str] = (),
+        on_missing_key: Literal["error", "drop", "null"] = "error",
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the dataset batch by batch, in bounded memory.
+
+        Args:
+            master_key_ids, on_missing_key: As in `read`.
+            options: Arguments of `iter_batches`.
+
+        Raises:
+            ModcryptError: As `read`, partly during iteration.
+        """
+        source, more = self._choose_source()
+        decryption = self._decryption_of(source, master_key_ids, on_missing_key)
+        return iter_batches(source, decryption, **{**more, **options})
+
+    def write(self, data: Any, **options: Any) -> list[str]:
+        """Write Arrow data as further files of the dataset, encrypted as declared.
+
+        The columns that the declaration names as partitions become folders in Hive's form. Files
+        get new names, so that a call adds to the dataset.
+
+        Args:
+            data: Arrow data, as `write_dataset` takes it.
+            options: Arguments of `write_dataset`.
+
+        Returns:
+            The paths of the files inside the dataset.
+
+        Raises:
+            ValueError: The data lacks a declared column or partition, or a partition value may not
+                be part of a key's name or an AAD prefix.
+            ModcryptError: A key is refused.
+        """
+        batches, schema = open_batches(data, options.pop("schema", None))
+        partitions = list(self.policies.dataset.partitions)
+        own = schema.empty_table().drop_columns(
+            [name for name in partitions if name in schema.names]
+        )
+        columns = read_columns(plan_footer(own.schema))
+        more = {
+            "partitioning": partitions or None,
+            "basename_template": f"part-{uuid.uuid4().hex[:12]}-{{i}}.parquet",
+            "existing_data_behavior": "overwrite_or_ignore",
+            "shared_aad_prefix": not self.policies.dataset.binds_paths,
+        }
+
+        def encryption_of(path: str) -> KeyedEncryption:
+            return self.policies.encryption(self.policies.policy(path, columns))
+
+        return write_dataset(
+            batches, self.location, encryption_of, schema=schema, **{**more, **options}
+        )
+
+    def _choose_source(self) -> tuple[Any, dict[str, Any]]:
+        """Return the file, the folder, or the list of files to read, and arguments of reading."""
+        root = self.policies.root
+        more = {"partitioning": "hive" if self.policies.dataset.partitions else None}
+        if not root.is_folder:
+            return self.location, {}
+        files = list_dataset(root, self.policies.dataset.include)
+        if not files.strays:
+            return self.location, more
+        return [file.name for file in files.files], more
+
+    def _decryption_of(
+        self, source: Any, master_key_ids: Collection[str], on_missing_key: str
+    ) -> FileDecryptionProperties | Callable[[str], FileDecryptionProperties]:
+        """Return the properties of a single file, or a function of the paths of a dataset."""
+
+        def decryption_of(path: str) -> FileDecryptionProperties:
+            return self.policies.reading(
+                self.policies.place_at(path), master_key_ids=master_key_ids,
+                on_missing_key=on_missing_key,
+            )  # fmt: skip
+
+        if self.policies.root.is_folder:
+            return decryption_of
+        return decryption_of(self.policies.root.place.path)
