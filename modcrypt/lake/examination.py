@@ -20,7 +20,6 @@ from modcrypt.errors import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.idempotence import NewKeys
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.jobs.listing import File
 from modcrypt.lake.file_policies import DatasetPolicies, read_columns, read_plain_columns
@@ -86,7 +85,7 @@ class Examination:
         file = OpenFile(source, decryption)
         keys = tuple(_list_uses(place, list_footer_keys(file.metadata, file.footer.key_metadata)))
         try:
-            file.select()  # retrieves all keys
+            _retrieve_keys(file)
         except KeyRetrievalError as error:
             state: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
             return self._refuse(source, path, state, error, keys)
@@ -102,10 +101,10 @@ class Examination:
         """Compare an open file with its policy, then with the rules for old keys."""
         policies = self.policies
         policy = policies.policy(state.path, read_columns(file.footer, file.leaves))
-        why = NewKeys(policies.encryption(policy)).compare_encryption(place, file)
+        why = policies.new_keys(policy).compare_encryption(place, file)
         if why is not None and policies.dataset.previous.master_keys:
-            previous = policies.encryption(policies.previous_policy(policy))
-            if NewKeys(previous).compare_encryption(place, file) is None:
+            previous = policies.previous_policy(policy)
+            if policies.new_keys(previous).compare_encryption(place, file) is None:
                 message = "its keys are under previous master keys"
                 return replace(state, state="old-keys", message=message)
         if why is not None:
@@ -131,6 +130,15 @@ class Examination:
         closed = isinstance(error, KeyDisabledError | KeyNotFoundError)
         reason = "destroyed" if closed and destroyed else error.word
         return FileState(path=path, state=state, reason=reason, message=str(error), keys=keys)
+
+
+def _retrieve_keys(file: OpenFile) -> None:
+    """Retrieve the keys of all columns; raise KeyNotFoundError if one has no key metadata."""
+    columns = range(len(file.leaves) if file.metadata.row_groups else 0)
+    keys = file.own_keys(columns)
+    for name in (".".join(file.leaves[c]) for c in columns if file.has_own_key(c)):
+        if name not in keys:
+            raise KeyNotFoundError(f"column {name} has no key metadata", name)
 
 
 def _is_encrypted(source: Source) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.idempotence import NewKeys
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
@@ -47,6 +48,15 @@ class DatasetPolicies:
     client: KmsClient
     audit: str | None = None
     _policies: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False)
+    _openings: dict[Any, FileDecryptionProperties] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _previous: dict[int, tuple[Policy, Policy]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _new_keys: dict[int, tuple[Policy, NewKeys]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +139,13 @@ class DatasetPolicies:
         values = self._values_of(path)
         return frozenset(fill(template, values) for template in self.dataset.key_templates)
 
+    def new_keys(self, policy: Policy) -> NewKeys:
+        """Return the keys that a file under a policy must have, to compare files with."""
+        known = self._new_keys.get(id(policy))
+        if known is None or known[0] is not policy:
+            known = self._new_keys[id(policy)] = policy, NewKeys(self.encryption(policy))
+        return known[1]
+
     # --- properties ------------------------------------------------------------------------------
 
     def encryption(self, policy: Policy) -> KeyedEncryption:
@@ -175,6 +192,14 @@ class DatasetPolicies:
             master_key_ids: Further master keys to accept.
         """
         path = self.path_of(place)
+        key = self.group_of(path), aad_prefix, frozenset(master_key_ids)
+        if key not in self._openings:  # files of a partition share them
+            self._openings[key] = self._make_opening(path, aad_prefix, master_key_ids)
+        return self._openings[key]
+
+    def _make_opening(
+        self, path: str, aad_prefix: str | None, master_key_ids: Collection[str]
+    ) -> FileDecryptionProperties:
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
         filled = None if not template else fill(template, self._values_of(path))
         prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self.root.place)
@@ -196,6 +221,12 @@ class DatasetPolicies:
 
     def previous_policy(self, policy: Policy) -> Policy:
         """Return a policy with the previous master keys in place of the declared ones."""
+        known = self._previous.get(id(policy))
+        if known is None or known[0] is not policy:
+            known = self._previous[id(policy)] = policy, self._make_previous(policy)
+        return known[1]
+
+    def _make_previous(self, policy: Policy) -> Policy:
         old = {new: old for old, new in self.dataset.previous.master_keys.items()}
         keys: dict[str, list[str]] = {}
         for key, columns in policy.column_keys.items():

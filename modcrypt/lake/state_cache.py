@@ -13,7 +13,6 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,11 @@ from modcrypt.lake.declaration import LakeDeclaration
 from modcrypt.lake.file_states import FileState, KeyUse
 from modcrypt.pkmt1.external import store_of
 
-_VERSION = 1
+_VERSION = 2
+
+_STORED = (
+    "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
+)  # fmt: skip
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS states (
@@ -138,12 +141,15 @@ def stamp_of(place: Place) -> str:
 
 
 def _encode_state(state: FileState) -> str:
-    values = asdict(state)
-    del values["path"], values["verified"]
-    return json.dumps(values)
+    # Written out because `asdict` takes longer than to examine a small file.
+    values = {name: getattr(state, name) for name in _STORED}
+    keys = [[getattr(key, name) for name in KeyUse.__slots__] for key in state.keys]
+    return json.dumps({**values, "keys": keys})
 
 
 def _decode_state(path: str, text: str) -> FileState:
     values = json.loads(text)
-    keys = tuple(KeyUse(**key) for key in values.pop("keys"))
+    keys = tuple(
+        KeyUse(**dict(zip(KeyUse.__slots__, key, strict=True))) for key in values.pop("keys")
+    )
     return FileState(path=path, keys=keys, **values)

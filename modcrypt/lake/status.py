@@ -128,7 +128,9 @@ def find_status(
         progress: Function called with the number of all files after each.
     """
     dataset = examination.policies.dataset
-    run = _StatusRun(examination, cache, jobs or THREADS, progress, len(files.files))
+    is_local = examination.policies.root.place.filesystem is None
+    jobs = jobs or (1 if is_local else THREADS)  # threads only help while a store is waited for
+    run = _StatusRun(examination, cache, jobs, progress, len(files.files))
     states = run.examine_all(files.files)
     verified = cache.load_verified(dataset.name)
     found = [
@@ -191,7 +193,13 @@ class _StatusRun:
     def _examine(self, files: Sequence[File]) -> list[FileState]:
         states = []
         encrypted = self._cache.load_encrypted(self._name) if files else frozenset()
-        for state in in_threads(self._examination.run, files, self._jobs, "modcrypt-status"):
+        run = self._examination.run
+        found = (
+            in_threads(run, files, self._jobs, "modcrypt-status")
+            if self._jobs > 1
+            else map(run, files)
+        )
+        for state in found:
             replaced = state.state == "plaintext" and state.path in encrypted
             states.append(replace(state, **_REPLACED) if replaced else state)
             self._note_progress()
