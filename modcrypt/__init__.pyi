@@ -58,7 +58,10 @@ from modcrypt.kms.settings import Settings as Settings
 from modcrypt.lake.application import Application as Application
 from modcrypt.lake.dataset import LakeDataset as LakeDataset
 from modcrypt.lake.file_states import FileState as FileState
+from modcrypt.lake.key_impact import DatasetImpact as DatasetImpact
+from modcrypt.lake.key_path import KeyStep as KeyStep
 from modcrypt.lake.lake import Lake as Lake
+from modcrypt.lake.lake_report import LakeReport as LakeReport
 from modcrypt.lake.status import DatasetStatus as DatasetStatus
 from modcrypt.lake.verification import LakeVerification as LakeVerification
 from modcrypt.module_ids import BlockId as BlockId

@@ -17,6 +17,7 @@ from modcrypt.cli.iceberg.iceberg_group import iceberg
 from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys import keys
 from modcrypt.cli.lake.lake_commands import apply, status
+from modcrypt.cli.lake.lake_questions import report, why
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.parquet import decrypt, encrypt
@@ -95,6 +96,6 @@ def program(context: click.Context) -> None:
 
 for _command in (
     encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
-    iceberg, spark, status, apply, doctor,
+    iceberg, spark, status, apply, report, why, doctor,
 ):  # fmt: skip
     program.add_command(_command)

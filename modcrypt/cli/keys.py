@@ -13,6 +13,7 @@ import cloup
 import modcrypt
 from modcrypt.cli.batch_report import Tally
 from modcrypt.cli.key_scan import scan
+from modcrypt.cli.lake.lake_questions import impact
 from modcrypt.cli.options.kms_options import (
     audit_option,
     parse_pairs,
@@ -438,3 +439,4 @@ def _print_totals(tally: Tally, dry_run: bool) -> None:
 
 
 keys.add_command(scan)
+keys.add_command(impact)

@@ -18,9 +18,9 @@ from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
-from modcrypt.lake.columns import FileColumns, Path, names_by_key
-from modcrypt.lake.declaration import DatasetDeclaration
-from modcrypt.lake.partitions import fill, read_values
+from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
+from modcrypt.lake.declarations.declaration import DatasetDeclaration
+from modcrypt.lake.declarations.partitions import fill, read_values
 from modcrypt.parquet.arrow.field_metadata import read_field_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain

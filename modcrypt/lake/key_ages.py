@@ -10,7 +10,7 @@ from typing import Any
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.fork_safety import cached_property
 from modcrypt.kms.client import KmsClient, MasterKey
-from modcrypt.lake.declaration import Rotation
+from modcrypt.lake.declarations.declaration import Rotation
 from modcrypt.lake.file_states import KeyUse
 
 

@@ -10,19 +10,28 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from modcrypt.fork_safety import cached_property
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.lake.application import Application, carry_out
 from modcrypt.lake.dataset import LakeDataset
-from modcrypt.lake.declaration import LakeDeclaration
-from modcrypt.lake.declaration_faults import suggest
-from modcrypt.lake.declaration_file import FILE_NAME, find_declaration, load_declaration
+from modcrypt.lake.declarations.declaration import LakeDeclaration
+from modcrypt.lake.declarations.declaration_faults import suggest
+from modcrypt.lake.declarations.declaration_file import (
+    FILE_NAME,
+    find_declaration,
+    load_declaration,
+)
 from modcrypt.lake.examination import Examination
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
+from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_files import LakeFiles, list_dataset
+from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import Plan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache, stamp_of
 from modcrypt.lake.status import DatasetStatus, find_status
@@ -286,3 +295,66 @@ class Lake:
             file for file in files.files
             if (changed := file.place.modified()) is not None and changed < moment
         ]  # fmt: skip
+
+    # --- report, impact and why ------------------------------------------------------------------
+
+    def report(
+        self, *, jobs: int | None = None, progress: Callable[[int], object] | None = None
+    ) -> LakeReport:
+        """Report about all datasets, by their status: coverage, keys, drift and findings.
+
+        Args:
+            jobs, progress: As in `status`.
+
+        Raises:
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        with open_cache(self.declaration) as cache:
+            statuses = [
+                self.dataset_status(name, cache, jobs=jobs, progress=progress)
+                for name in self.names(None)
+            ]
+            report = make_report(
+                statuses, self.ages, lake=self.declaration.path, digest=self.declaration.digest,
+                before=cache.load_report(),
+            )  # fmt: skip
+            cache.save_report(report.counts())
+        return report
+
+    def impact(
+        self, key: str, *, version: int | None = None, jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[DatasetImpact]:  # fmt: skip
+        """Find what a key protects: what leaks with it, and what is lost without it.
+
+        Args:
+            key: Id of a master key, or of a KEK in hex.
+            version: Version of the master key; None for all.
+            jobs, progress: As in `status`.
+
+        Raises:
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        choice = KeyChoice(key=key, version=None if version is None else str(version))
+        return [find_impact(status, choice) for status in self.status(jobs=jobs, progress=progress)]
+
+    def why(self, file: str | os.PathLike[str], column: str | None = None) -> list[KeyStep]:
+        """Follow a file, or one of its columns, to its key service; the last step may refuse.
+
+        Args:
+            file: Path or URL of a file of a dataset.
+            column: Dotted name of a column.
+
+        Raises:
+            ValueError: The file belongs to no dataset of the lake.
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        place = Place(*locate(file, None))
+        for name in self.names(None):
+            policies = self.policies(name)
+            root = policies.root.place
+            inside = place.inside(root)
+            if inside is not None or place.resolve() == root.resolve():
+                listed = root if inside is None else root.below(inside)
+                return list(follow_keys(Examination(policies, self.ages), listed, column))
+        raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")

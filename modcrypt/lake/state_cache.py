@@ -18,11 +18,11 @@ from typing import Any
 
 from modcrypt.io.places import Place
 from modcrypt.kms.private_files import check_owner, check_private
-from modcrypt.lake.declaration import LakeDeclaration
+from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.file_states import FileState, KeyUse
 from modcrypt.pkmt1.external import store_of
 
-_VERSION = 2
+_VERSION = 3
 
 _STORED = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
@@ -30,9 +30,10 @@ _STORED = (
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS states (
-    dataset TEXT, path TEXT, stamp TEXT, digest TEXT, state TEXT, PRIMARY KEY (dataset, path));
+    dataset TEXT, path BLOB, stamp TEXT, digest TEXT, state TEXT, PRIMARY KEY (dataset, path));
 CREATE TABLE IF NOT EXISTS verified (
-    dataset TEXT, path TEXT, stamp TEXT, digest TEXT, time REAL, PRIMARY KEY (dataset, path));
+    dataset TEXT, path BLOB, stamp TEXT, digest TEXT, time REAL, PRIMARY KEY (dataset, path));
+CREATE TABLE IF NOT EXISTS reports (number INTEGER PRIMARY KEY, counts TEXT);
 """
 
 
@@ -57,7 +58,8 @@ class StateCache:
         """Return the cached states of a dataset's files by path, with the files' stamps."""
         rows = self._select("SELECT path, stamp, state FROM states", dataset)
         states = {}
-        for path, stamp, text in rows:
+        for name, stamp, text in rows:
+            path = os.fsdecode(name)
             with suppress(ValueError, TypeError, KeyError):  # of an altered cache
                 states[path] = stamp, _decode_state(path, text)
         return states
@@ -68,29 +70,45 @@ class StateCache:
             return frozenset()
         query = "SELECT path FROM states WHERE dataset = ? AND state NOT LIKE '%\"plaintext\"%'"
         with suppress(sqlite3.Error):
-            return frozenset(row[0] for row in self._database.execute(query, (dataset,)))
+            rows = self._database.execute(query, (dataset,))
+            return frozenset(os.fsdecode(row[0]) for row in rows)
         return frozenset()
 
     def load_verified(self, dataset: str) -> dict[str, tuple[str, float]]:
         """Return stamps and times at which files were found correct, by path."""
         rows = self._select("SELECT path, stamp, time FROM verified", dataset)
-        return {path: (stamp, moment) for path, stamp, moment in rows}
+        return {os.fsdecode(path): (stamp, moment) for path, stamp, moment in rows}
 
     def save_states(self, dataset: str, states: Iterable[tuple[str, FileState]]) -> None:
         """Store states with the stamps of their files."""
-        rows = ((dataset, s.path, stamp, self._digest, _encode_state(s)) for stamp, s in states)
+        rows = (
+            (dataset, os.fsencode(s.path), stamp, self._digest, _encode_state(s))
+            for stamp, s in states
+        )
         self._write("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)", rows)
 
     def save_verified(self, dataset: str, files: Iterable[tuple[str, str]]) -> None:
         """Store that files, given by path and stamp, were found correct now."""
         now = time.time()
-        rows = ((dataset, path, stamp, self._digest, now) for path, stamp in files)
+        rows = ((dataset, os.fsencode(path), stamp, self._digest, now) for path, stamp in files)
         self._write("INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?)", rows)
 
     def forget_verified(self, dataset: str, paths: Iterable[str]) -> None:
         """Remove files that were found to have faults."""
-        rows = ((dataset, path) for path in paths)
+        rows = ((dataset, os.fsencode(path)) for path in paths)
         self._write("DELETE FROM verified WHERE dataset = ? AND path = ?", rows)
+
+    def load_report(self) -> dict[str, dict[str, int]] | None:
+        """Return the numbers of files in the last report; None if there was none."""
+        if self._database is not None:
+            with suppress(sqlite3.Error, ValueError, TypeError):
+                row = self._database.execute("SELECT counts FROM reports").fetchone()
+                return None if row is None else dict(json.loads(row[0]))
+        return None
+
+    def save_report(self, counts: dict[str, dict[str, int]]) -> None:
+        """Store the numbers of files in a report, to compare the next one with."""
+        self._write("INSERT OR REPLACE INTO reports VALUES (1, ?)", [(json.dumps(counts),)])
 
     def _select(self, query: str, dataset: str) -> list[Any]:
         if self._database is None:

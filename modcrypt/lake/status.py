@@ -15,7 +15,7 @@ from modcrypt.errors import PlaintextError
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.listing import File
-from modcrypt.lake.declaration import DatasetDeclaration
+from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.examination import Examination
 from modcrypt.lake.file_states import STATES, FileState
 from modcrypt.lake.lake_files import LakeFiles

@@ -250,8 +250,7 @@ def _judge(state: FileState, verification: Verification, error: Exception | None
     """Return the result of a file: what was verified, and how it differs from the declaration."""
     findings = list(verification.findings)
     missing = tuple(note for note in verification.not_authenticated if note.word is not None)
-    has_faults = any(finding.severity == "fault" for finding in findings)
-    if not has_faults and (message := _describe_difference(state, error, missing)):
+    if message := _describe_difference(state, findings, error, missing):
         findings.insert(0, Finding(word=POLICY, message=message))
     return VerifiedFile(
         path=state.path, verification=verification, findings=tuple(findings), missing=missing
@@ -259,15 +258,18 @@ def _judge(state: FileState, verification: Verification, error: Exception | None
 
 
 def _describe_difference(
-    state: FileState, error: Exception | None, missing: Sequence[Unauthenticated]
+    state: FileState,
+    findings: Sequence[Finding],
+    error: Exception | None,
+    missing: Sequence[Unauthenticated],
 ) -> str:
-    """Return how a file differs from the declaration although it is authentic; empty if not."""
-    if state.state in ("declared", "old-keys"):
-        return ""
-    if state.state == "unreadable" and missing:
-        return ""  # the reason is among the parts that were not opened
+    """Return how a file differs from the declaration; empty if not, or if a fault says so."""
     if isinstance(error, ValueError) and not isinstance(error, ModcryptError):
-        return str(error)
+        return str(error)  # its partitions or columns do not fit the declaration
+    if any(finding.severity == "fault" for finding in findings):
+        return ""
+    if state.state in ("declared", "old-keys") or (state.state == "unreadable" and missing):
+        return ""  # or the reason is among the parts that were not opened
     return state.message or state.state
 
 

@@ -166,6 +166,17 @@ def test_strays_are_listed(config: Path, tmp_path: Path) -> None:
     assert status_of(config).strays == ["notes.txt"]
 
 
+def test_a_name_that_is_not_utf_8_is_a_name(config: Path, tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path / "orders") + b"/day=2026-11-01/\xff.parquet"
+    pq.write_table(order_table(), tmp_path / "x.parquet")
+    os.rename(tmp_path / "x.parquet", name)
+    Lake.open(config).apply()
+    for _ in range(2):
+        assert status_of(config).counts == {"declared": 5}
+    assert Lake.open(config).verify()[0].code == 0
+    assert status_of(config).unverified == 0
+
+
 # --- partitions in keys --------------------------------------------------------------------------
 
 TENANTS = """\

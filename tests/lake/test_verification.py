@@ -121,6 +121,18 @@ def test_an_authentic_file_under_another_policy_is_a_fault(config: Path) -> None
     assert set(map(tuple, words(result).values())) == {("policy",)}
 
 
+def test_a_partition_that_fits_no_key_is_a_fault(config: Path, tmp_path: Path) -> None:
+    text = DECLARATION.replace('"footer"', '"foote{partition.day}"')
+    config.write_text(text)
+    odd = tmp_path / "orders/day=r%2F..%2Fx"
+    odd.mkdir()
+    shutil.copy(tmp_path / FIRST, odd)
+    result = verify(config)
+    (file,) = (file for file in result.files if "%2F" in file.path)
+    assert (result.code, file.faults[0].word) == (1, "policy")
+    assert "cannot be part of a key's name" in file.faults[0].message
+
+
 def test_repeated_prefixes_are_one_line_and_a_fault_only_under_the_path(tmp_path: Path) -> None:
     config = make_lake(tmp_path, declaration=DECLARATION.replace("{path}", "{name}"))
     Lake.open(config).apply()

@@ -48,7 +48,7 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
         return True
     if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+", paths[0]):
         return False
-    from modcrypt.lake.declaration_file import find_declaration, read_declaration
+    from modcrypt.lake.declarations.declaration_file import find_declaration, read_declaration
 
     path = find_declaration()
     if path is None:

@@ -58,7 +58,11 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
         ValueError: The declaration is invalid.
         OSError: It cannot be read.
     """
-    from modcrypt.lake.declaration_file import FILE_NAME, find_declaration, read_declaration
+    from modcrypt.lake.declarations.declaration_file import (
+        FILE_NAME,
+        find_declaration,
+        read_declaration,
+    )
     from modcrypt.lake.lake import Lake
 
     path = find_declaration(options["config"])

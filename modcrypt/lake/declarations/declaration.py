@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.lake.columns import Rules
+from modcrypt.lake.declarations.columns import Rules
 from modcrypt.parquet.crypto.path_prefix import PATH
 
 

@@ -13,16 +13,16 @@ from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
 from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service
 from modcrypt.kms.strict_toml import strict_toml
-from modcrypt.lake.columns import ColumnRule, make_rule
-from modcrypt.lake.declaration import (
+from modcrypt.lake.declarations.columns import ColumnRule, make_rule
+from modcrypt.lake.declarations.declaration import (
     DatasetDeclaration,
     LakeDeclaration,
     Previous,
     Rotation,
 )
-from modcrypt.lake.declaration_faults import DeclarationFault, FaultList, suggest
-from modcrypt.lake.partitions import has_other_places, is_ambiguous, names_in
-from modcrypt.lake.toml_lines import MemberPath, find_lines
+from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList, suggest
+from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
+from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 

@@ -11,17 +11,21 @@ from typing import Any
 import jsonschema
 import pytest
 
-from modcrypt.lake.columns import ColumnRule
-from modcrypt.lake.declaration import LakeDeclaration
-from modcrypt.lake.declaration_file import find_declaration, load_declaration, read_declaration
-from modcrypt.lake.declaration_parsing import (
+from modcrypt.lake.declarations.columns import ColumnRule
+from modcrypt.lake.declarations.declaration import LakeDeclaration
+from modcrypt.lake.declarations.declaration_file import (
+    find_declaration,
+    load_declaration,
+    read_declaration,
+)
+from modcrypt.lake.declarations.declaration_parsing import (
     DATASET_MEMBERS,
     PREVIOUS_MEMBERS,
     ROTATION_MEMBERS,
     TOP_MEMBERS,
     parse_declaration,
 )
-from modcrypt.lake.toml_lines import find_lines
+from modcrypt.lake.declarations.toml_lines import find_lines
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION
 
@@ -271,7 +275,7 @@ def test_lines_are_found_in_every_form_of_toml() -> None:
 
 
 def schema() -> dict[str, Any]:
-    text = (files("modcrypt.lake") / "modcrypt.schema.json").read_text()
+    text = (files("modcrypt.lake.declarations") / "modcrypt.schema.json").read_text()
     found: dict[str, Any] = json.loads(text)
     return found
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.lake.partitions import fill, is_ambiguous, names_in, read_values
+from modcrypt.lake.declarations.partitions import fill, is_ambiguous, names_in, read_values
 from tests.support.cases import each_case
 
 ONE, TWO = "tenant-{partition.tenant}", "{partition.a}-x-{partition.b}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from modcrypt.errors import MAX_NAME, printable
-from modcrypt.lake.toml_lines import MemberPath, TomlLines
+from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import os
 import urllib.parse
 from pathlib import Path
 
-from modcrypt.lake.declaration import LakeDeclaration
-from modcrypt.lake.declaration_faults import DeclarationFault
-from modcrypt.lake.declaration_parsing import parse_declaration
+from modcrypt.lake.declarations.declaration import LakeDeclaration
+from modcrypt.lake.declarations.declaration_faults import DeclarationFault
+from modcrypt.lake.declarations.declaration_parsing import parse_declaration
 
 FILE_NAME = "modcrypt.toml"
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from modcrypt.lake.columns import ColumnRule, FileColumns, Rules, make_rule, names_by_key
+from modcrypt.lake.declarations.columns import (
+    ColumnRule,
+    FileColumns,
+    Rules,
+    make_rule,
+    names_by_key,
+)
 
 LEAVES = (
     ("id",), ("home_ssn",), ("address", "zip"), ("address", "geo", "lat"),

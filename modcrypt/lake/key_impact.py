@@ -1,0 +1,119 @@
+"""What a master key, a version of it, or a KEK protects in the datasets of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt.lake.file_states import FileState, KeyUse
+from modcrypt.lake.status import DatasetStatus
+from modcrypt.report.text import format_count, format_size
+
+SCHEMA = "modcrypt.lake.impact/1"
+"""The name and version of the lines of JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChoice:
+    """The keys whose impact is asked for.
+
+    Attributes:
+        key: Id of a master key, or of a KEK in hex.
+        version: Version of the master key; None for all.
+    """
+
+    key: str
+    version: str | None = None
+
+    def matches(self, use: KeyUse) -> bool:
+        """Return whether a key of a file is wrapped under the chosen key."""
+        if use.kek_id is not None and use.kek_id == self.key.lower():
+            return True
+        return use.master_key_id == self.key and self.version in (None, use.version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetImpact:
+    """What the key protects in one dataset.
+
+    Attributes:
+        dataset: Name of the dataset.
+        files: Number of files that the key protects in part or as a whole.
+        rows: Number of rows in these files.
+        bytes: Size of these files.
+        columns: Names of the columns whose own keys it wraps.
+        footers: Number of files whose footer key it wraps; without it, they are lost as a whole.
+        footer_columns: Largest number of columns in a file that are under the footer key.
+        hidden: Number of files whose column keys are hidden by a footer that did not open; they may
+            be protected, too.
+    """
+
+    dataset: str
+    files: int
+    rows: int
+    bytes: int
+    columns: Sequence[str]
+    footers: int
+    footer_columns: int
+    hidden: int
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes as values for JSON."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {"schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns)}
+
+    def describe(self) -> list[str]:
+        """Return what leaks and what is lost, in sentences."""
+        if not self.files:
+            lines = [f"{self.dataset}: the key protects no file"]
+        else:
+            size = format_size(self.bytes)
+            files = format_count(self.files, "file")
+            lines = [f"{self.dataset}: {files}, {format_count(self.rows, 'row')}, {size}"]
+            lines.append(f"  if the key leaks: {self._leak()} can be read and forged")
+            lines.append(f"  if the key is destroyed: {self._loss()}")
+        if self.hidden:
+            files = format_count(self.hidden, "file")
+            lines.append(f"  unknown: {files} with closed footers may have columns under the key")
+        return lines
+
+    def _leak(self) -> str:
+        parts = [f"columns {', '.join(self.columns)}"] if self.columns else []
+        if self.footers:
+            columns = format_count(self.footer_columns, "column")
+            parts.append(f"the footers and up to {columns} under the footer key")
+        return " and ".join(parts)
+
+    def _loss(self) -> str:
+        if self.footers:
+            return f"{format_count(self.footers, 'file')} can no longer be opened at all"
+        return f"columns {', '.join(self.columns)} are lost, the others stay readable"
+
+
+def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
+    """Return what a key protects in a dataset, given its status."""
+    hits = [file for file in status.files if any(map(choice.matches, file.keys))]
+    own = {key.column for file in hits for key in file.keys if choice.matches(key)} - {None}
+    footers = [file for file in hits if any(map(choice.matches, _footer_keys(file)))]
+    hidden = [file for file in status.files if file.rows is None and file.keys and file not in hits]
+    return DatasetImpact(
+        dataset=status.dataset.name,
+        files=len(hits),
+        rows=sum(file.rows or 0 for file in hits),
+        bytes=sum(file.size for file in hits),
+        columns=sorted(str(name) for name in own),
+        footers=len(footers),
+        footer_columns=max(map(_count_footer_columns, footers), default=0),
+        hidden=len(hidden),
+    )
+
+
+def _footer_keys(file: FileState) -> Iterable[KeyUse]:
+    return (key for key in file.keys if key.column is None)
+
+
+def _count_footer_columns(file: FileState) -> int:
+    """Return the number of columns that the footer key encrypts."""
+    own = sum(key.column is not None for key in file.keys)
+    return max((file.encrypted_columns or 0) - own, 0)

@@ -1,0 +1,174 @@
+"""A report about a lake: coverage, keys, their ages, drift since the last report, and findings."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt import __version__
+from modcrypt.lake.file_states import STATES
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.status import DatasetStatus
+from modcrypt.report.html import render
+
+SCHEMA = "modcrypt.lake.report/1"
+"""The name and version of the JSON form."""
+
+MAX_FILES = 1000
+"""Maximum number of files that a report lists; further ones are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeReport:
+    """A report about a lake.
+
+    Attributes:
+        lake: Path of the declaration.
+        time: Time of the report, ISO 8601 in UTC.
+        version: Version of modcrypt.
+        digest: Digest of the declaration.
+        datasets: Coverage of each dataset: files, states, rows, bytes and columns, and a digest of
+            what was examined.
+        keys: Master keys: number of files by dataset, and age of the newest version in days.
+        findings: Files that are not as declared; at most `MAX_FILES`.
+        more_findings: Number of such files that are not listed.
+        drift: Changes of the numbers of files by dataset and state since the last report; None if
+            there was none.
+    """
+
+    lake: str
+    time: str
+    version: str
+    digest: str
+    datasets: Sequence[Mapping[str, Any]]
+    keys: Sequence[Mapping[str, Any]]
+    findings: Sequence[Mapping[str, Any]]
+    more_findings: int
+    drift: Sequence[Mapping[str, Any]] | None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the report as values for JSON."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {"schema": SCHEMA, **values}
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of files by dataset and state, for the drift of the next report."""
+        return {row["dataset"]: dict(row["states"]) for row in self.datasets}
+
+    def dataset_heads(self) -> list[str]:
+        """Return the heads of the columns of numbers of files, one for each dataset."""
+        return [f"#{row['dataset']}" for row in self.datasets]
+
+    def to_html(self) -> str:
+        """Return the report as one self-contained page.
+
+        Raises:
+            ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
+        """
+        return render("lake.html", title="Lake report", report=self, names=STATES)
+
+
+def make_report(
+    statuses: Sequence[DatasetStatus], ages: KeyAges, *, lake: str, digest: str,
+    before: Mapping[str, Mapping[str, int]] | None = None,
+) -> LakeReport:  # fmt: skip
+    """Return the report about datasets with a status.
+
+    Args:
+        statuses: Status of each dataset.
+        ages: Ages of the master keys.
+        lake: Path of the declaration.
+        digest: Digest of the declaration.
+        before: Result of `LakeReport.counts` of the last report.
+    """
+    findings = [
+        {"dataset": status.dataset.name, **file.fields()}
+        for status in statuses
+        for file in status.files
+        if file.state != "declared"
+    ]
+    datasets = [_describe_dataset(status) for status in statuses]
+    return LakeReport(
+        lake=lake,
+        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        digest=digest,
+        datasets=datasets,
+        keys=_describe_keys(statuses, ages),
+        findings=findings[:MAX_FILES],
+        more_findings=max(len(findings) - MAX_FILES, 0),
+        drift=None if before is None else list(_find_drift(datasets, before)),
+    )
+
+
+def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
+    examined = hashlib.sha256()
+    for file in status.files:
+        examined.update(json.dumps(file.fields(), sort_keys=True).encode())
+    encrypted = [file for file in status.files if file.state not in ("plaintext", "unreadable")]
+    return {
+        "dataset": status.dataset.name,
+        "location": status.dataset.location,
+        "files": len(status.files),
+        "states": status.counts,
+        "unreadable": status.reasons,
+        "not_verified": status.unverified,
+        "rows": sum(file.rows or 0 for file in status.files),
+        "bytes": sum(file.size for file in status.files),
+        "encrypted_bytes": sum(file.size for file in encrypted),
+        "columns": max((file.columns or 0 for file in status.files), default=0),
+        "encrypted_columns": max((file.encrypted_columns or 0 for file in encrypted), default=0),
+        "strays": len(status.strays),
+        "examined": examined.hexdigest(),
+        "error": status.error,
+    }
+
+
+def _describe_keys(statuses: Sequence[DatasetStatus], ages: KeyAges) -> list[dict[str, Any]]:
+    """Return a row of the matrix of keys and datasets for each master key."""
+    files: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    versions: defaultdict[str, set[str]] = defaultdict(set)
+    keks: defaultdict[str, set[str]] = defaultdict(set)
+    for status in statuses:
+        for file in status.files:
+            for master in {key.master_key_id for key in file.keys if key.master_key_id}:
+                files[master][status.dataset.name] += 1
+            for key in file.keys:
+                versions[key.master_key_id or ""] |= {key.version} if key.version else set()
+                keks[key.master_key_id or ""] |= {key.kek_id} if key.kek_id else set()
+    return [
+        {
+            "master_key_id": master,
+            "files": dict(files[master]),
+            "versions": sorted(versions[master]),
+            "keks": len(keks[master]),
+            **_describe_age(master, ages),
+        }
+        for master in sorted(files)
+    ]
+
+
+def _describe_age(master_key_id: str, ages: KeyAges) -> dict[str, Any]:
+    master, age = ages.masters.get(master_key_id), ages.age_of(master_key_id)
+    if master is None:
+        return {"newest": None, "age_days": None, "key_state": "unknown"}
+    state = "destroyed" if master.destroyed else "enabled" if master.enabled else "disabled"
+    days = None if age is None else round(age / 86400, 1)
+    return {"newest": master.version, "age_days": days, "key_state": state}
+
+
+def _find_drift(
+    datasets: Sequence[Mapping[str, Any]], before: Mapping[str, Mapping[str, int]]
+) -> Any:
+    """Yield each change of a number of files."""
+    now = {row["dataset"]: row["states"] for row in datasets}
+    for dataset in sorted({*now, *before}):
+        for state in STATES:
+            old, new = before.get(dataset, {}).get(state, 0), now.get(dataset, {}).get(state, 0)
+            if old != new:
+                yield {"dataset": dataset, "state": state, "before": old, "now": new}

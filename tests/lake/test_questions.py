@@ -1,0 +1,231 @@
+"""Report, impact and why: what a lake, a key and a file have to say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt as mc
+from tests.support.browser import EVIL
+from tests.support.cases import each_case
+from tests.support.cli.program import run
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
+
+FIRST = "orders/day=2026-11-01/part-0.parquet"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return the declaration of a lake that is as declared."""
+    path = make_lake(tmp_path)
+    mc.Lake.open(path).apply()
+    return path
+
+
+# --- impact --------------------------------------------------------------------------------------
+
+
+def impact(config: Path, key: str, **how: Any) -> mc.DatasetImpact:
+    (found,) = mc.Lake.open(config).impact(key, **how)
+    return found
+
+
+def test_a_column_key_costs_its_columns(config: Path) -> None:
+    found = impact(config, "pii")
+    assert (found.files, found.rows, found.footers) == (4, 8, 0)
+    assert found.columns == ["home_ssn", "mail"]
+    leak, loss = found.describe()[1:]
+    assert leak == "  if the key leaks: columns home_ssn, mail can be read and forged"
+    assert loss.endswith("columns home_ssn, mail are lost, the others stay readable")
+
+
+def test_a_footer_key_costs_whole_files(config: Path) -> None:
+    found = impact(config, "footer")
+    assert (found.files, found.columns, found.footers, found.footer_columns) == (4, [], 4, 1)
+    assert found.describe()[-1].endswith("4 files can no longer be opened at all")
+
+
+def test_versions_and_keks_are_told_apart(config: Path, tmp_path: Path) -> None:
+    kek = mc.Lake.open(config).status()[0].files[0].keys[1].kek_id
+    assert kek is not None
+    assert impact(config, kek).columns == ["home_ssn", "mail"]
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
+    write_day(tmp_path, "2026-11-03", 1)
+    mc.Lake.open(config).apply()
+    assert impact(config, "pii", version=1).files == 4
+    assert impact(config, "pii", version=2).files == 1
+    assert impact(config, "none").describe() == ["orders: the key protects no file"]
+
+
+def test_closed_footers_are_unknown(config: Path, tmp_path: Path) -> None:
+    mc.Keyring(tmp_path / "lake.keyring").disable_key("footer")
+    found = impact(config, "pii")
+    assert (found.files, found.hidden) == (0, 4)
+    assert "4 files with closed footers" in found.describe()[-1]
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+
+def why(config: Path, path: str = FIRST, column: str | None = None) -> list[mc.KeyStep]:
+    return mc.Lake.open(config).why(config.parent / path, column)
+
+
+def test_every_step_of_a_column_that_opens_is_named(config: Path) -> None:
+    steps = why(config, column="home_ssn")
+    assert [step.step for step in steps] == [
+        "file", "data key", "KEK", "master key", "declaration", "key service", "footer",
+        "data key", "KEK", "master key", "declaration", "key service", "column", "policy",
+    ]  # fmt: skip
+    assert all(step.ok for step in steps)
+    assert steps[3].text == "master key footer, version 1 wraps that"
+    assert steps[9].text == "master key pii, version 1 wraps that"
+
+
+def test_columns_without_keys_of_their_own_say_where_they_are(config: Path) -> None:
+    texts = {name: why(config, column=name)[-2].text for name in ("id", "country")}
+    assert texts == {"id": "id is under the footer key", "country": "country is in plaintext"}
+    step = why(config, column="none")[-1]
+    assert (step.ok, "the file has no column none; it has id, country" in step.text) == (
+        False, True,
+    )  # fmt: skip
+
+
+@each_case(
+    "how, key, refused, advice",
+    [
+        ("disable_key", "pii", "disabled: ", "enable the master key again"),
+        ("disable_key", "footer", "disabled: ", "enable the master key again"),
+        ("destroy_key", "pii", "destroyed: ", "nothing recovers"),
+    ],
+)
+def test_the_step_that_refuses_is_named(
+    how: str, key: str, refused: str, advice: str, tmp_path: Path
+) -> None:
+    config = make_lake(tmp_path, days=1, files=1)
+    mc.Lake.open(config).apply()
+    getattr(mc.Keyring(tmp_path / "lake.keyring"), how)(key)
+    *before, last = why(config)
+    assert all(step.ok for step in before)
+    assert (last.step, last.ok) == ("key service", False)
+    assert last.text.startswith(refused)
+    assert last.advice.startswith(advice)
+
+
+def test_a_plaintext_file_and_a_moved_one_say_what_would_help(config: Path, tmp_path: Path) -> None:
+    write_day(tmp_path, "2026-11-03", 1)
+    (step,) = why(config, "orders/day=2026-11-03/part-0.parquet")
+    assert (step.ok, step.advice) == (False, "run modcrypt apply to encrypt it")
+    shutil.copy(tmp_path / FIRST, tmp_path / "orders/day=2026-11-02/copy.parquet")
+    last = why(config, "orders/day=2026-11-02/copy.parquet")[-1]
+    assert (last.step, last.ok, last.text[:10]) == ("footer", False, "aad-prefix")
+
+
+def test_a_key_that_is_not_declared_is_not_requested(config: Path, tmp_path: Path) -> None:
+    config.write_text(DECLARATION.replace('"footer"', '"other"'))
+    last = why(config)[-1]
+    assert (last.step, last.ok) == ("declaration", False)
+    assert "the footer is under master key footer, but other is declared" in last.text
+
+
+def test_a_file_of_no_dataset_is_a_mistake(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="belongs to no dataset"):
+        mc.Lake.open(config).why(tmp_path / "x.parquet")
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+def test_a_report_covers_datasets_keys_and_findings(config: Path, tmp_path: Path) -> None:
+    write_day(tmp_path, "2026-11-03", 1)
+    report = mc.Lake.open(config).report()
+    (row,) = report.datasets
+    assert (row["files"], row["states"]) == (5, {"declared": 4, "plaintext": 1})
+    assert (row["rows"], row["encrypted_columns"], row["columns"]) == (10, 3, 4)
+    assert [(key["master_key_id"], key["files"]) for key in report.keys] == [
+        ("footer", {"orders": 4}), ("pii", {"orders": 4}),
+    ]  # fmt: skip
+    assert (report.keys[0]["newest"], report.keys[0]["key_state"]) == (1, "enabled")
+    assert [file["file"] for file in report.findings] == ["day=2026-11-03/part-0.parquet"]
+    json.dumps(report.fields())
+
+
+def test_a_second_report_names_the_drift(config: Path, tmp_path: Path) -> None:
+    assert mc.Lake.open(config).report().drift is None
+    assert mc.Lake.open(config).report().drift == []
+    write_day(tmp_path, "2026-11-03", 1)
+    assert mc.Lake.open(config).report().drift == [
+        {"dataset": "orders", "state": "plaintext", "before": 0, "now": 1}
+    ]
+
+
+def test_what_was_examined_has_a_digest(config: Path, tmp_path: Path) -> None:
+    first = mc.Lake.open(config).report().datasets[0]["examined"]
+    assert mc.Lake.open(config).report().datasets[0]["examined"] == first
+    pq.write_table(order_table(3), tmp_path / FIRST)
+    assert mc.Lake.open(config).report().datasets[0]["examined"] != first
+
+
+def test_the_page_holds_what_the_report_does_and_runs_nothing(config: Path, tmp_path: Path) -> None:
+    mc.Lake.open(config).report()
+    write_day(tmp_path, "2026-11-03", 1)
+    page = mc.Lake.open(config).report().to_html()
+    assert "1 file not as declared" in page
+    assert "day=2026-11-03/part-0.parquet" in page
+    assert "<script" not in page
+    assert "Changes since the last report" in page
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_a_hostile_name_is_only_text(evil: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1, files=1)
+    name = evil.encode("utf-8", "replace").decode().replace("/", "").replace("\0", "")[:60]
+    shutil.copy(tmp_path / FIRST, tmp_path / "orders" / f"{name}.parquet")
+    page = mc.Lake.open(config).report().to_html()
+    page.encode()
+    assert "<img" not in page
+    assert "<script" not in page
+
+
+def test_a_page_about_ten_thousand_files_is_small(config: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from modcrypt.lake.lake_report import make_report
+
+    lake = mc.Lake.open(config)
+    (status,) = lake.status()
+    file = replace(status.files[0], state="other-policy", message="x" * 300)
+    many = [replace(file, path=f"day=2026-11-01/{n}-{'y' * 60}.parquet") for n in range(10_000)]
+    report = make_report([replace(status, files=many)], lake.ages, lake="l", digest="d")
+    assert report.more_findings == 9_000
+    assert len(report.to_html()) < 3_000_000
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def test_the_commands_answer(config: Path, tmp_path: Path) -> None:
+    answer = run(tmp_path, "keys", "impact", "pii")
+    assert answer.returncode == 0
+    assert "columns home_ssn, mail can be read and forged" in answer.stdout
+    (line,) = map(json.loads, run(tmp_path, "keys", "impact", "pii", "--json").stdout.splitlines())
+    assert (line["schema"], line["files"]) == ("modcrypt.lake.impact/1", 4)
+    answer = run(tmp_path, "why", FIRST, "mail")
+    assert answer.returncode == 0
+    assert answer.stdout.splitlines()[0].startswith("ok      file: ")
+    mc.Keyring(tmp_path / "lake.keyring").disable_key("pii")
+    answer = run(tmp_path, "why", FIRST)
+    assert answer.returncode == 3
+    assert answer.stdout.splitlines()[-2].startswith("REFUSED key service: disabled: ")
+    answer = run(tmp_path, "report", "--html", "lake.html", "--json")
+    assert answer.returncode == 0
+    assert json.loads(answer.stdout)["schema"] == "modcrypt.lake.report/1"
+    assert (tmp_path / "lake.html").read_text().startswith("<!DOCTYPE html>")
+    assert run(tmp_path, "report", "--html", "lake.html").returncode == 2
+    assert run(tmp_path, "report", "--html", "lake.html", "--force").returncode == 0
+    assert run(tmp_path, "report").returncode == 2
