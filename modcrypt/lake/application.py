@@ -7,7 +7,7 @@ interrupted run therefore leaves finished files and untouched ones, and the next
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
 from modcrypt.jobs.listing import File
 from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
+from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.lake.plan import SCHEMA, Plan, PlannedFile
 from modcrypt.report.text import format_count
 
@@ -108,7 +109,7 @@ class Application:
 
 def carry_out(
     plan: Plan,
-    files: Sequence[File],
+    files: LakeFiles,
     policies: DatasetPolicies,
     *,
     jobs: int | None = None,
@@ -118,22 +119,22 @@ def carry_out(
 
     Args:
         plan: The plan.
-        files: All files of the dataset.
+        files: Files of the dataset and of its source.
         policies: Policies of the files.
         jobs: Number of files processed concurrently; None for the default.
         progress: Function called with the number of planned files after each.
     """
-    by_path = {policies.path_of(file.place): file for file in files}
-    run = _Run(policies, by_path, jobs, progress, len(plan.work))
-    done = {file.path: file for file in run.convert(plan.work)}
-    done.update((file.path, file) for file in run.rotate(plan.work))
-    refused = {
-        file.state.path: AppliedFile(
+    by_path = {policies.path_of(file.place): file for file in files.files}
+    run = _Run(policies, by_path, files.waiting, jobs, progress, len(plan.work))
+    work = [file for file in plan.work if file.action in ("encrypt", "rekey")]
+    converted = zip(work, run.convert(work), strict=True)
+    done = {(file.state.path, file.waits): result for file, result in converted}
+    done.update(((file.path, False), file) for file in run.rotate(plan.work))
+    for file in plan.refused:
+        done[file.state.path, False] = AppliedFile(
             path=file.state.path, result="refused", message=file.why, code=exit_code([file.word])
         )
-        for file in plan.refused
-    }
-    return [{**done, **refused}[file.state.path] for file in plan.files]
+    return [done[file.state.path, file.waits] for file in plan.files]
 
 
 @dataclass(frozen=True)
@@ -141,23 +142,24 @@ class _Run:
     """The work on the files of one plan."""
 
     policies: DatasetPolicies
-    files: dict[str, File]
+    files: Mapping[str, File]
+    waiting: Mapping[str, File]
     jobs: int | None
     progress: Callable[[int], object] | None
     total: int
 
     def convert(self, planned: Sequence[PlannedFile]) -> Iterator[AppliedFile]:
         """Encrypt plaintext files in place, and re-key files under other policies."""
-        work = [file for file in planned if file.action in ("encrypt", "rekey")]
         threads = self.jobs or usable_cores()
-        for done in in_threads(self._convert_file, work, threads, "modcrypt-apply"):
+        for done in in_threads(self._convert_file, planned, threads, "modcrypt-apply"):
             self._note_progress()
             yield done
 
     def _convert_file(self, planned: PlannedFile) -> AppliedFile:
         path = planned.state.path
         try:
-            done = self._make_conversion(planned).run(self.files[path])
+            file = (self.waiting if planned.waits else self.files)[path]
+            done = self._make_conversion(planned, file.place).run(file)
         except Exception as error:  # the run continues with the other files
             failure = describe(error)
             return AppliedFile(
@@ -165,20 +167,20 @@ class _Run:
             )
         return _take_result(path, done)
 
-    def _make_conversion(self, planned: PlannedFile) -> Conversion:
+    def _make_conversion(self, planned: PlannedFile, place: Place) -> Conversion:
         policies, path = self.policies, planned.state.path
-        place = self.files[path].place
-        with open_source_at(place) as source:
+        source = policies.source if planned.waits else None
+        with open_source_at(place) as opened:
             if planned.action == "encrypt":
-                decryption, columns = None, read_plain_columns(source)
+                decryption, columns = None, read_plain_columns(opened)
             else:
                 decryption = policies.opening(place, planned.state.previous_prefix)
-                columns = policies.open_columns(source, decryption)
+                columns = policies.open_columns(opened, decryption)
         policy = policies.policy(path, columns)
         return Conversion(
             verb="encrypt" if decryption is None else "rekey",
-            source=policies.root,
-            destination=None,
+            source=source or policies.root,
+            destination=None if source is None else policies.root,
             decryption=decryption,
             encryption=policies.encryption(policy),
         )

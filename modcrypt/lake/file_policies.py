@@ -76,6 +76,12 @@ class DatasetPolicies:
     tools: KeyTools = field(init=False, repr=False)
     root: Folder = field(init=False, repr=False)
 
+    @property
+    def source(self) -> Folder | None:
+        """The folder whose plaintext files are encrypted into the dataset; None for none."""
+        source = self.dataset.source
+        return None if source is None else Folder.at(source)
+
     def path_of(self, place: Place) -> str:
         """Return the path of a file inside the dataset; its name if it is the dataset."""
         base = self.root.place.path.rstrip("/")

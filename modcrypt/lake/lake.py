@@ -30,7 +30,7 @@ from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
-from modcrypt.lake.lake_files import LakeFiles, list_dataset
+from modcrypt.lake.lake_files import LakeFiles, list_lake_files
 from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import Plan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache, stamp_of
@@ -131,7 +131,8 @@ class Lake:
             ValueError: It has no files.
         """
         declared = self.declaration.datasets[dataset]
-        return list_dataset(self.policies(dataset).root, declared.include)
+        policies = self.policies(dataset)
+        return list_lake_files(policies.root, declared.include, policies.source)
 
     # --- status ----------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class Lake:
         if new_versions:
             self._add_versions(new_versions)
             plan = plan_again()
-        files = self.list_files(name).files if plan.files else ()
+        files = self.list_files(name) if plan.files else LakeFiles(())
         done = carry_out(plan, files, self.policies(name), **how)
         return Application(plan=plan, files=done, new_versions=new_versions)
 

@@ -35,11 +35,13 @@ class PlannedFile:
         state: State of the file.
         action: What to do; "refuse" leaves the file as it is.
         why: Reason in words.
+        waits: Whether the file is in the source folder, and is encrypted into the dataset.
     """
 
     state: FileState
     action: Action
     why: str
+    waits: bool = False
 
     @property
     def word(self) -> str:
@@ -124,9 +126,13 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> Plan:
     planned = [
         _plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
     ]
+    waiting = [
+        PlannedFile(state=file, action="encrypt", why="the file waits in the source", waits=True)
+        for file in status.waiting
+    ]
     return Plan(
         dataset=status.dataset.name,
-        files=planned,
+        files=[*planned, *waiting],
         new_versions=status.due_keys,
         current=len(status.files) - len(planned),
         error=status.error,

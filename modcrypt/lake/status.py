@@ -44,6 +44,7 @@ class DatasetStatus:
         dataset: Declaration of the dataset.
         files: State of each file, in the order of their paths.
         strays: Paths of visible files in its folder that `include` does not match.
+        waiting: Plaintext files in the source folder that `apply` will encrypt.
         due_keys: Master keys that need a new version by the rules for rotation.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
@@ -52,6 +53,7 @@ class DatasetStatus:
     dataset: DatasetDeclaration
     files: Sequence[FileState] = ()
     strays: Sequence[str] = ()
+    waiting: Sequence[FileState] = ()
     due_keys: Sequence[str] = ()
     error: str = ""
     code: int = 0
@@ -75,7 +77,7 @@ class DatasetStatus:
     @property
     def is_declared(self) -> bool:
         """Whether every file is as declared, and no master key needs a new version."""
-        return not (self.error or self.due_keys) and not any(
+        return not (self.error or self.due_keys or self.waiting) and not any(
             file.state != "declared" for file in self.files
         )
 
@@ -86,6 +88,7 @@ class DatasetStatus:
             "location": self.dataset.location, "files": len(self.files), "states": self.counts,
             "unreadable": self.reasons, "not_verified": self.unverified,
             "bytes": sum(file.size for file in self.files), "strays": list(self.strays),
+            "waiting": [file.path for file in self.waiting],
             "due_keys": list(self.due_keys), "error": self.error,
         }  # fmt: skip
 
@@ -102,8 +105,13 @@ class DatasetStatus:
         parts = [f"{count:,} {STATES[state]}" for state, count in self.counts.items()]  # type: ignore[index]
         if self.reasons:
             parts[-1] += f" ({', '.join(f'{n:,} {reason}' for reason, n in self.reasons.items())})"
-        text = f"{format_count(len(self.files), 'file')}: {', '.join(parts)}"
-        for count, what in ((self.unverified, "not verified since"), (len(self.strays), "stray")):
+        text = format_count(len(self.files), "file")
+        text += f": {', '.join(parts)}" if parts else ""
+        for count, what in (
+            (len(self.waiting), "waiting in the source"),
+            (self.unverified, "not verified since"),
+            (len(self.strays), "stray"),
+        ):
             text += f"; {count:,} {what}" if count else ""
         if self.due_keys:
             text += f"; master keys due for a new version: {', '.join(self.due_keys)}"
@@ -139,7 +147,13 @@ def find_status(
     ]
     ids = {key.master_key_id for state in states for key in state.keys if key.master_key_id}
     due = examination.ages.find_due(ids, dataset.rotation)
-    return DatasetStatus(dataset=dataset, files=found, strays=files.strays, due_keys=due)
+    waiting = [
+        FileState(path=path, state="plaintext", size=file.size)
+        for path, file in sorted(files.waiting.items())
+    ]
+    return DatasetStatus(
+        dataset=dataset, files=found, strays=files.strays, waiting=waiting, due_keys=due
+    )
 
 
 class _StatusRun:

@@ -177,6 +177,9 @@ def verify_files(
         progress: Function called with the number of bytes checked so far.
     """
     policies = examination.policies
+    if not files.files:  # all of them still wait in the source folder
+        name, location = policies.dataset.name, policies.dataset.location
+        return LakeVerification(dataset=name, location=location)
     skip = {file.place.path for file in unchanged}
     skipped = len(skip)
     states = {

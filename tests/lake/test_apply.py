@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
@@ -173,6 +175,44 @@ def test_a_master_key_that_is_too_old_gets_a_version_first(tmp_path: Path) -> No
         "orders: 2 rotated, new versions of footer, pii (0 of 2 files were as declared)"
     )
     assert mc.Keyring(tmp_path / "lake.keyring").list_keys()[0].version == 2
+
+
+def test_files_of_a_source_are_encrypted_into_the_dataset(tmp_path: Path) -> None:
+    """Nothing in the source is changed or deleted."""
+    config = make_lake(tmp_path)
+    (tmp_path / "orders").rename(tmp_path / "landing")
+    config.write_text(
+        DECLARATION.replace('location = "orders"', 'location = "orders"\nsource = "landing"')
+    )
+    before = contents(tmp_path)
+    (status,) = Lake.open(config).status()
+    assert status.summary() == "orders: 0 files; 4 waiting in the source"
+    assert Lake.open(config).verify()[0].code == 0
+    assert apply(config, dry_run=True).summary().startswith("orders: 4 to encrypt; ")
+    done = apply(config)
+    assert done.summary() == "orders: 4 encrypted (0 of 4 files were as declared)"
+    assert {path: contents(tmp_path)[path] for path in before} == before
+    assert states(config) == {"declared": 4}
+    again = apply(config)
+    assert again.summary() == "orders: nothing to do (4 of 4 files as declared)"
+    assert Lake.open(config).verify()[0].code == 0
+    shutil.copytree(tmp_path / "landing/day=2026-11-01", tmp_path / "landing/day=2026-11-09")
+    assert apply(config).changed == 2
+
+
+def test_a_source_that_changed_does_not_replace_its_copy(tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1, files=1)
+    (tmp_path / "orders").rename(tmp_path / "landing")
+    config.write_text(
+        DECLARATION.replace('location = "orders"', 'location = "orders"\nsource = "landing"')
+    )
+    apply(config)
+    path = tmp_path / "landing/day=2026-11-01/part-0.parquet"
+    pq.write_table(order_table(5), path)
+    os.utime(path, (4e9, 4e9))
+    done = apply(config)
+    assert ([file.result for file in done.files], done.code) == (["file"], 2)
+    assert "destination exists and differs" in done.files[0].message
 
 
 # --- what it does not touch ----------------------------------------------------------------------

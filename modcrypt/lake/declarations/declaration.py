@@ -46,6 +46,8 @@ class DatasetDeclaration:
     Attributes:
         name: Name of the dataset.
         location: Absolute path or URL of its folder or file.
+        source: Absolute path or URL of a folder whose plaintext files `apply` encrypts into
+            `location`; None for none.
         include: Pattern that the paths of its files match; None for all visible files.
         partitions: Names of its Hive partitions.
         strict: Whether files that `include` does not match are faults.
@@ -57,6 +59,7 @@ class DatasetDeclaration:
 
     name: str
     location: str
+    source: str | None = None
     include: str | None = None
     partitions: Sequence[str] = ()
     strict: bool = False

@@ -28,7 +28,7 @@ from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 TOP_MEMBERS = ("kms", "dataset")
 OWN_MEMBERS = (
-    "location", "include", "partitions", "strict", "policy", "previous", "rotation",
+    "location", "source", "include", "partitions", "strict", "policy", "previous", "rotation",
 )  # fmt: skip
 POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
 DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
@@ -129,7 +129,7 @@ class _DatasetParsing:
             self._parse_previous(table, rules, members),
             self._parse_rotation(table),
         )
-        location = self._parse_location(table)
+        location, source = self._parse_location(table), self._parse_source(table)
         strict, include = table.get("strict", False), table.get("include")
         if not isinstance(strict, bool):
             self._fault("strict", "strict must be true or false")
@@ -139,8 +139,9 @@ class _DatasetParsing:
         if self._own.faults:
             return None
         return DatasetDeclaration(
-            name=self._path[-1], location=location, include=include, partitions=partitions,
-            strict=strict, members=members, rules=rules, previous=previous, rotation=rotation,
+            name=self._path[-1], location=location, source=source, include=include,
+            partitions=partitions, strict=strict, members=members, rules=rules,
+            previous=previous, rotation=rotation,
         )  # fmt: skip
 
     # --- members of its own ----------------------------------------------------------------------
@@ -150,6 +151,20 @@ class _DatasetParsing:
         if not isinstance(location, str) or not location:
             self._fault("location", "location must be the path or URL of a folder or file")
             return ""
+        return self._resolve(location)
+
+    def _parse_source(self, table: Mapping[str, Any]) -> str | None:
+        source = table.get("source")
+        if source is None:
+            return None
+        if not isinstance(source, str) or not source:
+            self._fault("source", "source must be the path or URL of a folder")
+            return None
+        if source == table.get("location"):
+            self._fault("source", "source and location must be different folders")
+        return self._resolve(source)
+
+    def _resolve(self, location: str) -> str:
         return location if is_url(location) else str(self._folder / Path(location).expanduser())
 
     def _parse_partitions(self, table: Mapping[str, Any]) -> tuple[str, ...]:

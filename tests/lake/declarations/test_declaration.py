@@ -34,6 +34,7 @@ kms = "hcvault://vault.example.com/transit"
 
 [dataset.orders]
 location = "s3://lake/orders"
+source = "landing"
 include = "*.parquet"
 partitions = ["day", "tenant"]
 strict = true
@@ -122,6 +123,7 @@ def test_a_declaration_says_all_of_it() -> None:
     assert orders.previous.master_keys == {"old": "tenant-acme"}
     assert orders.rotation.max_version_age == 52 * 7 * 86400
     assert orders.rotation.rewrap_after == 30 * 86400
+    assert (orders.source, europe.source) == ("/lake/landing", None)
     assert orders.binds_paths
     assert not europe.binds_paths
 
