@@ -93,6 +93,15 @@ def test_the_name_of_a_dataset_is_not_a_folder(folder: Path) -> None:
     assert by_keys.stdout.splitlines()[-1].startswith("4 files: ")
 
 
+def test_mistakes_in_the_declaration_do_not_turn_a_dataset_into_a_folder(folder: Path) -> None:
+    """A folder of plaintext files has no fault, so a check in CI would pass."""
+    (folder / "modcrypt.toml").write_text(DECLARATION.replace("footer_key", "footer"))
+    answer = run(folder, "verify", "orders")
+    assert answer.returncode == 2
+    assert "footer_key is missing" in answer.stderr
+    assert run(folder, "verify", "./orders").returncode == 3
+
+
 def test_a_dataset_that_is_not_declared_is_a_usage_error(folder: Path) -> None:
     message = check_failure(run(folder, "verify", "order", "--config", "modcrypt.toml"), 2, "usage")
     assert message.endswith("declares no dataset order; did you mean orders?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,7 +55,9 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
     if path is None:
         return False
     declaration = read_declaration(path)[0]
-    return declaration is not None and paths[0] in declaration.datasets
+    if declaration is None:  # its mistakes are reported, unless a file is meant
+        return not os.path.isfile(paths[0])
+    return paths[0] in declaration.datasets
 
 
 def verify_lake(
