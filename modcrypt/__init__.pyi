@@ -55,7 +55,7 @@ from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client
 from modcrypt.kms.settings import Settings as Settings
-from modcrypt.lake.application import Application as Application
+from modcrypt.lake.application import LakeApplication as LakeApplication
 from modcrypt.lake.dataset import LakeDataset as LakeDataset
 from modcrypt.lake.file_states import FileState as FileState
 from modcrypt.lake.key_impact import DatasetImpact as DatasetImpact

@@ -46,7 +46,7 @@ class AppliedFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Application:
+class LakeApplication:
     """The result of `apply` for one dataset.
 
     Attributes:

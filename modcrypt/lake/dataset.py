@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.lake.file_policies import DatasetPolicies, read_columns
 from modcrypt.lake.lake_files import list_dataset
 from modcrypt.parquet.arrow.field_metadata import plan_footer
+from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.dataset_reader import iter_batches, read_table
 from modcrypt.parquet.datasets.dataset_writer import open_batches, write_dataset
@@ -77,6 +78,20 @@ class LakeDataset:
         source, more = self._choose_source()
         decryption = self._decryption_of(source, master_key_ids, on_missing_key)
         return iter_batches(source, decryption, **{**more, **options})
+
+    def view(self, path: str, *, columns: Sequence[str] | None = None) -> PlaintextView:
+        """Open a file of the dataset as a plaintext one that any Parquet reader can read.
+
+        Args:
+            path: Path of the file inside the dataset.
+            columns: Names of columns or groups that the file shows; None for all.
+
+        Raises:
+            ModcryptError: The file is not as declared, or a key is refused.
+        """
+        place = self.policies.root.place.below(path)
+        decryption = self.policies.reading(place)
+        return open_parquet(place.path, decryption, columns=columns, filesystem=place.filesystem)
 
     def write(self, data: Any, **options: Any) -> list[str]:
         """Write Arrow data as further files of the dataset, encrypted as declared.

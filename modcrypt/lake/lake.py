@@ -16,7 +16,7 @@ from modcrypt.jobs.failures import describe
 from modcrypt.jobs.listing import File
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
-from modcrypt.lake.application import Application, carry_out
+from modcrypt.lake.application import LakeApplication, carry_out
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import suggest
@@ -176,7 +176,7 @@ class Lake:
     def apply(
         self, dataset: str | None = None, *, dry_run: bool = False, jobs: int | None = None,
         accept_replaced: bool = False, progress: Callable[[int], object] | None = None,
-    ) -> list[Application]:  # fmt: skip
+    ) -> list[LakeApplication]:  # fmt: skip
         """Establish the declared state with the jobs for conversion and key rotation.
 
         Plaintext files are encrypted in place, files under other policies re-keyed, and old keys
@@ -203,21 +203,21 @@ class Lake:
 
     def _apply_one(
         self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool, **how: Any
-    ) -> Application:
+    ) -> LakeApplication:
         def plan_again() -> Plan:
             status = self.dataset_status(name, cache, **how)
             return make_plan(status, accept_replaced=accept_replaced)
 
         plan = plan_again()
         if dry_run or plan.error:
-            return Application(plan=plan, dry_run=dry_run)
+            return LakeApplication(plan=plan, dry_run=dry_run)
         new_versions = plan.new_versions
         if new_versions:
             self._add_versions(new_versions)
             plan = plan_again()
         files = self.list_files(name) if plan.files else LakeFiles(())
         done = carry_out(plan, files, self.policies(name), **how)
-        return Application(plan=plan, files=done, new_versions=new_versions)
+        return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 
     def _add_versions(self, master_key_ids: Sequence[str]) -> None:
         rotate_key: Any = getattr(self.client, "rotate_key", None)

@@ -13,14 +13,14 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.jobs import conversion
-from modcrypt.lake.application import Application
+from modcrypt.lake.application import LakeApplication
 from modcrypt.lake.lake import Lake
 from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
 
 
-def apply(config: Path, **how: Any) -> Application:
+def apply(config: Path, **how: Any) -> LakeApplication:
     (done,) = Lake.open(config).apply(**how)
     return done
 

@@ -74,6 +74,13 @@ def test_what_is_not_as_declared_is_not_read(
         orders(config).read()
     with pytest.raises(error):
         list(orders(config).scan())
+    with pytest.raises(error):
+        orders(config).view("day=2026-11-01/part-0.parquet")
+
+
+def test_a_view_of_a_file_is_plaintext_parquet(config: Path) -> None:
+    with orders(config).view("day=2026-11-01/part-1.parquet", columns=["id", "mail"]) as view:
+        assert pq.read_table(view).equals(order_table(2, 2).select(["id", "mail"]))
 
 
 def test_plaintext_is_not_read(config: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -78,6 +79,13 @@ def test_a_lake_from_its_first_day_to_an_attack(tmp_path: Path) -> None:
     ):
         (line,) = (line for line in verified.stdout.splitlines() if line.startswith(name))
         assert word in line
+    report = json.loads(run(folder, "report", "--json").stdout)
+    assert {finding["file"]: finding["state"] for finding in report["findings"]} == {
+        "day=2026-11-01/part-0.parquet": "misplaced",
+        "day=2026-11-02/part-0.parquet": "misplaced",
+        "day=2026-11-03/stray.parquet": "plaintext",
+        "day=2026-11-04/forged.parquet": "other-keys",
+    }
     forged = (orders / "day=2026-11-04/forged.parquet").read_bytes()
     applied = run(folder, "apply")
     assert (applied.returncode, last_line(applied)) == (

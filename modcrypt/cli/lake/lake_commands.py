@@ -22,7 +22,7 @@ from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.lake.application import Application
+    from modcrypt.lake.application import LakeApplication
     from modcrypt.lake.file_states import FileState
     from modcrypt.lake.status import DatasetStatus
 
@@ -127,7 +127,7 @@ def apply(
     return common_code({one.code for one in done} - {0})
 
 
-def _print_application(done: Application) -> None:
+def _print_application(done: LakeApplication) -> None:
     rows: list[tuple[Any, ...]] = []
     if done.dry_run:
         rows = [(file.state.path, file.action, adapt_advice(file.why)) for file in done.plan.files]

@@ -42,7 +42,10 @@ Exit codes: 0 it opens as declared; 3 a step refuses"""
 def report(
     *, jobs: int | None, html: str | None, force: bool, as_json: bool, **options: Any
 ) -> None:
-    """Report on a lake: coverage, keys and their ages, changes, and what is not as declared."""
+    """Report on a lake: coverage, keys and findings.
+
+    The report also has the ages of master keys, and changes since the last report.
+    """
     if html is None and not as_json:
         raise click.UsageError("name a page by --html OUT, or pass --json")
     lake = open_lake(options)
