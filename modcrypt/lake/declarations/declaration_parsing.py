@@ -36,6 +36,7 @@ PREVIOUS_MEMBERS = ("master_keys", "aad_prefixes", "algorithms")
 ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_GLOB = re.compile(r"(?P<folder>[^*?]*?)/?(?P<pattern>[^/*?]*[*?].*)")
 _DURATION = re.compile(r"([0-9]{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -129,12 +130,10 @@ class _DatasetParsing:
             self._parse_previous(table, rules, members),
             self._parse_rotation(table),
         )
-        location, source = self._parse_location(table), self._parse_source(table)
-        strict, include = table.get("strict", False), table.get("include")
+        location, include = self._parse_location(table)
+        source, strict = self._parse_source(table), table.get("strict", False)
         if not isinstance(strict, bool):
             self._fault("strict", "strict must be true or false")
-        if include is not None and not (isinstance(include, str) and include):
-            self._fault("include", 'include must be a pattern, such as "*.parquet"')
         self._all.faults += self._own.faults
         if self._own.faults:
             return None
@@ -146,12 +145,19 @@ class _DatasetParsing:
 
     # --- members of its own ----------------------------------------------------------------------
 
-    def _parse_location(self, table: Mapping[str, Any]) -> str:
-        location = table.get("location")
+    def _parse_location(self, table: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Return the folder or file, and the pattern of the files that belong to the dataset."""
+        location, include = table.get("location"), table.get("include")
+        if include is not None and not (isinstance(include, str) and include):
+            self._fault("include", 'include must be a pattern, such as "*.parquet"')
         if not isinstance(location, str) or not location:
             self._fault("location", "location must be the path or URL of a folder or file")
-            return ""
-        return self._resolve(location)
+            return "", None
+        if glob := _GLOB.fullmatch(location):
+            if include is not None:
+                self._fault("include", "location is a pattern already; remove include")
+            location, include = glob["folder"] or ".", glob["pattern"]
+        return self._resolve(location), include
 
     def _parse_source(self, table: Mapping[str, Any]) -> str | None:
         source = table.get("source")

@@ -128,6 +128,22 @@ def test_a_declaration_says_all_of_it() -> None:
     assert not europe.binds_paths
 
 
+@each_case(
+    "location, folder, pattern",
+    [
+        ("orders/*.parquet", "/lake/orders", "*.parquet"),
+        ("orders/day=*/part-?.parquet", "/lake/orders", "day=*/part-?.parquet"),
+        ("s3://lake/orders/2026-*/*", "s3://lake/orders", "2026-*/*"),
+        ("*.parquet", "/lake", "*.parquet"),
+        ("orders", "/lake/orders", None),
+    ],
+)
+def test_a_location_may_be_a_pattern(location: str, folder: str, pattern: str | None) -> None:
+    dataset = parse(f'kms = "file:k"\n[dataset.a]\nlocation = "{location}"\nfooter_key = "k"')
+    found = dataset.datasets["a"]
+    assert (found.location, found.include) == (folder, pattern)
+
+
 def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
     declaration, faults = parse_declaration(WRONG, Path("/lake/modcrypt.toml"))
     assert declaration is None
