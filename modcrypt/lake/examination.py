@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -85,7 +85,7 @@ class Examination:
         file = OpenFile(source, decryption)
         keys = tuple(_list_uses(place, list_footer_keys(file.metadata, file.footer.key_metadata)))
         try:
-            _retrieve_keys(file)
+            _retrieve_keys(file, keys)
         except KeyRetrievalError as error:
             state: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
             return self._refuse(source, path, state, error, keys)
@@ -132,12 +132,11 @@ class Examination:
         return FileState(path=path, state=state, reason=reason, message=str(error), keys=keys)
 
 
-def _retrieve_keys(file: OpenFile) -> None:
+def _retrieve_keys(file: OpenFile, uses: Sequence[KeyUse]) -> None:
     """Retrieve the keys of all columns; raise KeyNotFoundError if one has no key metadata."""
-    columns = range(len(file.leaves) if file.metadata.row_groups else 0)
-    keys = file.own_keys(columns)
-    for name in (".".join(file.leaves[c]) for c in columns if file.has_own_key(c)):
-        if name not in keys:
+    found = file.own_keys(range(len(file.leaves) if file.metadata.row_groups else 0))
+    for name in (use.column for use in uses if use.column is not None):
+        if name not in found:
             raise KeyNotFoundError(f"column {name} has no key metadata", name)
 
 

@@ -166,8 +166,8 @@ class OpenFile:
     def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
         """Return the available keys of those columns that have their own key, by dotted name."""
         keys = {}
-        for c in columns:
-            if not self.has_own_key(c):
+        for c, kinds in self._find_kinds(columns).items():
+            if COLUMN_KEY not in kinds:
                 continue
             crypto = self.metadata.row_groups[0].columns[c].crypto_metadata
             if (key := self._chunks.find_key(0, c).key) is not None:
