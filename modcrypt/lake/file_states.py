@@ -21,9 +21,6 @@ STATES: Mapping[State, str] = {
 }
 """The states of a file, with their names for people."""
 
-REASONS = ("disabled", "denied", "unavailable", "destroyed")
-"""The reasons for which a key service does not open a file; other reasons are error codes."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyUse:
@@ -49,8 +46,8 @@ class FileState:
     Attributes:
         path: Path inside the dataset.
         state: One of `STATES`.
-        reason: For "unreadable", one of `REASONS` or an error code; otherwise an error code, if an
-            error showed the state.
+        reason: For "unreadable", "disabled", "denied", "unavailable", "destroyed" or another error
+            code; otherwise an error code, if an error showed the state.
         message: The difference, in words.
         size: Size in bytes.
         rows: Number of rows; None if the footer could not be read.

@@ -61,9 +61,3 @@ def make_lake(
         write_day(folder, f"2026-11-{day:02}", files)
     (folder / "modcrypt.toml").write_text(declaration)
     return folder / "modcrypt.toml"
-
-
-def read_plainly(folder: Path) -> pa.Table:
-    """Read the dataset `orders` with PyArrow; raise if a file is encrypted."""
-    files = sorted((folder / "orders").rglob("*.parquet"))
-    return pa.concat_tables([pq.ParquetFile(path).read() for path in files])
