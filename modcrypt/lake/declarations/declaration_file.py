@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import urllib.parse
 from pathlib import Path
 
@@ -21,13 +22,38 @@ def find_declaration(config: str | os.PathLike[str] | None = None) -> Path | Non
 
     It is `config`, the value of MODCRYPT_CONFIG, or the first `modcrypt.toml` in the working
     directory or a folder above it.
+
+    Raises:
+        ValueError: As `check_author`, for a file that nobody named.
     """
     named = config or os.environ.get("MODCRYPT_CONFIG")
     if named:
         return Path(named)
     here = Path.cwd()
     found = (folder / FILE_NAME for folder in (here, *here.parents))
-    return next((path for path in found if path.is_file()), None)
+    path = next((path for path in found if path.is_file()), None)
+    if path is not None:
+        check_author(path, path.stat())
+    return path
+
+
+def check_author(path: Path, status: os.stat_result) -> None:
+    """Check that a file that was found, not named, was written by the user or root.
+
+    In a shared folder such as /tmp, others could leave a declaration that has the user's files
+    encrypted under their keys.
+
+    Raises:
+        ValueError: The file belongs to another user, or everybody can write to it.
+    """
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ValueError(
+            f"{path} belongs to another user; if you trust it, pass its path (--config)"
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise ValueError(
+            f"everybody can write to {path}; run chmod o-w, or pass its path (--config)"
+        )
 
 
 def read_declaration(path: Path) -> tuple[LakeDeclaration | None, list[DeclarationFault]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from modcrypt.lake.declarations.columns import ColumnRule
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_file import (
+    check_author,
     find_declaration,
     load_declaration,
     read_declaration,
@@ -244,6 +247,24 @@ def test_the_declaration_is_found_in_a_folder_above(
     monkeypatch.setenv("MODCRYPT_CONFIG", "elsewhere.toml")
     assert find_declaration() == Path("elsewhere.toml")
     assert find_declaration("named.toml") == Path("named.toml")
+
+
+def test_a_declaration_that_others_may_have_written_must_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "modcrypt.toml"
+    path.write_text(DECLARATION)
+    path.chmod(0o666)
+    with pytest.raises(ValueError, match="everybody can write to"):
+        find_declaration()
+    assert find_declaration("modcrypt.toml") == Path("modcrypt.toml")
+    path.chmod(0o664)
+    assert find_declaration() == path
+    status = list(path.stat())
+    status[stat.ST_UID] = os.geteuid() + 1
+    with pytest.raises(ValueError, match="belongs to another user"):
+        check_author(path, os.stat_result(status))
 
 
 def test_relative_locations_and_keyrings_belong_to_the_folder_of_the_declaration(
