@@ -8,7 +8,8 @@ from typing import Any
 
 from modcrypt.errors import AadPrefixError, KmsUnavailableError, ModcryptError, list_names
 from modcrypt.io.places import Place
-from modcrypt.jobs.failures import describe_finding, describe_verification
+from modcrypt.jobs.dataset_verification import verify_dataset
+from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.examination import Examination
@@ -18,7 +19,6 @@ from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, fold
-from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.report.text import format_count, format_size
 
@@ -57,9 +57,9 @@ class VerifiedFile:
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
-        fields = describe_verification(self.verification)
+        fields = describe_result(self.verification)
         del fields["ok"], fields["complete"], fields["name"]
-        findings = [describe_finding(finding) for finding in self.findings]
+        findings = [finding.fields() for finding in self.findings]
         return {"file": self.path, "ok": self.ok, **fields, "findings": findings}
 
 
@@ -153,7 +153,7 @@ class LakeVerification:
         totals = {
             **start, "kind": "dataset", "location": self.location, "files": len(self.files),
             "ok": self.code == 0, "code": self.code, "skipped": self.skipped,
-            "findings": [describe_finding(finding) for finding in self.findings],
+            "findings": [finding.fields() for finding in self.findings],
             "strays": list(self.strays), "limits": self.limits, "error": self.error,
         }  # fmt: skip
         return [*lines, totals]
