@@ -22,7 +22,7 @@ from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.file_states import FileState, KeyUse
 from modcrypt.pkmt1.external import store_of
 
-_VERSION = 3
+_VERSION = 4
 
 _STORED = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
@@ -155,7 +155,7 @@ def stamp_of(place: Place) -> str:
     """Return text that changes with a file or its external key material; empty if unknown."""
     stamp = place.stamp()
     beside = store_of(place).stamp() if place.filesystem is None else None
-    return "" if stamp is None else json.dumps([stamp, beside])
+    return "" if stamp is None else f"{stamp} {beside}"
 
 
 def _encode_state(state: FileState) -> str:

@@ -142,7 +142,9 @@ def find_status(
     states = run.examine_all(files.files)
     verified = cache.load_verified(dataset.name)
     found = [
-        replace(state, verified=verified.get(state.path, ("", 0))[0] == run.stamps[state.path])
+        replace(state, verified=True)
+        if (stamp := run.stamps[state.path]) and verified.get(state.path, ("", 0))[0] == stamp
+        else state
         for state in states
     ]
     ids = {key.master_key_id for state in states for key in state.keys if key.master_key_id}

@@ -316,6 +316,16 @@ def test_the_cache_is_no_proof_of_verification(config: Path, tmp_path: Path) -> 
     assert status_of(config).unverified == 1
 
 
+def test_a_file_without_a_stamp_is_never_taken_for_an_old_one(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some stores tell nothing by which a version of a file is known again."""
+    monkeypatch.setattr("modcrypt.io.places.Place.stamp", lambda self: None)
+    for _ in range(2):
+        assert status_of(config).unverified == 4
+        assert Lake.open(config).verify(since="last")[0].skipped == 0
+
+
 def test_lines_of_json_name_their_schema(config: Path) -> None:
     status = status_of(config)
     totals = status.fields()
