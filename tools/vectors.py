@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 
+from modcrypt.code_form import code_form
 from modcrypt.module_ids import ModuleType
 from tools import ags1_vectors, pkmt1_vectors, verify_pme, write_scenarios
 from tools.file_vectors import parquet_cases
@@ -163,6 +164,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("command", choices=("build", "check", "inputs"))
     command = parser.parse_args().command
+    if code_form() == "compiled":  # which ignores the changes that make files of other writers
+        parser.error("vectors are built by interpreted code; run `make interpreted` first")
     if command == "inputs":
         write_inputs()
         return 0
