@@ -1,7 +1,8 @@
-"""The fsspec file system `modcrypt`: names, sizes, bytes, keys that never mix, and no writing."""
+"""The fsspec file system `modcrypt`: names, sizes, bytes, keys that never mix, and writing."""
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import pickle
@@ -13,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe
 import fsspec
+import pandas as pd
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
@@ -416,3 +419,135 @@ def test_options_of_caches_do_not_make_it_read_ahead(
         assert 0 < read < (64 << 10) + 16
         assert len(opened.read(10_000)) == 10_000
         assert read < (64 << 10) + 16 + 1.05 * 800_000  # a page, here all of the first chunk
+
+
+DASK: Any = dask.dataframe  # which has few types
+
+# --- writing -------------------------------------------------------------------------------------
+
+ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
+WRITING = {"modcrypt": {"encryption": ENCRYPTION}}
+READING = {"modcrypt": {"decryption": KEYS}}
+
+
+def make_writer(**options: Any) -> Any:
+    return fsspec.filesystem("modcrypt", encryption=ENCRYPTION, **options)
+
+
+@each_case("store", ["file", "memory"])
+def test_pandas_writes_by_url(store: str, tmp_path: Path) -> None:
+    frame = TABLE.to_pandas()
+    url = f"modcrypt::{(tmp_path / 'people.parquet').as_uri()}"
+    if store == "memory":
+        url = "modcrypt::memory://people.parquet"
+    frame.to_parquet(url, storage_options=WRITING)
+    with fsspec.open(url.removeprefix("modcrypt::")) as file:
+        assert file.read(4) == b"PARE"
+    back = pd.read_parquet(url, storage_options=READING)
+    pd.testing.assert_frame_equal(back, frame)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of Dask's own making
+def test_dask_writes_by_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WRITER_KEY", FOOTER_KEY.hex())
+    settings = mc.Settings(footer_key="env:WRITER_KEY")
+    url = f"modcrypt::{(tmp_path / 'folder').as_uri()}"
+    frame: Any = DASK.from_pandas(TABLE.select(["id"]).to_pandas(), npartitions=2)
+    options = {"modcrypt": {"encryption": settings, "decryption": settings}}
+    frame.to_parquet(url, storage_options=options)
+    files = sorted((tmp_path / "folder").iterdir())
+    assert len(files) == 2
+    assert {path.read_bytes()[:4] for path in files} == {b"PARE"}
+    back = DASK.read_parquet(url, storage_options=options).compute()
+    assert list(back["id"]) == TABLE["id"].to_pylist()
+
+
+def test_a_function_gives_each_file_keys_of_its_own(tmp_path: Path) -> None:
+    asked = []
+
+    def give(path: str) -> mc.FileEncryptionProperties:
+        asked.append(path)
+        return ENCRYPTION
+
+    filesystem = fsspec.filesystem("modcrypt", encryption=give)
+    with filesystem.open(str(tmp_path / "a"), "wb") as file:
+        pq.write_table(TABLE, file)
+    assert asked == [str(tmp_path / "a")]
+    assert mc.read_table(tmp_path / "a", KEYS).equals(TABLE)
+
+
+def fail_in_block(file: Any) -> None:
+    with file:
+        pq.write_table(TABLE, file)
+        raise ZeroDivisionError
+
+
+def fail_before_finally(file: Any) -> None:
+    """End as writers do that close their file in any case, like pandas."""
+    try:
+        pq.write_table(TABLE, file)
+        raise ZeroDivisionError
+    finally:
+        file.close()
+
+
+@each_case("fail", [fail_in_block, fail_before_finally])
+def test_a_failed_write_leaves_what_was_there(fail: Callable[[Any], None], tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"as it was")
+    for name in ("there", "absent"):
+        with pytest.raises(ZeroDivisionError):
+            fail(make_writer().open(str(tmp_path / name), "wb"))
+    assert (tmp_path / "there").read_bytes() == b"as it was"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_is_written_while_an_error_is_handled_appears(tmp_path: Path) -> None:
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        with make_writer().open(str(tmp_path / "fallback"), "wb") as file:
+            pq.write_table(TABLE, file)
+    assert mc.read_table(tmp_path / "fallback", KEYS).equals(TABLE)
+
+
+def test_a_file_that_is_never_closed_does_not_appear(tmp_path: Path) -> None:
+    file = make_writer().open(str(tmp_path / "left"), "wb")
+    pq.write_table(TABLE, file)
+    del file
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_parquet_is_refused_on_closing(tmp_path: Path) -> None:
+    file = make_writer().open(str(tmp_path / "text"), "wb")
+    file.write(b"name\nAda\n")
+    with pytest.raises(mc.FormatError):
+        file.close()
+    assert file.closed
+    file.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_is_kept_on_request(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"as it was")
+    file = make_writer().open(str(tmp_path / "there"), "xb")
+    pq.write_table(TABLE, file)
+    with pytest.raises(FileExistsError):
+        file.close()
+    assert (tmp_path / "there").read_bytes() == b"as it was"
+
+
+def test_other_ways_of_writing_are_refused(folder: Path) -> None:
+    path = f"{folder}/c=A/1.parquet"
+    before = Path(path).read_bytes()
+    for mode in ("ab", "r+b"):
+        with pytest.raises(ValueError, match="'rb'"):
+            make_writer().open(path, mode)
+    for name in ("rm", "mv", "cp", "rmdir"):
+        with pytest.raises(ValueError, match="moves or removes"):
+            WRITES[name](make_writer(), path)
+    with pytest.raises(TypeError, match="pass decryption="):
+        make_writer().open(path)
+    with pytest.raises(TypeError, match="must be FileEncryptionProperties"):
+        fsspec.filesystem("modcrypt", encryption=FOOTER_KEY)
+    assert Path(path).read_bytes() == before
