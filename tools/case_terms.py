@@ -1,4 +1,4 @@
-"""What a case demands of a reader: features, severity and the outcomes that are allowed."""
+"""Terms of a case: features that a reader needs, severity, and the outcomes that are allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEATURES = {
     "unverified-length": "AGS1: reading without a trusted length",
     "block-length": "AGS1: block lengths other than 1 MiB",
 }
-"""What clients declare: the features of readers, by name."""
+"""Features of readers, by the names that clients declare."""
 
 WRITE_FEATURES = {
     **{name: FEATURES[name] for name in (

@@ -31,7 +31,7 @@ def raise_error(_file: object, error: Exception) -> Never:
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[T, R]):
-    """What to do to one file, when it is already done, and its result.
+    """A job: the work on one file, when it is already done, and its result.
 
     A job has the keys of this process, so other processes make it from references to keys.
 

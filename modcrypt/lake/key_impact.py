@@ -1,4 +1,4 @@
-"""What a master key, a version of it, or a KEK protects in the datasets of a lake."""
+"""Find what a master key, a version of it, or a KEK protects in the datasets of a lake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KeyChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetImpact:
-    """What the key protects in one dataset.
+    """The protection by the key in one dataset.
 
     Attributes:
         dataset: Name of the dataset.

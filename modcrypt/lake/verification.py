@@ -111,7 +111,7 @@ class LakeVerification:
 
     @property
     def limits(self) -> list[str]:
-        """What no key could authenticate, once each with its number of files."""
+        """Limits of the format, once each with the number of files."""
         notes = (
             (file.path, note)
             for file in self.files

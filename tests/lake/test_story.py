@@ -58,7 +58,7 @@ def test_a_lake_from_its_first_day_to_an_attack(tmp_path: Path) -> None:
     first.rename(folder / "x")
     second.rename(first)
     (folder / "x").rename(second)
-    # Somebody leaves a plaintext file, and somebody forges one under another master key.
+    # A plaintext file appears, and one that is forged under another master key.
     pq.write_table(order_table(), orders / "day=2026-11-03/stray.parquet")
     keyring.create_key("other")
     policy = mc.Policy(footer_key="other", aad_prefix="orders/{path}")

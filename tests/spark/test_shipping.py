@@ -1,4 +1,4 @@
-"""What the zip for executors contains; `test_clusters` has Spark use it."""
+"""Check the content of the zip for executors; `test_clusters` has Spark use it."""
 
 from __future__ import annotations
 

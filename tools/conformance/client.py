@@ -1,4 +1,4 @@
-"""A client under test: its process is started anew after a crash or a timeout."""
+"""A client under test: its process is restarted after a crash or a timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a client declares."""
+    """The declaration of a client."""
 
     name: str
     version: str

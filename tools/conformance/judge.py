@@ -35,7 +35,7 @@ BLOOM_HEADER = bytes.fromhex("1c1c00001c1c00001c1c000000")
 
 
 class Fault(NamedTuple):
-    """What is wrong: FAIL_OPEN for what is exposed, FAIL_CLOSED for what others cannot read."""
+    """A fault of a written file: FAIL_OPEN for exposed data, FAIL_CLOSED for unreadable files."""
 
     kind: str
     text: str

@@ -33,7 +33,7 @@ Matrix = dict[str, dict[str, dict[str, Verdict]]]
 
 @dataclass
 class ClientRun:
-    """What a client did; `skipped` is the reason if it did not run."""
+    """Results of a client; `skipped` is the reason if it did not run."""
 
     entry: Entry
     skipped: str | None = None

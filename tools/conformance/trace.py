@@ -42,7 +42,7 @@ class Sentence:
     reason: str
 
     def covers(self, case: Case) -> bool:
-        """Tell whether a case tests the sentence."""
+        """Return whether a case tests the sentence."""
         own = {*case.raw.get("flags", ())} | ({"accept"} & {case.raw.get("outcome", "")})
         listed = case.format == "ags1" and case.direction == "read" and bool(self.flags & own)
         return listed or any(fnmatchcase(case.id, pattern) for pattern in self.patterns)
@@ -135,7 +135,7 @@ def sentence_problems(sentence: Sentence) -> Iterator[str]:
 
 
 def exists(check: str) -> bool:
-    """Tell whether FILE or FILE:SYMBOL exists; the symbol may be Class.method."""
+    """Return whether FILE or FILE:SYMBOL exists; the symbol may be Class.method."""
     file, _, symbol = check.partition(":")
     path = ROOT / file
     return path.is_file() and (not symbol or symbol in _symbols(path))

@@ -1,4 +1,4 @@
-"""What the answer of a client to a case is worth."""
+"""Judge the answer of a client to a case."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from modcrypt.parquet.crypto.path_prefix import PATH
 
 @dataclass(frozen=True, kw_only=True)
 class Previous:
-    """What may still protect older files, until `apply` has changed them.
+    """Keys and prefixes that may still protect older files, until `apply` has changed them.
 
     Attributes:
         master_keys: Map of the id of an old master key to the declared one that replaces it.
