@@ -118,7 +118,9 @@ class ParquetDataset:
         """
         if self._needs_views:
             return self._views.read(columns, use_threads, use_pandas_metadata)
-        fields, own = self._read_schemas()
+        fields = own = pa.schema([])
+        if use_pandas_metadata or self._is_folder:  # otherwise the footer is read only once
+            fields, own = self._read_schemas()
         if use_pandas_metadata and b"pandas" not in (own.metadata or {}) and self._is_folder:
             return self._views.read(columns, use_threads, True)  # from the file _common_metadata
         if use_pandas_metadata and columns is not None:

@@ -164,6 +164,20 @@ def test_a_column_is_read_without_the_keys_of_others(file: Path) -> None:
             _ = opened.metadata
 
 
+def test_the_footer_of_a_single_file_is_opened_once(tmp_path: Path) -> None:
+    asked = []
+
+    def find(key_metadata: bytes) -> bytes:
+        asked.append(key_metadata)
+        return FOOTER_KEY
+
+    encryption = pq.FileEncryptionProperties(footer_key=FOOTER_KEY, footer_key_metadata=b"k")
+    pq.write_table(TABLE, tmp_path / "file", encryption_properties=encryption)
+    decryption = pq.FileDecryptionProperties(key_retriever=find)
+    assert pq.read_table(tmp_path / "file", decryption_properties=decryption).equals(TABLE)
+    assert asked == [b"k"]
+
+
 def test_a_file_has_the_methods_of_pyarrow(file: Path) -> None:
     with pq.ParquetFile(file, memory_map=True, pre_buffer=False, **KEYS) as opened:
         assert opened.num_row_groups == opened.metadata.num_row_groups == 2
