@@ -21,7 +21,7 @@ from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
 from modcrypt.jobs.listing import File
 from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.lake.lake_files import LakeFiles
-from modcrypt.lake.plan import SCHEMA, Plan, PlannedFile
+from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.report.text import format_count
 
 _RESULTS = ("encrypted", "rekeyed", "rotated", "current", "failed", "refused")
@@ -56,7 +56,7 @@ class LakeApplication:
         dry_run: Whether nothing was changed.
     """
 
-    plan: Plan
+    plan: LakePlan
     files: Sequence[AppliedFile] = ()
     new_versions: Sequence[str] = ()
     dry_run: bool = False
@@ -108,7 +108,7 @@ class LakeApplication:
 
 
 def carry_out(
-    plan: Plan,
+    plan: LakePlan,
     files: LakeFiles,
     policies: DatasetPolicies,
     *,
@@ -148,14 +148,14 @@ class _Run:
     progress: Callable[[int], object] | None
     total: int
 
-    def convert(self, planned: Sequence[PlannedFile]) -> Iterator[AppliedFile]:
+    def convert(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Encrypt plaintext files in place, and re-key files under other policies."""
         threads = self.jobs or usable_cores()
         for done in in_threads(self._convert_file, planned, threads, "modcrypt-apply"):
             self._note_progress()
             yield done
 
-    def _convert_file(self, planned: PlannedFile) -> AppliedFile:
+    def _convert_file(self, planned: PlannedChange) -> AppliedFile:
         path = planned.state.path
         try:
             file = (self.waiting if planned.waits else self.files)[path]
@@ -167,7 +167,7 @@ class _Run:
             )
         return _take_result(path, done)
 
-    def _make_conversion(self, planned: PlannedFile, place: Place) -> Conversion:
+    def _make_conversion(self, planned: PlannedChange, place: Place) -> Conversion:
         policies, path = self.policies, planned.state.path
         source = policies.source if planned.waits else None
         with open_source_at(place) as opened:
@@ -185,7 +185,7 @@ class _Run:
             encryption=policies.encryption(policy),
         )
 
-    def rotate(self, planned: Sequence[PlannedFile]) -> Iterator[AppliedFile]:
+    def rotate(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Rewrap keys under the newest versions, and move them from previous master keys."""
         groups: defaultdict[Any, list[Place]] = defaultdict(list)
         for file in planned:

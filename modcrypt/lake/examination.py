@@ -34,7 +34,7 @@ from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, KeyReference, try_dec
 
 
 @dataclass(frozen=True)
-class Examination:
+class FooterExamination:
     """The examination of the files of one dataset.
 
     Args:

@@ -11,7 +11,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.lake.examination import Examination
+from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies, read_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_footer_keys, list_key_metadata
@@ -59,7 +59,9 @@ class KeyStep:
         return {"schema": SCHEMA, "kind": "step", **asdict(self)}
 
 
-def follow_keys(examination: Examination, place: Place, column: str | None) -> Iterator[KeyStep]:
+def follow_keys(
+    examination: FooterExamination, place: Place, column: str | None
+) -> Iterator[KeyStep]:
     """Yield the steps from a file, or a column of it, to its key service; end at a refusal.
 
     Args:
@@ -79,7 +81,7 @@ def follow_keys(examination: Examination, place: Place, column: str | None) -> I
 class _Walk:
     """The walk through the keys of one file; `step` is the step that an error refuses."""
 
-    def __init__(self, examination: Examination, place: Place) -> None:
+    def __init__(self, examination: FooterExamination, place: Place) -> None:
         self._examination, self._place = examination, place
         self._policies: DatasetPolicies = examination.policies
         self._path = self._policies.path_of(place)

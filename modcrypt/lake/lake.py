@@ -25,14 +25,14 @@ from modcrypt.lake.declarations.declaration_file import (
     find_declaration,
     load_declaration,
 )
-from modcrypt.lake.examination import Examination
+from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_files import LakeFiles, list_lake_files
 from modcrypt.lake.lake_report import LakeReport, make_report
-from modcrypt.lake.plan import Plan, make_plan
+from modcrypt.lake.plan import LakePlan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache, stamp_of
 from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.verification import LakeVerification, verify_files
@@ -168,7 +168,7 @@ class Lake:
         except (OSError, ValueError) as error:
             failure = describe(error)
             return DatasetStatus(dataset=policies.dataset, error=failure.message, code=failure.code)
-        examination = Examination(policies, self.ages)
+        examination = FooterExamination(policies, self.ages)
         return find_status(files, examination, cache, jobs=jobs, progress=progress)
 
     # --- apply -----------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Lake:
     def _apply_one(
         self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool, **how: Any
     ) -> LakeApplication:
-        def plan_again() -> Plan:
+        def plan_again() -> LakePlan:
             status = self.dataset_status(name, cache, **how)
             return make_plan(status, accept_replaced=accept_replaced)
 
@@ -271,7 +271,9 @@ class Lake:
             )  # fmt: skip
         stamps = {policies.path_of(file.place): stamp_of(file.place) for file in files.files}
         unchanged = self._find_unchanged(name, cache, files, since, stamps)
-        result = verify_files(files, Examination(policies, self.ages), unchanged=unchanged, **how)
+        result = verify_files(
+            files, FooterExamination(policies, self.ages), unchanged=unchanged, **how
+        )
         correct = [file.path for file in result.files if file.ok]
         cache.save_verified(name, [(path, stamps[path]) for path in correct])
         cache.forget_verified(name, [file.path for file in result.files if not file.ok])
@@ -357,5 +359,5 @@ class Lake:
             inside = place.inside(root)
             if inside is not None or place.resolve() == root.resolve():
                 listed = root if inside is None else root.below(inside)
-                return list(follow_keys(Examination(policies, self.ages), listed, column))
+                return list(follow_keys(FooterExamination(policies, self.ages), listed, column))
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")

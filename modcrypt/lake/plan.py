@@ -28,7 +28,7 @@ _NAMES: dict[Action, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFile:
+class PlannedChange:
     """A file that is not as declared, and what to do.
 
     Attributes:
@@ -51,7 +51,7 @@ class PlannedFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LakePlan:
     """The plan for one dataset.
 
     Attributes:
@@ -64,19 +64,19 @@ class Plan:
     """
 
     dataset: str
-    files: Sequence[PlannedFile]
+    files: Sequence[PlannedChange]
     new_versions: Sequence[str]
     current: int
     error: str = ""
     code: int = 0
 
     @property
-    def work(self) -> list[PlannedFile]:
+    def work(self) -> list[PlannedChange]:
         """The files to change."""
         return [file for file in self.files if file.action != "refuse"]
 
     @property
-    def refused(self) -> list[PlannedFile]:
+    def refused(self) -> list[PlannedChange]:
         """The files that stay as they are."""
         return [file for file in self.files if file.action == "refuse"]
 
@@ -118,7 +118,7 @@ class Plan:
         return [*lines, totals]
 
 
-def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> Plan:
+def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePlan:
     """Return the plan for a dataset with a status.
 
     `accept_replaced` encrypts plaintext files that replaced encrypted ones.
@@ -127,10 +127,10 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> Plan:
         _plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
     ]
     waiting = [
-        PlannedFile(state=file, action="encrypt", why="the file waits in the source", waits=True)
+        PlannedChange(state=file, action="encrypt", why="the file waits in the source", waits=True)
         for file in status.waiting
     ]
-    return Plan(
+    return LakePlan(
         dataset=status.dataset.name,
         files=[*planned, *waiting],
         new_versions=status.due_keys,
@@ -140,11 +140,11 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> Plan:
     )
 
 
-def _plan_file(state: FileState, accept_replaced: bool) -> PlannedFile:
+def _plan_file(state: FileState, accept_replaced: bool) -> PlannedChange:
     if state.state == "plaintext" and (accept_replaced or not state.reason):
-        return PlannedFile(state=state, action="encrypt", why="the file is not encrypted")
+        return PlannedChange(state=state, action="encrypt", why="the file is not encrypted")
     if state.state == "old-keys":
-        return PlannedFile(state=state, action="rotate", why=state.message)
+        return PlannedChange(state=state, action="rotate", why=state.message)
     if state.state == "other-policy" and not state.reason:
-        return PlannedFile(state=state, action="rekey", why=state.message)
-    return PlannedFile(state=state, action="refuse", why=state.message)
+        return PlannedChange(state=state, action="rekey", why=state.message)
+    return PlannedChange(state=state, action="refuse", why=state.message)

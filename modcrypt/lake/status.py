@@ -16,7 +16,7 @@ from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.listing import File
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
-from modcrypt.lake.examination import Examination
+from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_states import STATES, FileState
 from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.lake.state_cache import StateCache, stamp_of
@@ -120,7 +120,7 @@ class DatasetStatus:
 
 def find_status(
     files: LakeFiles,
-    examination: Examination,
+    examination: FooterExamination,
     cache: StateCache,
     *,
     jobs: int | None = None,
@@ -162,7 +162,7 @@ class _StatusRun:
     """The examination of the files that the cache does not know."""
 
     def __init__(
-        self, examination: Examination, cache: StateCache, jobs: int,
+        self, examination: FooterExamination, cache: StateCache, jobs: int,
         progress: Callable[[int], object] | None, total: int,
     ) -> None:  # fmt: skip
         self._examination, self._cache, self._jobs = examination, cache, jobs

@@ -12,7 +12,7 @@ from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.jobs.failures import describe_result
 from modcrypt.jobs.listing import File
 from modcrypt.kms.policy import Policy
-from modcrypt.lake.examination import Examination
+from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.lake_files import LakeFiles
@@ -161,7 +161,7 @@ class LakeVerification:
 
 def verify_files(
     files: LakeFiles,
-    examination: Examination,
+    examination: FooterExamination,
     *,
     unchanged: Sequence[File] = (),
     jobs: int | None = None,

@@ -245,13 +245,13 @@ def test_a_master_key_is_due_for_a_new_version_by_its_age(config: Path) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the files that are examined from now on."""
     names = []
-    run = examination.Examination.run
+    run = examination.FooterExamination.run
 
-    def watched(self: examination.Examination, file: File) -> FileState:
+    def watched(self: examination.FooterExamination, file: File) -> FileState:
         names.append(file.name)
         return run(self, file)
 
-    monkeypatch.setattr(examination.Examination, "run", watched)
+    monkeypatch.setattr(examination.FooterExamination, "run", watched)
     return names
 
 

@@ -65,12 +65,14 @@ def status(
     code = 0
     with files_bar("Examining") as bar:
         found = lake.status(dataset, jobs=jobs, progress=bar)
-    for one in found:
-        code = max(code, one.code)
+    for dataset_status in found:
+        code = max(code, dataset_status.code)
         if as_json:
-            _print_lines([one.fields(), *(one.file_fields() if files else ())])
+            _print_lines(
+                [dataset_status.fields(), *(dataset_status.file_fields() if files else ())]
+            )
         else:
-            _print_status(one, files)
+            _print_status(dataset_status, files)
     return code
 
 
@@ -119,12 +121,12 @@ def apply(
         done = lake.apply(
             dataset, dry_run=dry_run, jobs=jobs, accept_replaced=accept_replaced, progress=bar
         )
-    for one in done:
+    for application in done:
         if as_json:
-            _print_lines(one.fields())
+            _print_lines(application.fields())
         else:
-            _print_application(one)
-    return common_code({one.code for one in done} - {0})
+            _print_application(application)
+    return common_code({application.code for application in done} - {0})
 
 
 def _print_application(done: LakeApplication) -> None:

@@ -76,8 +76,10 @@ def impact(
     lake = open_lake(options)
     with files_bar("Examining") as bar:
         found = lake.impact(key, version=version, jobs=jobs, progress=bar)
-    for one in found:
-        lines = [json.dumps(one.fields())] if as_json else map(printable, one.describe())
+    for protection in found:
+        lines = (
+            [json.dumps(protection.fields())] if as_json else map(printable, protection.describe())
+        )
         print_line("\n".join(lines))
 
 

@@ -17,7 +17,7 @@ from modcrypt.kms.key_references import absolute_reference, check_reference, rea
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import is_keyed
 from modcrypt.parquet.rewrite.changes import Change
-from modcrypt.spark.jobs.driver import PROBED_FILES, Plan, check_settings
+from modcrypt.spark.jobs.driver import PROBED_FILES, TablePlan, check_settings
 from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Row, TableJob
 
 
@@ -118,7 +118,7 @@ class TableConversion(TableJob):
         return conversion.fail(file, error).row()
 
 
-def plan_conversion(source: Any, destination: Any, **how: Any) -> Plan:
+def plan_conversion(source: Any, destination: Any, **how: Any) -> TablePlan:
     """Plan the conversion of the files of a folder, and check what needs no executor.
 
     `destination` is None to replace the source files; `how` has further attributes of the

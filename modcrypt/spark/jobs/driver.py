@@ -63,13 +63,13 @@ class ConversionOptions(JobOptions, total=False):
     dry_run: bool
 
 
-Plan: TypeAlias = tuple[TableJob, Sequence[File]]
+TablePlan: TypeAlias = tuple[TableJob, Sequence[File]]
 """A job and its files, after the checks that need no executor."""
 
 
 def run_table_job(
     spark: SparkSession,
-    plan: Callable[..., Plan],
+    plan: Callable[..., TablePlan],
     *arguments: Any,
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
@@ -94,7 +94,7 @@ def plan_job(
     kind: Callable[..., TableJob], where: Any, settings: Settings | None, *,
     check: Callable[[Settings, Sequence[File]], object] = lambda settings, files: None,
     filesystem: MakeFilesystem | None = None, **how: Any,
-) -> Plan:  # fmt: skip
+) -> TablePlan:  # fmt: skip
     """Plan a job on files, and check what needs no executor.
 
     `where` is the path or URL of a folder or file, or a list of them; one folder is the root of

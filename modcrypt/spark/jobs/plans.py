@@ -12,7 +12,7 @@ from modcrypt.jobs.key_rotation import What, check_rotation
 from modcrypt.jobs.listing import File, MakeFilesystem
 from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
-from modcrypt.spark.jobs.driver import Plan, check_settings, folders_of, plan_job
+from modcrypt.spark.jobs.driver import TablePlan, check_settings, folders_of, plan_job
 from modcrypt.spark.jobs.examination import VerificationJob
 from modcrypt.spark.jobs.file_work import FLAG, LONG, TEXT
 from modcrypt.spark.jobs.key_jobs import KeyJob
@@ -28,7 +28,7 @@ ROTATED = pa.schema(
 
 def plan_verification(
     where: Any, decryption: Settings | None, *, filesystem: MakeFilesystem | None = None
-) -> Plan:
+) -> TablePlan:
     """Plan a verification; arguments and errors as in `verify_table`."""
 
     def check(settings: Settings, files: Sequence[File]) -> None:
@@ -45,7 +45,7 @@ def plan_rotation(
     new_master_keys: Mapping[str, str] | None = None,
     dry_run: bool = False,
     filesystem: MakeFilesystem | None = None,
-) -> Plan:
+) -> TablePlan:
     """Plan a rotation, and wrap a key under each new master key; as `rotate_keys`."""
     renamed = check_rotation(what, new_master_keys)
 

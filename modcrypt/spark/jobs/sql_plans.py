@@ -20,7 +20,7 @@ import pyarrow as pa
 from modcrypt.jobs.key_rotation import What
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.conversion import TableConversion, plan_conversion
-from modcrypt.spark.jobs.driver import Plan, plan_job
+from modcrypt.spark.jobs.driver import TablePlan, plan_job
 from modcrypt.spark.jobs.examination import InspectionJob, VerificationJob
 from modcrypt.spark.jobs.plans import ROTATED, plan_rotation, plan_verification
 from modcrypt.spark.source.options import read_options
@@ -42,7 +42,7 @@ def report_schema(procedure: str) -> pa.Schema:
     return _PROCEDURES[procedure][0]
 
 
-def plan_procedure(procedure: str, parameters: Parameters) -> Plan:
+def plan_procedure(procedure: str, parameters: Parameters) -> TablePlan:
     """Plan the job of a procedure, and check what needs no executor.
 
     Raises:
@@ -58,7 +58,7 @@ def plan_procedure(procedure: str, parameters: Parameters) -> Plan:
     return _PROCEDURES[procedure][1](parameters)
 
 
-def _plan_encryption(parameters: Parameters) -> Plan:
+def _plan_encryption(parameters: Parameters) -> TablePlan:
     source, destination = _read_folders(parameters)
     encryption = _read_settings(parameters, source if destination is None else destination)
     return plan_conversion(
@@ -66,7 +66,7 @@ def _plan_encryption(parameters: Parameters) -> Plan:
     )
 
 
-def _plan_rekeying(parameters: Parameters) -> Plan:
+def _plan_rekeying(parameters: Parameters) -> TablePlan:
     source, destination = _read_folders(parameters)
     new = {
         name.removeprefix(_NEW): value
@@ -82,7 +82,7 @@ def _plan_rekeying(parameters: Parameters) -> Plan:
     )  # fmt: skip
 
 
-def _plan_rotation(parameters: Parameters) -> Plan:
+def _plan_rotation(parameters: Parameters) -> TablePlan:
     path = parameters["path"]
     return plan_rotation(
         path, _read_settings(parameters, path), what=cast(What, parameters.get("what", "mek")),
@@ -91,15 +91,15 @@ def _plan_rotation(parameters: Parameters) -> Plan:
     )  # fmt: skip
 
 
-def _plan_verification(parameters: Parameters) -> Plan:
+def _plan_verification(parameters: Parameters) -> TablePlan:
     return plan_verification(parameters["path"], _read_optional_settings(parameters))
 
 
-def _plan_inspection(parameters: Parameters) -> Plan:
+def _plan_inspection(parameters: Parameters) -> TablePlan:
     return plan_job(InspectionJob, parameters["path"], _read_optional_settings(parameters))
 
 
-_PROCEDURES: dict[str, tuple[pa.Schema, Callable[[Parameters], Plan]]] = {
+_PROCEDURES: dict[str, tuple[pa.Schema, Callable[[Parameters], TablePlan]]] = {
     "encrypt": (TableConversion.schema, _plan_encryption),
     "inspect": (InspectionJob.schema, _plan_inspection),
     "rekey": (TableConversion.schema, _plan_rekeying),
