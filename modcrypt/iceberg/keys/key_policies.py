@@ -363,7 +363,8 @@ def require_encrypted(metadata: TableMetadata) -> str:
     if metadata.master_key_id:
         return metadata.master_key_id
     raise PlaintextError(
-        f"{metadata.name}: the table is not encrypted; encrypt_table makes an encrypted copy"
+        f"{metadata.name}: the table is not encrypted (it has no encryption.key-id); encrypt_table "
+        "makes an encrypted copy"
     )
 
 
