@@ -60,12 +60,19 @@ _NAME = re.compile(r"[0-9A-Za-z-]{1,127}", re.ASCII)
 _CODE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
 _VERSION = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
+
+def _keep_bodies_from_log(response: Any) -> None:
+    """Repeat an option that Azure's client forgets when it repeats a request after a challenge."""
+    response.context.options["logging_enable"] = False
+
+
 # Options of Azure's client. Only `client.py` retries. Bodies contain keys, so they go to no other
 # host, and do not go to the log, even if the client was created with logging_enable.
 _EACH_CALL: dict[str, Any] = {
     "retry_total": 0,
     "permit_redirects": False,
     "logging_enable": False,
+    "raw_response_hook": _keep_bodies_from_log,
     "connection_timeout": 10,
     "read_timeout": 20,
 }
