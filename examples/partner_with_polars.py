@@ -1,4 +1,4 @@
-"""Give a partner a copy with some columns, under a key that the partner has for Polars."""
+"""Share some columns with a partner who reads them with Polars, under a key for that partner."""
 
 import polars as pl
 

@@ -27,7 +27,7 @@ from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
-from modcrypt.parquet.crypto.properties import ALGORITHMS, GCM_V1
+from modcrypt.parquet.crypto.properties import GCM_V1, list_mode_faults
 from modcrypt.pkmt1.material import check_id
 
 KEY_BITS = (128, 192, 256)
@@ -207,10 +207,9 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
     ids = [valid.get("footer_key", "?"), *valid.get("column_keys", {})]
     if not all(map(_is_id, ids)):
         faults.append("a master key id is empty, too long or contains control characters")
-    if valid.get("encryption_algorithm", GCM_V1) not in ALGORITHMS:
-        faults.append(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
-    if valid.get("data_page_v2_levels", "encrypted") not in ("encrypted", "plaintext"):
-        faults.append('data_page_v2_levels must be "encrypted" or "plaintext"')
+    faults += list_mode_faults(
+        valid.get("encryption_algorithm", GCM_V1), valid.get("data_page_v2_levels", "encrypted")
+    )
     for name in ("data_key_length_bits", "kek_length_bits"):
         if valid.get(name, 128) not in KEY_BITS:
             faults.append(f"{name} must be 128, 192 or 256")

@@ -21,6 +21,13 @@ NAME, PATH = "{name}", "{path}"
 _NAME, _PATH = NAME.encode(), PATH.encode()
 
 
+def require_place(place: Place | None) -> Place:
+    """Return the place of a file on whose name an AAD prefix depends; raise ValueError for None."""
+    if place is None:
+        raise ValueError("the AAD prefix depends on the file's name; pass a path or URL")
+    return place
+
+
 @dataclass(frozen=True, slots=True)
 class PathPrefix:
     """A template of AAD prefixes, which inserts each file's path or name.
@@ -57,8 +64,7 @@ class PathPrefix:
         """
         if not self._varies:
             return self.template
-        if place is None:
-            raise ValueError("the AAD prefix depends on the file's name; pass a path or URL")
+        place = require_place(place)
         return self(self._path_inside_root(place) if _PATH in self.template else place.name)
 
     @property

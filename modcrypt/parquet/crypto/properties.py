@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
-from modcrypt.parquet.crypto.path_prefix import PathPrefix
+from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
 from modcrypt.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
@@ -91,16 +91,24 @@ class FileEncryptionProperties:
             raise ValueError(
                 f"column_key_metadata names columns that column_keys lacks: {', '.join(extra)}"
             )
-        if self.encryption_algorithm not in ALGORITHMS:
-            raise ValueError(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
+        for fault in list_mode_faults(self.encryption_algorithm, self.data_page_v2_levels):
+            raise ValueError(fault)
         _check_bytes(self.footer_key_metadata, "footer_key_metadata")
         for name, metadata in self.column_key_metadata.items():
             _check_bytes(metadata, f"column_key_metadata of {name}")
         _check_bytes(self.aad_prefix, "aad_prefix")
         if self.aad_prefix is not None and not self.aad_prefix:
             raise ValueError("aad_prefix is empty; pass None for no prefix")
-        if self.data_page_v2_levels not in ("encrypted", "plaintext"):
-            raise ValueError('data_page_v2_levels must be "encrypted" or "plaintext"')
+
+
+def list_mode_faults(algorithm: str, levels: str) -> list[str]:
+    """Return what is wrong with the algorithm and the layout of levels that a caller chose."""
+    faults = []
+    if algorithm not in ALGORITHMS:
+        faults.append(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
+    if levels not in ("encrypted", "plaintext"):
+        faults.append('data_page_v2_levels must be "encrypted" or "plaintext"')
+    return faults
 
 
 class FileEncryption(Protocol):
@@ -223,9 +231,7 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
     if isinstance(prefix, PathPrefix):
         properties = replace(properties, aad_prefix=prefix.of(source.place))
     elif callable(prefix):
-        if source.place is None:
-            raise ValueError("the AAD prefix depends on the file's name; pass a path or URL")
-        properties = replace(properties, aad_prefix=prefix(source.place.name))
+        properties = replace(properties, aad_prefix=prefix(require_place(source.place).name))
     if retriever is not None and hasattr(retriever, "for_file"):
         keys = retriever.for_file(source, properties.on_missing_key != "error")
         properties = replace(properties, key_retriever=BoundRetriever(keys))
