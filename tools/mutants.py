@@ -213,6 +213,9 @@ def main() -> None:
     parser.add_argument("--seed", default="1", help="another seed chooses other mutants")
     parser.add_argument("modules", nargs="*", help="modules to mutate instead of all")
     options = parser.parse_args()
+    known = [module for group in GROUPS for module in group.split()]
+    if unknown := sorted(set(options.modules) - set(known)):
+        parser.error(f"no such module: {', '.join(unknown)}; there are {', '.join(known)}")
     results: list[Result] = []
     for group, tests in GROUPS.items():
         modules = [m for m in group.split() if m in (options.modules or group.split())]
