@@ -223,21 +223,12 @@ def _decode_rows(parts: list[bytes], name: str, at_once: int) -> Iterator[list[d
 
     try:
         rows: Iterator[Any] = fastavro.reader(io.BytesIO(b"".join(parts)))
+        while lot := list(islice(rows, at_once)):
+            yield lot
     except Exception as error:  # fastavro lets through what its decoding runs into
-        raise _damaged_rows(error, name) from None
-    while lot := _next_rows(rows, at_once, name):
-        yield lot
-
-
-def _next_rows(rows: Iterator[Any], count: int, name: str) -> list[dict[str, Any]]:
-    try:
-        return list(islice(rows, count))
-    except Exception as error:  # fastavro lets through what its decoding runs into
-        raise _damaged_rows(error, name) from None
-
-
-def _damaged_rows(error: Exception, name: str) -> FormatError:
-    return FormatError(f"{name}: rows of the Avro file are damaged ({type(error).__name__})")
+        raise FormatError(
+            f"{name}: rows of the Avro file are damaged ({type(error).__name__})"
+        ) from None
 
 
 def _decompress(data: bytes, codec: str, name: str, most: int) -> bytes:

@@ -159,10 +159,11 @@ class FolderVersions:
         if not newer:
             return
         logged = (number, metadata.document.get("last-updated-ms"))
-        logs = [_read_log(self.folder_file(names[later])) for later in (newer[0], newer[-1])]
-        if any(logged in log for log in logs):
+        versions = [read_metadata(self.folder.below(names[n])) for n in (newer[0], newer[-1])]
+        log = {(version_number(name), ms) for version in versions for ms, name in log_of(version)}
+        if logged in log:
             return
-        if any(number == entry for log in logs for entry, _ in log):
+        if any(number == entry for entry, _ in log):
             place.remove()
             raise _conflict(base)
         raise OSError(
@@ -172,11 +173,7 @@ class FolderVersions:
     def _write_hint(self, number: int) -> None:
         """Write the number to the version hint, as Java does; a failure of this is ignored."""
         with contextlib.suppress(OSError):
-            write_hint(self.folder_file(HINT), number)
-
-    def folder_file(self, name: str) -> Place:
-        """Return the place of a file in the folder."""
-        return self.folder.below(name)
+            write_hint(self.folder.below(HINT), number)
 
 
 def write_hint(hint: Place, number: int) -> None:
@@ -285,11 +282,6 @@ def create_once(place: Place, data: bytes) -> None:
             ) from unread
         if stored != data:
             raise
-
-
-def _read_log(version: Place) -> list[tuple[int | None, int]]:
-    """Return the numbers and times of the versions in the log of a version."""
-    return [(version_number(name), ms) for ms, name in log_of(read_metadata(version))]
 
 
 def _conflict(base: Place) -> CommitConflictError:

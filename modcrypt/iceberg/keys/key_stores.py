@@ -75,7 +75,7 @@ class FileKeyStore:
         return cls(path)
 
     def keys(self) -> Mapping[str, IcebergKey]:
-        """Return all KEKs by id.
+        """Return all KEKs by id, as `KeyStore.keys`.
 
         Raises:
             KeyMaterialError, LimitError: The file is not a key store, or exceeds the size limit.

@@ -172,18 +172,15 @@ class ParquetDataFile:
         self, number: int, names: Sequence[str] | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
         if self._pages is None:
-            table = self._read(number, names, threads)
+            table = self._read_with_fallback(
+                lambda _, parquet: parquet.read_row_group(number, names, use_threads=threads)
+            )
             return iter(table.to_batches(_BATCH_ROWS))
         parquet = self._read_with_fallback(lambda _, parquet: parquet)
         rows = min(_BATCH_ROWS, self._pages.rows_at_once(parquet, number, names))
         options = {"row_groups": [number], "columns": names, "use_threads": threads}
         batches: Iterator[pa.RecordBatch] = parquet.iter_batches(rows, **options)
         return batches if rows == _BATCH_ROWS else merge_small(batches, _BATCH_ROWS)
-
-    def _read(self, number: int, names: Sequence[str] | None, threads: bool) -> pa.Table:
-        return self._read_with_fallback(
-            lambda _, parquet: parquet.read_row_group(number, names, use_threads=threads)
-        )
 
     def _find_damaged_column(self, number: int, columns: Sequence[str]) -> str:
         """Return the first column of a row group that cannot be decoded."""

@@ -122,11 +122,8 @@ class DeletedKeys:
             for batch in file.batches(values.columns, None, threads=False):
                 count = batch.rows.num_rows
                 number = pa.repeat(pa.scalar(entry.sequence_number or 0, pa.int64()), count)
-                yield pa.record_batch([*values.of(batch.rows), number], _names(columns))
-
-
-def _names(columns: Sequence[NestedField]) -> list[str]:
-    return [*(f"k{number}" for number in range(len(columns))), _NUMBER]
+                names = [f"k{place}" for place in range(len(columns))]
+                yield pa.record_batch([*values.of(batch.rows), number], [*names, _NUMBER])
 
 
 def _merge_equal_keys(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

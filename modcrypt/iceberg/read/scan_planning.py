@@ -303,7 +303,11 @@ _MAPS = (
 
 def as_data_file(entry: FileEntry) -> DataFile:
     """Return a file as pyiceberg's class, without its key."""
-    maps: dict[str, Any] = {name: _as_map(entry.file.get(name)) for name in _MAPS}
+    maps: dict[str, Any] = {
+        name: {pair["key"]: pair["value"] for pair in pairs}
+        for name in _MAPS
+        if (pairs := entry.file.get(name)) is not None
+    }
     file = DataFile.from_args(
         content=DataFileContent(entry.content),
         file_path=entry.location,
@@ -315,10 +319,6 @@ def as_data_file(entry: FileEntry) -> DataFile:
     )
     file.spec_id = entry.spec_id
     return file
-
-
-def _as_map(pairs: list[Mapping[str, Any]] | None) -> dict[int, Any] | None:
-    return None if pairs is None else {pair["key"]: pair["value"] for pair in pairs}
 
 
 def _as_type(value: Any, kind: IcebergType) -> Any:

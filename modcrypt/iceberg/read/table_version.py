@@ -92,15 +92,7 @@ def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation
 
 @dataclass(frozen=True)
 class TableVersion:
-    """One version of a table, and the way to the next.
-
-    Attributes:
-        metadata: Content of its metadata.json.
-        place: Place of its metadata.json.
-        walk: Walk through its files.
-        versions: Versions of the table: finds the current one, and commits the next.
-        expected: Expectation that every version must meet.
-    """
+    """One version of a table, and the way to the next; `IcebergTable` explains the attributes."""
 
     metadata: TableMetadata
     place: Place

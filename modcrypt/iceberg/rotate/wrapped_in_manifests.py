@@ -71,7 +71,10 @@ def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> Seale
     results: dict[str, SealedManifest | None] = {}
     lists, known = set[str](), {} if opened is None else opened
     snapshots = table.metadata.snapshots if _may_hold_any(table) else ()
-    read = in_threads(lambda old: (old, _read_manifests(table, old, known)), snapshots, THREADS)
+    read = in_threads(
+        lambda old: (old, table.walk.manifests_by(list_keys(table, old, known), old)),
+        snapshots, THREADS,
+    )  # fmt: skip
     for snapshot, manifests in read:
         fresh = [manifest for manifest in manifests if manifest.location not in results]
         sealed = in_threads(partial(_read_sealed, table), fresh, THREADS)
@@ -97,10 +100,6 @@ def list_keys(
 def place_of(entry: EncryptedKey) -> tuple[str, bytes]:
     """Return a key that identifies an entry across versions of the table."""
     return entry.id, entry.encrypted
-
-
-def _read_manifests(table: IcebergTable, snapshot: Snapshot, opened: Opened) -> list[ManifestFile]:
-    return table.walk.manifests_by(list_keys(table, snapshot, opened), snapshot)
 
 
 def _may_hold_any(table: IcebergTable) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -159,7 +159,8 @@ class Copy:
         metadata = self.target.metadata
         if not self.contents.snapshots:
             return metadata
-        paths = {spec_id: PartitionPaths(metadata, spec_id) for spec_id in _spec_ids(live.values())}
+        spec_ids = {entry.spec_id for entry in live.values()}
+        paths = {spec_id: PartitionPaths(metadata, spec_id) for spec_id in spec_ids}
         partitions = [paths[entry.spec_id].path(entry.partition) for entry in live.values()]
         keys = writing_keys(self.target, KeyPolicy.of(metadata), partitions)
         key_metadata = encrypt_key_metadata(
@@ -314,7 +315,3 @@ class Copy:
             "snapshot_log": log,
             "current_snapshot_id": source.current.id,
         }
-
-
-def _spec_ids(entries: Iterable[FileEntry]) -> set[int]:
-    return {entry.spec_id for entry in entries}
