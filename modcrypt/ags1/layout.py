@@ -47,14 +47,7 @@ def make_header(block_length: int) -> bytes:
 
 
 def parse_header(header: bytes, name: str) -> int:
-    """Return the block length that the first 8 bytes declare.
-
-    Raises:
-        PlaintextError: The file begins as a plaintext Avro, Puffin or Parquet file.
-        FormatError: The file is not an AGS1 stream, or declares an impossible block length.
-        LimitError: The block length exceeds `MAX_BLOCK_LENGTH`.
-        TruncationError: The stream ends within its header.
-    """
+    """Return the block length that the first 8 bytes declare."""
     magic = header[: len(MAGIC)]
     if magic in _PLAINTEXT_MAGICS:
         raise PlaintextError(

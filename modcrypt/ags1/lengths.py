@@ -43,12 +43,7 @@ takes_key = convert_argument("key", _as_ags1_key)
 
 
 def trusted_length(key: Ags1Key, length: TrustedLength | None) -> int | None:
-    """Return the length that the stream must have; None for any.
-
-    Raises:
-        TypeError: Neither `length` nor the key metadata specifies a length.
-        ValueError: The length is negative, or differs from the one in the key metadata.
-    """
+    """Return the length that the stream must have; None for any."""
     known = key.file_length if isinstance(key, StandardKeyMetadata) else None
     if length is UNVERIFIED:
         return known

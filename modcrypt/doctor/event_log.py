@@ -40,7 +40,6 @@ class Leak(JsonFields):
     """A secret in a log, which is not repeated here.
 
     Attributes:
-        file: Path of the log.
         line: Number of the first line with the secret, counted from 1.
         name: Name of the property or option; None in running text.
         what: Kind of the secret, in words.
@@ -61,7 +60,6 @@ class SearchedLog:
     """The result of searching a file of a log.
 
     Attributes:
-        file: Path of the file.
         events: Number of lines that are Spark events.
         unread: Reason why the file, or the rest of it, could not be read; empty if it could.
         leaks: Secrets in the order of their lines.
@@ -77,9 +75,6 @@ def search_event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[SearchedLo
     """Search a log, or all logs in a folder and below it.
 
     The keys are searched for in hex and base64, under any name.
-
-    Raises:
-        OSError: `path` does not exist or is not readable.
     """
     needles = frozenset(spelling for key in keys for spelling in _spellings(key))
     for file in _files(path):

@@ -31,9 +31,7 @@ class Check(JsonFields):
     """The result of one check.
 
     Attributes:
-        check: Subject of the check.
         state: `"ok"`; `"hint"` for a state that may be intended; `"warn"` for a risk; or `"fail"`.
-        message: Result of the check.
         advice: Next step for the user; empty if there is none.
         where: File, line and property name of a finding in a log.
     """

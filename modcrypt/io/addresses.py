@@ -31,9 +31,6 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
     """Return the local path of an address, or None for a URL of fsspec, which only a str can be.
 
     A relative path whose first folder is named like a scheme (`name:/file`) has to begin with `./`.
-
-    Raises:
-        ValueError: A file URL has no absolute path.
     """
     if not isinstance(address, str):
         return os.fspath(address)

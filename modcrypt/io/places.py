@@ -29,8 +29,6 @@ class Place:
     """A path in a file system; None is the local one.
 
     Attributes:
-        filesystem: File system of PyArrow or fsspec.
-        path: Path in it.
         root: Folder that the caller named, where `path` was found or composed below it; None for a
             file named by itself. Writing and removing follow no symbolic link below `root`: anyone
             who may write there could point a link at files that only the process running modcrypt

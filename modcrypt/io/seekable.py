@@ -35,10 +35,6 @@ class SeekableFile(io.RawIOBase):
     def read_at(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes, fewer at the end; neither uses nor moves the cursor.
 
-        Args:
-            offset: Position of the first byte.
-            length: Maximum number of bytes.
-
         Raises:
             ModcryptError: The bytes do not authenticate or violate the format.
             ValueError: The file is closed, or an argument is negative.
@@ -72,10 +68,6 @@ class SeekableFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the cursor, possibly beyond the end, and return its position.
 
-        Args:
-            offset: Offset relative to `whence`.
-            whence: `os.SEEK_SET`, `os.SEEK_CUR` or `os.SEEK_END`.
-
         Raises:
             ValueError: The file is closed, `whence` is unknown, or the position is negative.
         """
@@ -91,9 +83,6 @@ class SeekableFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read from the cursor into a buffer and return the number of bytes.
-
-        Args:
-            buffer: Writable buffer.
 
         Raises:
             ModcryptError: The bytes do not authenticate or violate the format.

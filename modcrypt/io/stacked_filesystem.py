@@ -161,9 +161,7 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Copy a file's plaintext to a local path, complete or not at all, or into a file object.
 
         Args:
-            rpath: Path of the encrypted file.
             lpath: Local path, or writable binary file object.
-            callback: Progress callback of fsspec.
             outfile: Writable binary file object to use instead of `lpath`.
 
         Raises:

@@ -70,11 +70,7 @@ def _as_data_lake_url(url: str) -> str:
 
 
 def _locate_in_hadoop(url: str) -> tuple[Any, str]:
-    """Return Hadoop's own client, which PyArrow loads.
-
-    Raises:
-        ValueError: Hadoop's client is not installed, or cannot be reached.
-    """
+    """Return Hadoop's own client, which PyArrow loads."""
     from pyarrow.fs import FileSystem
 
     try:

@@ -72,11 +72,7 @@ def in_threads(
 
 
 class Lender(Generic[T]):
-    """Objects that one thread at a time uses, created when all others are lent.
-
-    Args:
-        create: Function that returns a new object.
-    """
+    """Objects that one thread at a time uses, created when all others are lent."""
 
     def __init__(self, create: Callable[[], T]) -> None:
         self._create = create

@@ -47,7 +47,6 @@ class ConvertedFile:
     """The result of a conversion for one file.
 
     Attributes:
-        path: Name of the source.
         destination: Name of the destination; the source's in place.
         result: The verb's entry in `DONE`; `"current"`, the destination is up to date; `"planned"`
             in a dry run; `"different"`, the destination is encrypted, but not as these keys and
@@ -55,9 +54,7 @@ class ConvertedFile:
         message: Message of the error, or columns that are missing without their key.
         code: Exit code for the failure; 0 without one.
         module: Module that a failure concerns, as fields for JSON.
-        bytes_in: Size of the source.
         bytes_out: Size of the destination; None in a store, and if it was not written.
-        seconds: Duration of the work.
         columns: Columns by what was done to them, as in `Rewritten`; for `decrypt`, `dropped` and
             `nulls` without their key.
     """
@@ -114,15 +111,10 @@ class Conversion:
     """A conversion of files in one process, with its keys.
 
     Attributes:
-        verb: Kind of conversion.
         source: Folder of the source files, or a single file.
         destination: Folder of the converted files, or a file; None to replace the source files.
-        decryption: Properties that open the source files, if the verb needs them.
         encryption: Properties of the new files, if the verb needs them; to mask, None keeps the
             files' own keys.
-        change: Changes of columns and further options.
-        overwrite: Whether to replace existing destinations that differ.
-        dry_run: Whether to write nothing and only report what would be done.
         threads: Number of threads for each file, as `encrypt_parquet` takes it.
         record: Record that caches which files are up to date.
         progress: Function called with the bytes done of a file, in the thread that converts it.

@@ -32,14 +32,6 @@ def replace_data_keys(
 ) -> int:
     """Encrypt a file in place with fresh data keys; return their number.
 
-    Args:
-        place: Place of the file.
-        source: The opened file.
-        wrapper: Wrapper that unwraps the old keys and wraps the new.
-        decryption: Properties that decrypt the file.
-        expected: Master keys that may protect the file.
-        new_master_keys: Mapping of master key ids to the ids that replace them.
-
     Raises:
         ModcryptError, OSError: The file can't be decrypted or written; it was left as it was.
     """

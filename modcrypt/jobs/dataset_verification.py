@@ -159,12 +159,7 @@ class FilesVerification:
     """A verification of files, which it takes by their number in `places`.
 
     Attributes:
-        places: The files.
         properties: Keys and requirements, as in `verify_dataset`.
-        template: Template of the AAD prefixes, if there is one.
-        expected: Number of parts, if it is known.
-        regions: Whether to map each byte of the files.
-        threads: Number of threads for each file.
         progress: Function called with the bytes checked of a file, in the thread that checks it.
     """
 

@@ -57,7 +57,6 @@ class FileResult:
     """The result of a job for one file.
 
     Attributes:
-        path: Path of the file.
         result: Outcome, or an error code.
         message: Message of the error.
     """
@@ -92,8 +91,6 @@ def run_job(
     """Yield the result of each file, in the order of the files, which threads process.
 
     Args:
-        job: Work on each file.
-        files: Files, as the job takes them.
         threads: Number of files processed concurrently; None for `THREADS`.
         meter: Meter of the job's progress. If the generator is closed early, or the meter's event
             is set, files in progress are abandoned and have no result.

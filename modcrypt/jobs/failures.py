@@ -53,10 +53,7 @@ class Failure:
     """The report of an exception.
 
     Attributes:
-        word: The error code.
-        message: Description of the failure.
         code: The exit code of a program that ends for this reason.
-        module: The module or block that is affected.
     """
 
     word: str

@@ -37,9 +37,6 @@ def update_store(
     Return the old key material, which is empty if none exists. `read` returns None if no key
     material exists; `change` returns None to keep the old. `check` is called before the change,
     under the lock.
-
-    Raises:
-        OSError: Another process keeps changing the key material, or it can't be written.
     """
     for _ in range(_ATTEMPTS):
         old = read()

@@ -63,8 +63,6 @@ class Shape:
     """The shape of a file, by which a destination is matched with its source.
 
     Attributes:
-        rows: Number of rows.
-        leaves: Paths of the leaf columns.
         marks: Marks of the chunks of each column; only for columns that are compared.
         masked: Masks of the columns; None if masks are not compared.
     """
@@ -295,11 +293,7 @@ def _is_hashed(md: ThriftStruct) -> bool:
 
 
 class NewKeys:
-    """The keys and the encryption that the destination files must have.
-
-    Args:
-        encryption: Properties that encrypt the files.
-    """
+    """The keys and the encryption that the destination files must have."""
 
     def __init__(self, encryption: Encryption) -> None:
         self.encryption = encryption

@@ -28,7 +28,6 @@ class File:
 
     Attributes:
         name: Name that the library accepts.
-        size: Size in bytes.
         place: Place of the file in this process.
     """
 
@@ -100,7 +99,6 @@ class NamedFiles(NamedTuple):
     """The files at paths that a caller names.
 
     Attributes:
-        files: The files, each once.
         root: Path of the only folder that is named; None for files and several folders.
     """
 
@@ -112,7 +110,6 @@ def find_named_files(paths: Sequence[str], glob: str | None) -> NamedFiles:
     """Return the files at paths, including those in folders.
 
     Args:
-        paths: Paths or URLs of files and folders.
         glob: Pattern that the paths of files within their folder must match; None for all.
 
     Raises:
@@ -217,12 +214,7 @@ def _check_spelling(folder: Folder, place: Place, inside: str) -> None:
 
 
 def check_apart(source: Folder, destination: Folder) -> None:
-    """Check that a folder may receive the converted files of another.
-
-    Raises:
-        ValueError: The destination is the source or lies within it.
-        NotADirectoryError: The destination is a file.
-    """
+    """Check that a folder may receive the converted files of another."""
     origin, target = source.place, destination.place
     if target.filesystem is None and os.path.isfile(target.path):
         raise NotADirectoryError(

@@ -54,11 +54,9 @@ class Record:
     """A record of the finished files of a run: a line of JSON for each, and one at its end.
 
     Args:
-        path: Path of the record.
         run: JSON fields that identify the run among others in the record.
         is_done: Function that takes a line and returns whether its file needs no more work; by
             default, it needs none.
-        write: Whether to add lines.
         alone: Whether to refuse a record that another run writes to. Needs `write`.
 
     Raises:
@@ -134,11 +132,7 @@ class Record:
             os.fdatasync(self._file.fileno())
 
     def check_unprocessed(self, place: Place) -> None:
-        """Check that no run of the command has replaced a file: hashes must not be hashed again.
-
-        Raises:
-            OSError: The record says that a run has replaced the file, or may have.
-        """
+        """Check that no run of the command has replaced a file: hashes must not be hashed again."""
         noted = self._of_command.get(place.full_name)
         if noted is None:
             return

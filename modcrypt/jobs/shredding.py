@@ -456,12 +456,6 @@ def end_master_keys(
 ) -> list[ShreddedFile]:
     """Destroy master keys after all files; keep them if a file has failed.
 
-    Args:
-        tools: Key tools of their key service.
-        master_keys: Ids of the master keys.
-        failed: Number of files that have failed.
-        dry_run: Whether to only report what would be done.
-
     Returns:
         The result of each master key.
     """

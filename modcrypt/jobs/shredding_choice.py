@@ -90,7 +90,6 @@ class Chosen:
         columns: Dotted names of the selected columns, as far as they are known.
         elsewhere: Names of keys whose key metadata is not PKMT1.
         bare: Names of columns in plaintext, if all keys are selected.
-        notes: Further notes for the result.
     """
 
     within: dict[bytes, KeyMaterial] = field(default_factory=dict)

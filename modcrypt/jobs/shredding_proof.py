@@ -231,11 +231,7 @@ def list_surroundings(where: Any, filesystem: Any) -> Surroundings:
 
 
 class Examination:
-    """The examination of files and their surroundings for a proof.
-
-    Args:
-        trial: Trial of the selected keys.
-    """
+    """The examination of files and their surroundings for a proof."""
 
     def __init__(self, trial: Trial) -> None:
         self._time = datetime.now(UTC).isoformat()
@@ -257,13 +253,7 @@ class Examination:
     def conclude(
         self, named: Sequence[Place], files: Sequence[ProvenFile], surroundings: Surroundings
     ) -> Proof:
-        """Examine the surroundings of the files, and return the proof.
-
-        Args:
-            named: Files that were examined.
-            files: The findings about them.
-            surroundings: Files in and around what the caller names.
-        """
+        """Examine the surroundings of the files, and return the proof."""
         files = (*files, *self._examine_surroundings(named, surroundings))
         tools = self.trial.tools
         refused = any(key.state == "refused" for file in files for key in file.keys)

@@ -88,7 +88,6 @@ class Traces:
     Attributes:
         column_names: Selected column names that some file has.
         uniques: File-unique parts of the AADs of files.
-        names: Names of files.
         writes: Ids of the runs that wrote files.
         references: References of selected columns to external key material.
         judged: Identities of external key material that was tried with its file.

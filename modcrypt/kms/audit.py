@@ -104,9 +104,7 @@ def record_key(
     """Record the use of one key of a file.
 
     Args:
-        audit: Function to call; None for no audit.
         operation, file, result, count: Values of the `AuditEvent`.
-        material: Material of the key.
         column: Name of the column or columns that have the key; None for the footer key.
     """
     if audit is None:

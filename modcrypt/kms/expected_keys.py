@@ -97,12 +97,7 @@ class ExpectedKeys:
         self._check(material, where, self._ids)
 
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
-        """Check how a column is encrypted: `"plaintext"`, `"footer key"` or `"column key"`.
-
-        Raises:
-            PlaintextError: The policy encrypts the column and the file does not, or the policy
-                gives it a key of its own and the file does not.
-        """
+        """Check how a column is encrypted: `"plaintext"`, `"footer key"` or `"column key"`."""
         if self.policy is None:
             return
         path = ".".join(leaf)

@@ -19,12 +19,7 @@ from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_metadata
 
 @dataclass(frozen=True)
 class KmsKeyRetriever:
-    """The key retriever of `KeyTools.decryption`.
-
-    Attributes:
-        wrapper: Wrapper that unwraps the keys.
-        expected: Master keys that may protect the files.
-    """
+    """The key retriever of `KeyTools.decryption`."""
 
     wrapper: KeyWrapper
     expected: ExpectedKeys
@@ -33,7 +28,6 @@ class KmsKeyRetriever:
         """Return the retriever of one file's keys.
 
         Args:
-            source: The opened file.
             lenient: Whether to treat a column whose master key is refused as one without a key.
         """
         place = source.place

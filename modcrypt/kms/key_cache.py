@@ -31,12 +31,7 @@ V = TypeVar("V")
 
 
 class KeyCache(Generic[V]):
-    """A cache of opened keys by place, for any thread.
-
-    Args:
-        lifetime: Seconds to cache a key.
-        clock: Function that returns the time in seconds, for tests.
-    """
+    """A cache of opened keys by place, for any thread."""
 
     def __init__(self, lifetime: float, clock: Callable[[], float] | None = None) -> None:
         self._lifetime, self._clock = lifetime, clock or _read_clock

@@ -45,11 +45,7 @@ def check_reference(reference: str) -> None:
 
 
 def absolute_reference(reference: str) -> str:
-    """Return a reference that has the same meaning in processes that run in other folders.
-
-    Raises:
-        ValueError: The reference is a file descriptor, which no other process can read.
-    """
+    """Return a reference that has the same meaning in processes that run in other folders."""
     kind, _, where = reference.partition(":")
     if kind == "fd":
         raise ValueError("other processes cannot read a file descriptor; use file:PATH or env:NAME")
@@ -92,9 +88,6 @@ def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> Sta
 
     `decrypt` decrypts metadata that a key service encrypted; with it, unencrypted metadata is
     rejected.
-
-    Raises:
-        ValueError: The metadata is encrypted, but `decrypt` is missing.
     """
     # Other users may read encrypted metadata.
     data, where = _read_file(path, "key", "key metadata file", MAX_METADATA_FILE, is_sealed)

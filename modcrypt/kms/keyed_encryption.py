@@ -26,7 +26,6 @@ class KeyedEncryption:
 
     Attributes:
         retriever: Retriever that can read the files again; its wrapper wraps their keys.
-        policy: Policy with master keys and columns.
         aad_prefix: AAD prefix of the files, or its template.
     """
 
@@ -54,10 +53,6 @@ class KeyedEncryption:
 
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Create and wrap the keys of one file.
-
-        Args:
-            place: Place of the file; None for a file object.
-            overwrite: Whether an existing file may be replaced.
 
         Raises:
             ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file

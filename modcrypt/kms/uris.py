@@ -18,12 +18,7 @@ class KmsUri:
 
 
 def parse_kms_uri(uri: str, allowed: frozenset[str] = frozenset()) -> KmsUri:
-    """Split a URI and decode percent-escapes in its query and fragment, but not in its location.
-
-    Raises:
-        ValueError: The text is not a URI as `KmsUri` describes it, or its query contains names that
-            are not `allowed`, or repeats one.
-    """
+    """Split a URI and decode percent-escapes in its query and fragment, but not in its location."""
     scheme, colon, rest = uri.partition(":")
     if not colon or not scheme:
         raise ValueError(

@@ -46,11 +46,7 @@ def seal_key_metadata(
 
 
 def parse_wrapped_metadata(data: bytes) -> KeyMaterial:
-    """Return the wrapped KEK of encrypted key metadata, with the metadata as its wrapped DEK.
-
-    Raises:
-        KeyMaterialError: The encrypted key metadata is malformed.
-    """
+    """Return the wrapped KEK of encrypted key metadata, with the metadata as its wrapped DEK."""
     members = _parse_members(data)
     _decode_bytes(members, "wrappedKeyMetadata")
     kek_id = _decode_bytes(members, "keyEncryptionKeyID")
@@ -80,11 +76,7 @@ def encode_wrapped_metadata(material: KeyMaterial) -> bytes:
 
 @hide_frames
 def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
-    """Decrypt the result of `seal_key_metadata`, and accept nothing else.
-
-    Raises:
-        KeyMaterialError: The data is malformed, altered, or under another KEK or master key.
-    """
+    """Decrypt the result of `seal_key_metadata`, and accept nothing else."""
     material = parse_wrapped_metadata(data)
     kek = wrapper.get_reading_kek(material)
     sealed, kek_id = base64.b64decode(material.wrapped_dek), kek.id

@@ -159,11 +159,7 @@ class KeyWrapper:
     """A tool that wraps and unwraps data keys with one key service, from any thread.
 
     Args:
-        client: Client of the key service.
-        cache_lifetime: Seconds to cache a KEK.
         aad: AAD to which the service binds every wrapped key, if it supports AAD.
-        audit: Function that is called with every use of a key.
-        clock: Function that returns the time in seconds, for tests.
     """
 
     def __init__(

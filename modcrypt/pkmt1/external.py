@@ -58,11 +58,7 @@ def store_of(place: Place) -> Place:
 
 
 def read_store(place: Place) -> dict[str, str]:
-    """Return the key material of the file at a place, from beside the file or its link target.
-
-    Raises:
-        KeyMaterialError: The material does not exist, or is damaged.
-    """
+    """Return the key material of the file at a place, from beside the file or its link target."""
     store = read_if_present(place_with_store(place))
     if store is None:
         raise KeyMaterialError(
@@ -80,12 +76,7 @@ def place_with_store(place: Place) -> Place:
 
 
 def find_material(store: Mapping[str, str], reference: KeyReference) -> KeyMaterial:
-    """Return the material of a key, under its own name while the file is being replaced.
-
-    Raises:
-        KeyNotFoundError: The material has no such key: it was shredded or lost.
-        KeyMaterialError: The material belongs to another file, or is damaged.
-    """
+    """Return the material of a key, under its own name while the file is being replaced."""
     text = store.get(staged_name(reference.name, reference.write)) or store.get(reference.name)
     if text is None:
         raise KeyNotFoundError(
@@ -127,11 +118,7 @@ def read_if_present(place: Place) -> dict[str, str] | None:
 
 
 def read_store_at(store: Place) -> dict[str, str] | None:
-    """Return the key material at a place; None if it does not exist.
-
-    Raises:
-        KeyMaterialError: The material is damaged.
-    """
+    """Return the key material at a place; None if it does not exist."""
     try:
         with open_source_at(store) as source:
             if source.size > MAX_STORE:

@@ -70,8 +70,6 @@ class KeyMaterial:
     """The wrapped form of one data key (DEK) of a file.
 
     Attributes:
-        is_footer_key: Whether the DEK is the footer key.
-        master_key_id: Id of the master key in the key service.
         wrapped_dek: DEK wrapped under the KEK or, in single wrapping, under the master key.
         kek_id: Id of the KEK, 16 bytes; None in single wrapping.
         wrapped_kek: KEK wrapped under the master key; None in single wrapping.
@@ -156,11 +154,7 @@ class KeyReference:
 
 
 def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
-    """Decode a file's key metadata into key material, or a reference to external material.
-
-    Raises:
-        KeyMaterialError: The key metadata is not valid PKMT1.
-    """
+    """Decode a file's key metadata into key material, or a reference to external material."""
     if len(metadata) > MAX_METADATA:
         raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is too long for PKMT1")
     members = _parse_members(metadata)
@@ -199,11 +193,7 @@ def external_name(name: str) -> str:
 
 
 def decode_store(data: bytes) -> dict[str, str]:
-    """Decode a file of external key material into a map from reference to undecoded material.
-
-    Raises:
-        KeyMaterialError: The data is not such a file.
-    """
+    """Decode a file of external key material into a map from reference to undecoded material."""
     store = _parse_object(data)
     if store is None:
         raise KeyMaterialError(

@@ -38,10 +38,6 @@ class Locations:
 
         The map has paths, URLs, or paths in `filesystem`, by prefix. `location`, as the table's
         metadata names it, is added unless the map contains it; the metadata was found in `folder`.
-
-        Raises:
-            FormatError: The table's location is empty.
-            ValueError: A prefix of the map is empty.
         """
         if not location.strip("/"):
             raise FormatError(
@@ -80,11 +76,7 @@ class Locations:
         return mapped if is_within and mapped.resolve() != own else folder
 
     def place(self, location: str) -> Place:
-        """Return the place that a location stands for.
-
-        Raises:
-            FormatError: The location matches no prefix, or leads out of the folder.
-        """
+        """Return the place that a location stands for."""
         prefix = self.prefix(location)
         if prefix is None:
             raise FormatError(

@@ -132,10 +132,6 @@ class Snapshot:
 class TableMetadata:
     """The content of a metadata.json; immutable: `with_members` returns a changed copy.
 
-    Args:
-        data: Bytes of the file.
-        name: Name of the file for messages.
-
     Attributes:
         document: The complete document.
         last_sequence_number: Sequence number of the newest snapshot; 0 without one, and in format

@@ -60,23 +60,12 @@ class Versions(Protocol):
 
 @dataclass(frozen=True)
 class FolderVersions:
-    """The versions of a table in a folder without a catalog.
-
-    Attributes:
-        folder: Folder `metadata/` of the table.
-    """
+    """The versions of a table in a folder without a catalog."""
 
     folder: Place
 
     def current(self) -> Place:
-        """Return the place of the version with the highest number.
-
-        Raises:
-            FormatError: A catalog has continued the table.
-            FileNotFoundError: The folder has no version.
-            ModcryptError, OSError: `read_metadata` fails; only if the folder also has files of a
-                catalog.
-        """
+        """Return the place of the version with the highest number."""
         folder = self.folder
         versions = _folder_versions(folder)
         in_catalog = [name for name in file_names(folder) if _CATALOG_NAME.fullmatch(name)]
@@ -291,11 +280,7 @@ def _conflict(base: Place) -> CommitConflictError:
 
 
 def check_newest(base: Place) -> None:
-    """Check that a version which a catalog took over from a folder is the newest in the folder.
-
-    Raises:
-        FormatError: The table was continued in the folder.
-    """
+    """Check that a version which a catalog took over from a folder is the newest in the folder."""
     name_match = _FOLDER_NAME.fullmatch(base.name)
     folder = Place(base.filesystem, posixpath.dirname(base.path))
     if name_match and (newest := max(_folder_versions(folder), default=0)) > int(

@@ -179,10 +179,6 @@ def writing_policy(metadata: TableMetadata, seen: TableMetadata) -> KeyPolicy:
     """Return the policy for the new files of a commit.
 
     Nothing signs `metadata`, the version that the commit follows; the caller has seen `seen`.
-
-    Raises:
-        IntegrityError: The policy, or the key length, differs between the versions.
-        FormatError, UnsupportedFormatError: The policy is invalid, see `KeyPolicy.of`.
     """
     policy = KeyPolicy.of(metadata)
     if policy != KeyPolicy.of(seen) or metadata.key_length != seen.key_length:

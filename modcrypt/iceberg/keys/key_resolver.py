@@ -59,11 +59,8 @@ class KeyResolver:
     """A resolver that opens and encrypts the key metadata of a table's files. It is thread-safe.
 
     Args:
-        kms: Client of the key service.
-        store: Store of KEKs besides the table's metadata.
         master_key_ids: Ids of the master keys that KEKs may be under. By default the table's
             `encryption.key-id` alone, for KEKs in a table's metadata.
-        audit: Function that is called with each use of the key service.
     """
 
     def __init__(
@@ -212,11 +209,7 @@ def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) 
 
 
 def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
-    """Decrypt the result of `seal_for_manifest` with the same IEK, without a table.
-
-    Raises:
-        KeyMaterialError: The data was encrypted with another IEK, or altered.
-    """
+    """Decrypt the result of `seal_for_manifest` with the same IEK, without a table."""
     key_id, single, sealed = _split_sealed(data) if is_sealed_metadata(data) else ("", False, b"")
     if (key_id, single) != (opened.key.id, not opened.key.is_double):
         raise KeyMaterialError(

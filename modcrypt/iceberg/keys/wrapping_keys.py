@@ -123,10 +123,6 @@ class MasterKeys:
     """A client of the key service with wrapped keys as bytes, as in Iceberg; `KmsClient` has text.
 
     Keys are wrapped without AAD, because Iceberg's `KeyManagementClient` has none.
-
-    Args:
-        client: Client of the key service.
-        audit: Function that is called with each use of the key service.
     """
 
     def __init__(self, client: KmsClient, audit: Audit | None = None) -> None:

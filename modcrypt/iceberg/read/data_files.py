@@ -49,12 +49,7 @@ class RowBatch(NamedTuple):
 
 @contextmanager
 def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | AvroDataFile]:
-    """Open a data file.
-
-    Raises:
-        UnsupportedFormatError: The file is in ORC, which Iceberg does not encrypt.
-        ModcryptError: Its key is not available, or the file is not what was written.
-    """
+    """Open a data file."""
     if entry.file_format == "PARQUET":
         with ExitStack() as stack:
             yield _open_parquet(walk, entry, stack)
@@ -70,7 +65,7 @@ def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[ParquetDataFile | A
 
 @contextmanager
 def open_parquet_file(walk: Walk, entry: FileEntry) -> Iterator[SeekableFile]:
-    """Open a Parquet file as a file object with its plaintext. Raises as `open_data_file`."""
+    """Open a Parquet file as a file object with its plaintext."""
     keys = walk.file_keys(entry)
     with _hold_source(walk, entry) as source, _open_plaintext(source, keys) as file:
         if keys is None:

@@ -50,11 +50,6 @@ class DeletedKeys:
     """The keys of deleted rows in the equality deletes of a scan; thread-safe.
 
     Each delete file is read once.
-
-    Args:
-        walk: Walk through the table.
-        mapping: Name mapping for files without field ids.
-        threads: Function that returns the number of files to read in parallel.
     """
 
     def __init__(self, walk: Walk, mapping: NameMapping | None, threads: Callable[[], int]) -> None:
@@ -195,7 +190,6 @@ class KeysOfFiles:
     """The keys in some delete files.
 
     Args:
-        columns: Columns of the keys.
         keys: Values of the keys, a column for each, and the sequence number of the newest delete;
             each key occurs once. None if there are none.
     """
@@ -266,15 +260,6 @@ def _find_places(keys: Sequence[pa.Array], rows: Sequence[pa.Array]) -> pa.Array
 
 class KeysOfFile:
     """A filter that drops deleted rows of one data file.
-
-    Args:
-        keys: Keys of deleted rows.
-        data: Data file.
-        schema: Schema of its columns, with field ids.
-        constants: Values of columns that it may lack, by their ids.
-
-    Attributes:
-        columns: Names of the columns that it needs.
 
     Raises:
         FormatError: A field of the file has a type that its column never had.

@@ -156,12 +156,7 @@ class ReachedFile(Reached):
 
 
 class Inventory:
-    """Everything that snapshots reach, in the order of discovery.
-
-    Args:
-        walk: Walk through the table.
-        snapshots: Snapshots whose manifest lists are the first items.
-    """
+    """Everything that snapshots reach, in the order of discovery."""
 
     def __init__(self, walk: Walk, snapshots: Iterable[Snapshot]) -> None:
         self._walk = walk
@@ -276,12 +271,7 @@ class Inventory:
 
 
 class Keys:
-    """A source of files' key metadata that asks an unavailable key service only once per key.
-
-    Args:
-        walk: Walk through the table.
-        failed: Errors of keys that are unavailable, by the ids of the keys.
-    """
+    """A source of files' key metadata that asks an unavailable key service only once per key."""
 
     def __init__(self, walk: Walk, failed: Mapping[str, Failure]) -> None:
         self.walk = walk

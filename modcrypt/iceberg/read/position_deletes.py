@@ -79,9 +79,7 @@ class DeleteIndex:
     """An index of a snapshot's delete files by the data files that they apply to.
 
     Args:
-        walk: Walk through the table, which recognises spellings of the same location.
         partitions: Function that returns the partitions of a spec by its id.
-        deletes: Live entries of delete manifests.
         oldest: Smallest sequence number of the data files that are looked up.
 
     Raises:
@@ -187,11 +185,7 @@ class Positions:
         self._files: dict[str, Mapping[str, BitMap64]] = {}
 
     def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> BitMap64:
-        """Return the positions of a data file's deleted rows.
-
-        Raises:
-            ModcryptError: A delete file is not available, or is not what was written.
-        """
+        """Return the positions of a data file's deleted rows."""
         bitmaps = [self._of(entry, data) for entry in deletes]
         return bitmaps[0] if len(bitmaps) == 1 else BitMap64.union(*bitmaps)
 
@@ -244,12 +238,7 @@ def place_of_vector(entry: FileEntry) -> tuple[int, int]:
 
 
 def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
-    """Decode the part of a Puffin file that an entry names (spec, `deletion-vector-v1`).
-
-    Raises:
-        FormatError: The data is not a deletion vector, is damaged, or does not have `record_count`
-            positions.
-    """
+    """Decode the part of a Puffin file that an entry names (spec, `deletion-vector-v1`)."""
     name, length = entry.location, int.from_bytes(blob[:4], "big")
     if len(blob) < 20 or length != len(blob) - 8 or blob[4:8] != _DV_MAGIC:
         raise FormatError(f"{name}: the place that its manifest names holds no deletion vector")

@@ -82,7 +82,6 @@ class RowFilter:
 
     Args:
         schema: Schema of the table, as returned by `null_with_parents`.
-        expression: Unbound expression.
 
     Raises:
         ValueError: The schema lacks a column of the expression, or a value does not fit.

@@ -49,9 +49,6 @@ class PlannedFile:
     """A data file to read.
 
     Attributes:
-        data: Data file.
-        deletes: Position delete files that apply to it.
-        equality: Groups of equality deletes that may apply to it.
         constants: Values of columns that are the same in all its rows, by field id.
     """
 
@@ -62,24 +59,14 @@ class PlannedFile:
 
 
 class Planner:
-    """A planner that finds the files of a snapshot that may have rows for a filter.
-
-    Args:
-        walk: Walk through the table.
-        schema: Schema that the filter refers to.
-        row_filter: Unbound expression.
-    """
+    """A planner that finds the files of a snapshot that may have rows for a filter."""
 
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
         self._walk, self._schema, self._filter = walk, schema, row_filter
         self._specs: dict[int, SpecFilter] = {}
 
     def files(self, snapshot: Snapshot) -> list[PlannedFile]:
-        """Return the data files in the order of the manifests.
-
-        Raises:
-            ModcryptError: A manifest is not available, or is not what was written.
-        """
+        """Return the data files in the order of the manifests."""
         every = self._walk.manifests(snapshot)
         manifests = [manifest for manifest in every if self._may_match(manifest)]
         self._check_pruned(every, manifests)

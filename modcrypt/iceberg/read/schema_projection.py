@@ -85,11 +85,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) -> pa.Schema:
-    """Return the schema of a file with field ids: its own, or those of the name mapping.
-
-    Raises:
-        FormatError: The file has no ids, and the table has no name mapping.
-    """
+    """Return the schema of a file with field ids: its own, or those of the name mapping."""
     if any(field_id(field) is not None for field in schema):
         return schema
     if mapping is None:
@@ -101,10 +97,7 @@ class Projection:
     """A projection of the rows of one file onto the schema of a table.
 
     Args:
-        schema: Schema of the file's columns, with field ids.
-        wanted: Fields of the table.
         constants: Values of fields that the file may lack, by their ids.
-        name: Name of the file for messages.
         filled: Columns that the file lacks, shared with other projections.
 
     Raises:

@@ -40,14 +40,6 @@ _WAITING = 4
 class TableScan:
     """A scan of the rows of a snapshot.
 
-    Args:
-        walk: Walk through the table.
-        snapshot: Snapshot to scan; None for a table without snapshots, which has no rows.
-        schema_id: Id of the schema of the rows; None for the current one.
-        columns: Names of columns, dotted for fields of structs; None for all.
-        filters: Condition for the rows, as text that pyiceberg parses or as its expression; None
-            for all rows.
-
     Raises:
         ValueError: The table lacks a column, or the filter is invalid.
         FormatError: The table has no such schema.
@@ -77,16 +69,11 @@ class TableScan:
         """Schema of the rows."""
 
     def to_table(self) -> pa.Table:
-        """Read all rows.
-
-        Raises:
-            ModcryptError: A file is not available, or is not what was written.
-            OSError: The file system reports an error.
-        """
+        """Read all rows."""
         return pa.Table.from_batches(self.to_batches(), self.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows batch by batch. Raises the errors of `to_table`."""
+        """Yield the rows batch by batch."""
         if self._snapshot is None:
             return iter(())
         planner = Planner(self._walk, self._filtered, self._expression)

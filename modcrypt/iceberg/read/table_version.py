@@ -16,14 +16,7 @@ from modcrypt.io.places import Place
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A reader's own expectation of a table, because nobody signs its metadata.json.
-
-    Attributes:
-        require_encrypted: Whether plaintext is refused.
-        table_uuid: UUID that the table must have.
-        at_least: Smallest sequence number that its current snapshot may have.
-        master_key_ids: Ids of the master keys that the table may be under.
-    """
+    """A reader's own expectation of a table, because nobody signs its metadata.json."""
 
     require_encrypted: bool = True
     table_uuid: str | None = None

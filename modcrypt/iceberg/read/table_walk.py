@@ -50,9 +50,6 @@ class Walk:
     """A walk through one version of a table.
 
     Attributes:
-        metadata: Metadata of the version.
-        locations: Mapping from locations to places.
-        resolver: Resolver of the keys that encrypt the files' keys.
         encrypted: Whether everything must be encrypted; False accepts plaintext.
     """
 
@@ -206,7 +203,7 @@ class Walk:
             yield source
 
     def place(self, location: str) -> Place:
-        """Return the place of a file. Raises the errors of `Locations.place`."""
+        """Return the place of a file."""
         return self.locations.place(location)
 
 

@@ -17,11 +17,7 @@ from modcrypt.parquet.format.modules import chunk_start
 
 
 class UncheckedPages:
-    """The pages of a plaintext file, whose declared sizes nobody vouches for.
-
-    Args:
-        source: The file.
-    """
+    """The pages of a plaintext file, whose declared sizes nobody vouches for."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

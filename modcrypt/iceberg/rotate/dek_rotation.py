@@ -135,13 +135,8 @@ class DekRotation:
     """The making of the next version; a retry reuses the files that are already rewritten.
 
     Attributes:
-        seen: Metadata of the version that the caller has seen.
-        new_files: Files that the job writes.
-        run: Function that rewrites data files.
         files: Files of the version on which the latest attempt is based.
-        job: KEK of the job.
         moved: Rewritten files, by the paths of the old files.
-        snapshot_id: Id of the latest attempt's snapshot.
         has_work, in_table: See `MekRotation`.
     """
 

@@ -73,7 +73,6 @@ class DeletionRule:
     """A rule that decides which files may be deleted once a new version of a table is committed.
 
     Attributes:
-        locations: Mapping of locations to places.
         own: The table's own folder, which contains the current version's `metadata/`.
         store: Path of the table's key store; None if it is not a file.
         needed: Paths of the files that the kept snapshots need.

@@ -191,12 +191,7 @@ _ATTRIBUTES = {
 class _Losses:
     """The snapshots and files that an expiry drops once a new version of a table is committed.
 
-    Args:
-        table: The version before.
-        new: Metadata of the new version, which has the kept snapshots.
-
     Attributes:
-        snapshots: Dropped snapshots by id.
         files: Locations of files to delete by path, by the attribute of `Expired`.
         metadata: Older metadata.json files by path, in the order of deletion.
         unreadable: Locations by path of files that are named or exist, but must be kept.
@@ -307,12 +302,7 @@ class _Expiry:
     """The making of the next version, and what is dropped with it.
 
     Attributes:
-        keep, force: See `expire_history`.
         place: Place of the version on which the other attributes are based.
-        base: Metadata of that version.
-        new: Metadata of the next version.
-        kept: Ids of the kept snapshots, each with the reason.
-        losses: What is dropped.
         retired: Ids of KEKs to drop from the key store after the commit. A concurrent writer that
             uses one of them must repeat its commit, and then selects a KEK again.
     """

@@ -37,7 +37,6 @@ class RekeyItem:
     """A file to rewrite under another key; it can be pickled and contains no secret.
 
     Attributes:
-        location: Location of the file.
         file_format: `PARQUET` or `AVRO`; manifests are in Avro.
         size: Trusted length of the file in bytes.
         sealed: Key metadata of the file, encrypted under the KEK of the job.
@@ -54,9 +53,6 @@ class RekeyedFile:
     """A rewritten file; it can be pickled and contains no secret.
 
     Attributes:
-        old: Location of the old file.
-        location: Location of the new file.
-        size: Stored length of the new file in bytes.
         sealed: Key metadata of the new file, encrypted under the KEK of the job.
     """
 
@@ -97,11 +93,7 @@ def run_in_threads(
 def rewrite_files(
     run: Run, table: IcebergTable, job: OpenKey, rewrite: Rewrite, files: Sequence[FileToRewrite]
 ) -> list[tuple[str, StandardKeyMetadata]]:
-    """Have files rewritten; return the location and key metadata of each new file.
-
-    Raises:
-        IntegrityError: The results are not exactly one for each file.
-    """
+    """Have files rewritten; return the location and key metadata of each new file."""
     sealed = seal_for_manifest([keys for *_, keys in files], job)
     items = [RekeyItem(*file[:3], data) for file, data in zip(files, sealed, strict=True)]
     done = list(run(table, job.key, rewrite, items)) if items else []
@@ -118,12 +110,7 @@ def rewrite_files(
 
 @dataclass(frozen=True, kw_only=True)
 class FreshDataKeys:
-    """A `Rewrite` of data files and equality delete files under fresh data keys.
-
-    Attributes:
-        name: Prefix of the names of new files.
-        key_length: Length of the fresh keys in bytes.
-    """
+    """A `Rewrite` of data files and equality delete files under fresh data keys."""
 
     name: str
     key_length: int

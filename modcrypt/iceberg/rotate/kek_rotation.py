@@ -96,11 +96,8 @@ class _RotationPlan:
     """A plan for the rotation of the KEKs of one version of a table.
 
     Attributes:
-        place: Place of the version.
         keks: KEKs in the table's metadata, and those in the key store that are in use, by id.
         stored: All KEKs of the table in the key store, by id.
-        sealed: Entries of manifest lists.
-        within: Manifests that contain encrypted key metadata.
     """
 
     place: Place
@@ -162,17 +159,13 @@ class KekRotation:
     """The making of the next version; a retry of the commit reuses what is already made.
 
     Attributes:
-        resolver: Key resolver of the table; its KMS calls are counted.
-        new_id: Id of the requested master key; None for the table's own.
         files: New files of the job; new KEKs in a key store stay, as other writers may use them.
-        run: Function that rewrites manifests; None to use threads of this process.
         target: Id of the master key under which the following attributes are made.
         made: New KEKs by slot.
         sealed: Entries encrypted again, by the old entries.
         manifests: Rows for the manifest list of rewritten manifests, by the old locations.
         lists: Locations and key metadata of rewritten manifest lists, by the old locations.
         opened: Key metadata of the manifest lists that had to be read.
-        planned: Plan of the latest attempt.
         has_work, in_table: See `MekRotation`.
     """
 

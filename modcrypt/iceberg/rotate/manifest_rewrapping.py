@@ -33,9 +33,6 @@ class Exchange:
         old: Old KEKs by id.
         new: New KEKs by the id of the KEK that they replace.
         single: Replacement of a master key that wraps data keys directly.
-        folder: Location of the folder that manifests are written to.
-        name: Prefix of their names.
-        key_length: Length of their own keys in bytes.
     """
 
     old: Mapping[str, IcebergKey]

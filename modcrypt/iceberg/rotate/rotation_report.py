@@ -199,12 +199,7 @@ def move_calls(client: KmsClient, old_id: str, new_id: str) -> int:
 
 
 def target_of(table: IcebergTable, new_id: str | None) -> str:
-    """Return the id of the master key that a table will be under.
-
-    Raises:
-        PlaintextError: The table has no master key.
-        ValueError: The caller who opened the table expects other master keys.
-    """
+    """Return the id of the master key that a table will be under."""
     if table.metadata.master_key_id is None:
         raise PlaintextError(f"{table.metadata.name}: the table has no keys to rotate")
     key_id = new_id or master_key_of(table)

@@ -30,7 +30,6 @@ class SealedManifest:
     """A manifest that contains encrypted key metadata.
 
     Attributes:
-        manifest: The manifest.
         keks: Ids of the KEKs that encrypt key metadata in it.
         single: Number of files whose key metadata the master key itself wraps.
     """
@@ -45,7 +44,6 @@ class SealedManifests:
     """The manifests with encrypted key metadata in all snapshots of a table.
 
     Attributes:
-        manifests: The manifests by location.
         lists: Locations of the manifest lists that name one of them.
     """
 

@@ -81,10 +81,7 @@ class CatalogVersions:
     """The versions of a table in a pyiceberg catalog.
 
     Attributes:
-        catalog: The catalog of the table.
-        identifier: Identifier of the table in the catalog.
         filesystem: File system of pyarrow or fsspec; None to derive it from the locations.
-        location_map: See `load_table`.
     """
 
     catalog: Any = field(repr=False)

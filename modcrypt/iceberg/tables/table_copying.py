@@ -56,8 +56,6 @@ class Contents:
     """The contents of a table that are rewritten as other files.
 
     Attributes:
-        place: Place of the version that has them.
-        walk: Access to the table's files.
         snapshots: Snapshots to rewrite, the oldest first.
         manifests: Manifests of each snapshot, by its id.
         entries: Entries of each manifest, by its location.
@@ -130,14 +128,11 @@ class Copy:
     """A copy of contents into a table that does not exist yet.
 
     Attributes:
-        contents: Contents to copy.
         target: The new table, without any files.
-        files: New files of the job.
         names: New locations of files, by the normalised old locations.
         copied: Copied files, by the normalised old locations.
         key_metadata: Key metadata of each copied file, as manifests store it.
         row_ids: First row ids of data files that had none, by their new locations.
-        next_row_id: Next row id of the new table.
         manifests: Rows of the manifests written, by the locations of the old manifests.
     """
 

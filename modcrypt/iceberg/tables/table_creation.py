@@ -92,9 +92,7 @@ class NewPlace:
     """The place of a new table.
 
     Attributes:
-        folder: Folder of the table.
         location: Location of the folder in the table's metadata.
-        versions: The table's future versions.
     """
 
     folder: Place

@@ -40,14 +40,9 @@ class KeyChecks:
     """The keys of a table, and what was found out about them.
 
     Attributes:
-        metadata: Metadata of the table.
-        resolver: Resolver of the table's keys.
-        report: Report that gets the findings.
-        keks: KEKs by id.
         failed: Errors of unavailable KEKs by id; they are already reported.
         opened: Whether the key service unwrapped the KEK, by id.
         marks: Ids of KEKs by their keyed hashes.
-        now_ms: Time of the check in milliseconds.
         lists: Number of manifest lists whose key metadata a KEK or master key encrypts, by key id.
         files: Number of data and delete files whose key metadata it encrypts, by key id.
         unused: Ids of `encryption-keys` that nothing uses.

@@ -299,7 +299,6 @@ class _Picture:
     """A picture with five columns of boxes, and lines from keys to what they decrypt.
 
     Attributes:
-        heads: Headings of the columns.
         columns: Boxes of each column.
         edges: Start and end of each line, with its style classes.
     """

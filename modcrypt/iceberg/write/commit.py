@@ -37,7 +37,6 @@ def commit(
             another writer has committed in the meantime. It raises to stop the retries, for
             example a `CommitConflictError` where the two changes are incompatible.
         files: Files that `make` writes. Those of an attempt are removed before the next.
-        attempts: Maximum number of attempts.
 
     Raises:
         CommitConflictError: Another writer committed first at every attempt.

@@ -79,12 +79,7 @@ class NewDataFile:
 
 
 class DataWriter:
-    """A writer of data files with a table's current schema and partition spec.
-
-    Args:
-        table: The version of the table whose schema and spec are used.
-        files: New files of the job, to which the data files are added.
-    """
+    """A writer of data files with a table's current schema and partition spec."""
 
     def __init__(self, table: TableVersion, files: NewFiles) -> None:
         self._files = files

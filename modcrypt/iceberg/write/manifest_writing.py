@@ -71,14 +71,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFields:
-    """The fields of a snapshot that its manifest list contains.
-
-    Attributes:
-        id: Id of the snapshot.
-        parent: Id of the parent snapshot; None for the first snapshot.
-        sequence_number: Sequence number of the commit.
-        first_row_id: Row id of the first row that the snapshot adds.
-    """
+    """The fields of a snapshot that its manifest list contains."""
 
     id: int
     parent: int | None
@@ -114,15 +107,11 @@ def write_manifest(
     The row's key metadata is a `Secret`.
 
     Args:
-        table: Table whose location, schemas, specs and key length are used.
-        spec_id: Id of the partition spec of the manifest's files.
         rows: Entries under the spec's names, as `entry_row` returns them; missing members are
             written as null. Key metadata is a `Secret`, or encrypted bytes. Sequence numbers of
             added files may be null: they are inherited. Partition values are raw, as
             `read_manifest` returns them, or pyiceberg's.
-        files: New files of the job, to which the manifest is added.
         content: 0 for data files, 1 for delete files.
-        snapshot_id: Id of the snapshot that adds the manifest.
         sequence_number: Sequence number of the manifest; None for that of the first manifest list
             that contains it.
 
@@ -204,8 +193,6 @@ def entry_row(
     """Return an entry, as read with its inherited values, as a row for another manifest.
 
     Args:
-        entry: Entry of the old manifest.
-        status: Status in the new manifest.
         snapshot_id: Id of the snapshot that adds or deletes the file; None keeps the entry's.
         first_row_id: First row id of a data file, as `first_row_ids` returns it: it must be kept.
         file: Members of the data file to replace, under the spec's names.
@@ -371,11 +358,7 @@ def metadata_folder(metadata: TableMetadata) -> str:
 
 
 def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
-    """Return a partition spec of a table; its fields have the names that a manifest needs.
-
-    Raises:
-        FormatError: The table has no spec with this id, or a field has no name.
-    """
+    """Return a partition spec of a table; its fields have the names that a manifest needs."""
     spec = spec_of(metadata, spec_id)
     if not all(field.name for field in spec.fields):
         raise FormatError(f"{metadata.name}: a field of partition spec {spec_id} has no name")
@@ -404,10 +387,6 @@ def _parse_schema(document: Row, metadata: TableMetadata) -> Schema:
 
 class PartitionPaths:
     """A formatter of partitions as the paths of their files contain them.
-
-    Args:
-        metadata: Metadata of the table.
-        spec_id: Id of the partition spec.
 
     Raises:
         FormatError: The table has no such spec.

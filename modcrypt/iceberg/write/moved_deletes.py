@@ -42,7 +42,6 @@ class MovedFile:
     """A file that was written again at another location.
 
     Attributes:
-        location: Its new location.
         keys: Its new key metadata, with the file's length.
         changes: Changed members of its entry, except location and size.
     """

@@ -25,9 +25,6 @@ class NewFiles(AbstractContextManager["NewFiles"]):
     Each is noted before it is written, so that no interruption leaves one behind. They stay if a
     version that names them was offered, unless that has certainly failed. Files that cannot be
     removed are orphans, which `verify_table` reports.
-
-    Args:
-        locations: Mapping of locations to places.
     """
 
     def __init__(self, locations: Locations) -> None:

@@ -44,11 +44,7 @@ def as_value_errors() -> Iterator[None]:
 
 
 def check_fits(given: pa.Schema, schema: Schema) -> None:
-    """Check that columns of data can be converted to those of a table; matched by name, not id.
-
-    Raises:
-        ValueError: A column does not fit; the message names each such column and the reason.
-    """
+    """Check that columns of data can be converted to those of a table; matched by name, not id."""
     plain = pa.schema([_without_ids(field) for field in given])
     with as_value_errors():
         converted = _pyarrow_to_schema_without_ids(plain, format_version=3)

@@ -45,14 +45,10 @@ def add_snapshot(
     """Write the manifest list of a new current snapshot; return the table's metadata to commit.
 
     Args:
-        table: The version of the table that the next version follows.
         snapshot_id: Id from `new_snapshot_id`.
         rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
-        opened: Key that encrypts the list's key metadata.
-        files: New files of the job, to which the list is added.
         operation: `append`, `replace`, `overwrite` or `delete`.
         summary: Other members of the snapshot's summary.
-        new_keys: KEKs to add to the table's `encryption-keys`.
     """
     base = table.metadata
     parent = base.current

@@ -414,11 +414,7 @@ def _encode_compact(value: Any) -> bytes:
 
 @hide_frames
 def decode_document(data: bytes) -> Document:
-    """Parse a file; in an encrypted file, parse all but the keys.
-
-    Raises:
-        KeyMaterialError: The file is not a keyring, has an unsupported format, or is malformed.
-    """
+    """Parse a file; in an encrypted file, parse all but the keys."""
     document = strict_json(data)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise KeyMaterialError(f"not a keyring: the format is not {FORMAT}")

@@ -54,7 +54,6 @@ class Seals:
     """The keys derived from a keyring's passphrases, each derived only once.
 
     Args:
-        path: Path of the keyring, for messages.
         ask: Function that returns the passphrase; None without a passphrase.
     """
 
@@ -170,11 +169,7 @@ def _first_line(data: bytes) -> bytes:
 
 @hide_frames
 def ask_passphrase(keyring: str, *, twice: bool = False) -> str:
-    """Ask for the passphrase of a keyring on the terminal, without echo; if `twice`, compare.
-
-    Raises:
-        ValueError: No terminal exists, the answer is empty, or the two answers differ.
-    """
+    """Ask for the passphrase of a keyring on the terminal, without echo; if `twice`, compare."""
     if not _is_on_terminal():
         raise ValueError(
             f"the passphrase of {keyring} is needed, but no terminal is available to ask for it; "

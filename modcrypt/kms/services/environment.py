@@ -29,12 +29,7 @@ from modcrypt.tracebacks import hide_frames
 
 
 class EnvironmentKms(UnpicklableClient):
-    """A `KmsClient` with one master key, which was read from an environment variable.
-
-    Args:
-        name: Id of the master key.
-        key: Value of the master key.
-    """
+    """A `KmsClient` with one master key, which was read from an environment variable."""
 
     capabilities = Capabilities(aad=True)
 

@@ -18,10 +18,7 @@ class Pkcs11Uri:
 
     Attributes:
         token: Required traits of the token: label, manufacturer_id, model, serial, slot_id.
-        object: Label of the default master key.
         id: Required CKA_ID of the default master key.
-        module: Path of the PKCS#11 module.
-        pin_source: Place of the PIN.
     """
 
     token: Mapping[str, str | bytes | int]

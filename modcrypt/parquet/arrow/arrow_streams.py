@@ -15,11 +15,7 @@ class ArrowStream(Protocol):
 
 
 def open_stream(data: Any) -> pa.RecordBatchReader:
-    """Return a reader of the batches of any provider of an Arrow stream.
-
-    Raises:
-        TypeError: The data provides no Arrow stream.
-    """
+    """Return a reader of the batches of any provider of an Arrow stream."""
     if isinstance(data, pa.RecordBatchReader):
         return data
     if not hasattr(data, "__arrow_c_stream__"):

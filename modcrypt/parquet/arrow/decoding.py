@@ -44,9 +44,7 @@ class Loaded:
     """A plaintext Parquet file in memory whose pages are checked.
 
     Attributes:
-        data: The file.
         rows: Number of rows that its row groups declare.
-        metadata: Its footer.
         longest: For each column, the longest value in bytes that its pages can repeat.
     """
 
@@ -58,12 +56,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder for files in memory that are parts of one encrypted file.
-
-    Attributes:
-        name: Name of the encrypted file, for errors.
-        options: Options of `pyarrow.parquet.ParquetFile`.
-    """
+    """A decoder for files in memory that are parts of one encrypted file."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -71,12 +64,7 @@ class Decoder:
     def decode_batches(
         self, loaded: Loaded, batch_size: int, *, use_threads: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """Decode all rows lazily, at most `batch_size` at once.
-
-        Raises:
-            FormatError, ChecksumError, LimitError: As `translate_errors`; or the number of rows is
-                wrong.
-        """
+        """Decode all rows lazily, at most `batch_size` at once."""
         count = 0
         with self.translate_errors(loaded.data), closing(self._open_file(loaded.data)) as file:
             rows = max(1, min(batch_size, self._count_rows_at_once(loaded)))

@@ -18,8 +18,6 @@ class EncryptedOutput(io.BytesIO):
     the opening propagates, or if the object is never closed.
 
     Args:
-        destination: Path, URL, place or writable binary file object.
-        encryption: Keys, footer mode, algorithm and AAD prefix; or Settings.
         overwrite: Replace an existing destination; if False, `close` raises FileExistsError.
     """
 

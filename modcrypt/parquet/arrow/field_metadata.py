@@ -23,11 +23,7 @@ ARROW_SCHEMA = b"ARROW:schema"
 
 
 def read_field_metadata(metadata: ThriftStruct) -> FieldMetadata:
-    """Return the metadata of the fields that have any; empty if no Arrow schema is stored.
-
-    Raises:
-        FormatError: The stored Arrow schema is damaged.
-    """
+    """Return the metadata of the fields that have any; empty if no Arrow schema is stored."""
     pairs = metadata.key_value_metadata or ()
     stored = next((pair.value for pair in pairs if pair.key == ARROW_SCHEMA), None)
     if stored is None:

@@ -57,10 +57,8 @@ class Request:
 
     Args:
         columns: Names of columns or groups, in the order wanted; None for all.
-        filter: Condition that selects rows.
         row_groups: Ordinals of row groups; None for all.
         partition: Condition that holds for all rows, as for a file in a partitioned dataset.
-        partition_schema: Fields that occur in `partition`.
         schema: Types of all fields that are read, partition fields included, as in the dataset that
             the file belongs to. None for the types of the file.
         result: Types of the fields that are returned; None unless `schema` is given.
@@ -82,9 +80,6 @@ class Session:
     """An open file and the resources that read it.
 
     Attributes:
-        file: Encrypted file.
-        format: PyArrow's format for fragments.
-        decoder: Decoder for the lots.
         pool: Threads that decrypt chunks in parallel.
         ahead: Threads that decrypt the next lot while one is decoded.
         lock: Guards planning, because plans share ciphers.

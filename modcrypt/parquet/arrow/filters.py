@@ -54,7 +54,6 @@ class Filter:
     """A condition for rows.
 
     Attributes:
-        expression: The condition as PyArrow applies it.
         alternatives: Predicates of which all of one alternative hold for each row that matches;
             empty if they are not known.
         terms: Number of comparisons, to estimate the costs.
@@ -71,12 +70,7 @@ class Filter:
 
 
 def as_filter(filters: Filters | None) -> Filter | None:
-    """Return a caller's filter; None for none.
-
-    Raises:
-        TypeError: The filter is neither an expression nor a list of tuples.
-        ValueError: A tuple does not have a column, an operator and a value.
-    """
+    """Return a caller's filter; None for none."""
     if filters is None:
         return None
     if isinstance(filters, pc.Expression):
@@ -148,9 +142,6 @@ def bind_filter(row_filter: Filter, schema: pa.Schema) -> Filter:
 
     `schema` has all fields that the filter may read. Without predicates, the result reads fields by
     position, or does not fit the schema.
-
-    Raises:
-        ValueError: An expression reads a field that the schema lacks.
     """
     if row_filter.alternatives:
         return row_filter

@@ -73,9 +73,7 @@ def find_candidate_rows(
 
     Args:
         metadata: FileMetaData of a plaintext file whose columns are all readable.
-        row_filter: Filter, as returned by `bind_filter`.
         parts: Indexes and bloom filters, read on demand; a column is an index among the leaves.
-        row_groups: Ordinals of the row groups to check.
         partition: Condition that holds for all rows, as for a file in a partitioned dataset.
         schema: Types of the fields that the filter reads and the file lacks. Without it, a filter
             that reads such fields prunes nothing; nor does it if types differ from the file's.
@@ -373,11 +371,7 @@ def _merge_ranges(intervals: Ranges) -> Ranges:
 def _read_pages(
     metadata: ThriftStruct, row_group: int, column: _Column, parts: Parts
 ) -> _Pages | None:
-    """Return the pages of a chunk from its page index; None if it cannot judge the filter.
-
-    Raises:
-        FormatError: The index names pages or rows that do not exist.
-    """
+    """Return the pages of a chunk from its page index; None if it cannot judge the filter."""
     chunk = metadata.row_groups[row_group].columns[column.index]
     offsets = chunk.column_index_offset, chunk.offset_index_offset
     if not column.bounded or chunk.meta_data.type != column.element.type or None in offsets:

@@ -83,10 +83,6 @@ def identify_part(
     Return the part and the version of the file that was identified. A file that does not store its
     prefix is tried as the parts that its name contains, as its `number` (its position among the
     files), and as all others. `expected` is the number of parts; None if unknown.
-
-    Raises:
-        AadPrefixError: The file is none of the dataset's parts.
-        ModcryptError: As `decrypt_parquet`, for the footer.
     """
     properties = bind_to_file(properties, source)
     tail = read_tail(source)
@@ -133,9 +129,6 @@ def check_parts(
     """Raise if a part occurs twice, or if the parts are not exactly 0 to `expected` - 1.
 
     The number of parts is None if it is unknown. Each part comes with the path of its file.
-
-    Raises:
-        AadPrefixError: Parts are missing, duplicated or too many; the message lists all faults.
     """
     if faults := find_part_faults(parts, expected, template):
         raise AadPrefixError("; ".join(faults))

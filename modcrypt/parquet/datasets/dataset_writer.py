@@ -149,11 +149,7 @@ def write_dataset(
 
 
 def open_batches(data: Any, schema: pa.Schema | None) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
-    """Return the batches of the data, and their schema.
-
-    Raises:
-        ValueError: The data has no schema, or another one.
-    """
+    """Return the batches of the data, and their schema."""
     if isinstance(data, ds.Dataset):
         data = data.scanner()
     if isinstance(data, ds.Scanner):

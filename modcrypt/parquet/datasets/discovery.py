@@ -105,11 +105,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
 
 
 def parse_partition(scheme: Any, below: str) -> pc.Expression:
-    """Return the values in a path below a dataset's folder as an expression.
-
-    Raises:
-        ValueError: A name is not UTF-8, or a value does not fit the scheme.
-    """
+    """Return the values in a path below a dataset's folder as an expression."""
     try:
         return scheme.parse(below)
     except UnicodeError:
@@ -141,11 +137,7 @@ def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
 
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:
-    """Return the notes in a folder, by the names of their writes.
-
-    Raises:
-        FormatError: As `read_note`; or the folder of notes is a symbolic link.
-    """
+    """Return the notes in a folder, by the names of their writes."""
     notes = posixpath.join(folder.path, NOTES)
     if folder.filesystem is None:
         if os.path.islink(notes):

@@ -86,10 +86,6 @@ def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None
 
     `decode` converts the JSON value. `what` names this kind of file for error messages; advice may
     follow.
-
-    Raises:
-        FormatError: The file is damaged.
-        LimitError: The file is longer than `MAX_RECORD`.
     """
     try:
         with open_source_at(place) as source:

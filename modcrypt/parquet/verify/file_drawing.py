@@ -66,11 +66,9 @@ def draw(
     """Return a page that draws a file.
 
     Args:
-        title: Title of the page: the file's name.
         facts: Labels and values for the head of the page.
         columns: Dotted names in the file's order; empty if the footer hides them.
         row_groups: Number of row groups; 0 if the footer hides it.
-        size: Size of the file in bytes.
         regions: Regions of the file; gaps between them are added.
         findings: Findings with the severity "fault" or "warning".
         notes: Headings and sentences for the foot of the page.

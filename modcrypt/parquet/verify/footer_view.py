@@ -36,13 +36,10 @@ class FooterView:
 
     Attributes:
         footer: Open footer; without `metadata` if that is encrypted and no key opens it.
-        properties: Keys for this file.
         fields: Fields that are readable before the footer is authenticated.
-        regions: Regions of the footer and of the bytes around it.
         unbound: Whether the footer was opened without any AAD, as DuckDB encrypts it.
         has_parquet_go_signature: Whether the signature is parquet-go/parquet-go's own, which no
             other reader verifies.
-        reasons: Reasons why parts are hidden or unverified, in words.
         unavailable: Whether the key service was unavailable.
     """
 

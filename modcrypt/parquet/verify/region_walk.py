@@ -35,8 +35,6 @@ class RegionWalk:
     """A walk over a file that maps every byte to a region.
 
     Attributes:
-        view: Footer of the file.
-        plan: Column chunks of the file.
         pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
         regions: Regions from the first byte to the last, without overlaps.
         hidden_modules: Number of modules distinguished in bytes that the footer hides; None if
@@ -46,7 +44,6 @@ class RegionWalk:
             is not encrypted, by these names.
         clear_levels: Columns with unencrypted levels, as parquet-java writes them in data pages V2.
         unframed: Encrypted columns without a key whose pages are not a sequence of modules.
-        probe: Result of probing the first pages of one column.
         unknown_fields: Number of fields that the IDL does not know in plaintext columns, by struct;
             in page headers only if pages were walked.
         faults: Inconsistencies in the footer or in pages.

@@ -26,17 +26,8 @@ class TableConversion(TableJob):
     """A job that converts the files of a folder; picklable, so without keys.
 
     Attributes:
-        verb: Kind of conversion.
-        source: Folder of the source files.
-        destination: Folder of the converted files; None to replace the source files.
-        decryption: Settings to decrypt the source files, if the verb needs them.
-        encryption: Settings to encrypt the new files, if the verb needs them; to mask, None keeps
-            the files' own keys.
         change: Changes of columns, without the hash key.
         hash_key: Reference to the hash key, `file:PATH` or `env:NAME`, as in `Settings`.
-        overwrite: Whether to replace existing destinations that differ.
-        dry_run: Whether to write nothing and only report what would be done.
-        filesystem: Function that makes the filesystem of both folders.
 
     Raises:
         ValueError: The reference is invalid, or is missing for hashed columns; settings can't

@@ -178,11 +178,7 @@ class TableRekeyJob:
     """The work of a task; picklable, it holds no key except the job's KEK, wrapped.
 
     Attributes:
-        settings: Reference to the key service.
-        job: KEK of the job, wrapped by its master key.
-        rewrite: Way to rewrite a file.
         folders: Mapping of location prefixes to the paths or URLs that they stand for.
-        filesystem: Function that makes the filesystem of these paths.
     """
 
     settings: Settings

@@ -26,8 +26,6 @@ class KeyJob(TableJob):
         change: Function that changes the keys, `rotate_keys` or `shred_keys`.
         how: Further arguments of the function.
         schema: Schema of the rows: the attributes of the function's results, `failed` and `worker`.
-        settings: Settings with a key service; None without one.
-        filesystem: Function that makes the filesystem of the files.
         folders: Folders or files that the caller named.
     """
 

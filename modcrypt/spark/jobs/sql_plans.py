@@ -43,12 +43,7 @@ def report_schema(procedure: str) -> pa.Schema:
 
 
 def plan_procedure(procedure: str, parameters: Parameters) -> TablePlan:
-    """Plan the job of a procedure, and check what needs no executor.
-
-    Raises:
-        ValueError: A parameter is invalid or missing; and as the function of `table_jobs`.
-        KeyRetrievalError, IntegrityError, OSError: As the function of `table_jobs`.
-    """
+    """Plan the job of a procedure, and check what needs no executor."""
     for name in ("source", "destination", "path"):
         if urlsplit(parameters.get(name, "")).password is not None:
             raise ValueError(

@@ -32,7 +32,6 @@ def assign_tasks(sizes: Sequence[int], *, files: int, size: int, slots: int) -> 
         files: Maximum number of files of a task, exceeded only to keep to `MAX_TASKS`.
         size: Maximum number of bytes of a task; a larger file is a task of its own, and `MAX_TASKS`
             takes precedence.
-        slots: Number of tasks that run concurrently.
 
     Returns:
         Numbers from 0, in the order of the files.

@@ -40,11 +40,7 @@ def policy_options(
     """Return the options for reading and writing by a policy.
 
     Args:
-        policy: Policy, or None.
         kms: URI of the key service; without a policy, a master key that it names is required.
-        root: Folder that `{path}` is relative to.
-        master_key_ids: Ids of further master keys that may protect the files.
-        require_encrypted: Whether to refuse plaintext files.
     """
     ids = None if master_key_ids is None else id_set(master_key_ids)
     named = named_key(kms)

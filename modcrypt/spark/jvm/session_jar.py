@@ -13,9 +13,6 @@ def bring_jar(spark: Any) -> None:
     """Make our classes available to a session's driver and executors, unless they already are.
 
     A session of Spark Connect can't add jars; its server has to start with one.
-
-    Raises:
-        TypeError: `spark` is not a session.
     """
     if not hasattr(spark, "newSession"):
         raise TypeError(f"spark must be a Spark session, not {type(spark).__name__}")

@@ -187,9 +187,6 @@ def check_types(here: pa.Schema, there: pa.Schema) -> None:
     """Check that the type of each field of a table can represent all values of the file's field.
 
     `here` is the schema of a file, as `to_common_schema` returns it; `there` is that of the table.
-
-    Raises:
-        ValueError: A type does not fit; the message names the column and both types.
     """
     for field in there:
         index = _find_field(here, field.name)
@@ -202,11 +199,7 @@ def check_types(here: pa.Schema, there: pa.Schema) -> None:
 
 
 def _find_field(fields: Iterable[pa.Field], name: str) -> int:
-    """Return the index of a field by its name, regardless of case as in Spark; -1 if it is absent.
-
-    Raises:
-        ValueError: The names of several fields differ from it only in case.
-    """
+    """Return the index of a field by its name, regardless of case as in Spark; -1 if absent."""
     names = [field.name for field in fields]
     if name in names:
         return names.index(name)

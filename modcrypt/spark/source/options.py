@@ -81,19 +81,7 @@ _NO_REFERENCE = re.compile(r"[?&;](?:passphrase|pin|pin-value|token)=(?!(?:env|f
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Options of a read.
-
-    Args:
-        paths: Files, folders or URLs.
-        columns: Names of columns or groups, in the desired order; None for all.
-        filters: Filters for rows: alternatives, each a conjunction of terms.
-        split_bytes: Maximum input of a task: several tasks read a larger file, and one task reads
-            several smaller files.
-        merge_schema: Whether the schema has the columns of all files.
-        row_counts: Whether to read only the number of rows of each file.
-        max_files: Maximum number of files of a stream's batch; None for no limit.
-        ignore_missing: Whether a stream skips files that no longer exist.
-    """
+    """Options of a read."""
 
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
@@ -107,16 +95,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """Options of a write.
-
-    Args:
-        folder: Path or URL of the table's folder.
-        partition_by: Columns whose values become folders.
-        compression: Compression codec, as in PyArrow.
-        row_group_rows: Rows of a row group, as `row_group_size` of `write_dataset`; None for its
-            default.
-        max_rows_per_file: Maximum rows of a file, as in `write_dataset`; None for its default.
-    """
+    """Options of a write."""
 
     folder: str
     partition_by: tuple[str, ...] = ()

@@ -68,8 +68,6 @@ class TableFile:
     """A file of a table.
 
     Attributes:
-        path: Path or URL.
-        size: Size in bytes.
         values: Values of columns that the names of its folders state.
     """
 
@@ -110,10 +108,6 @@ class Pieces(spark.InputPartition):
 
 def find_files(options: ReadOptions, schema: StructType) -> list[TableFile]:
     """List the files of a table, in the order of their paths.
-
-    Args:
-        options: Options with the paths of the table.
-        schema: Schema with the types of the fields in folder names.
 
     Raises:
         ValueError: There are no files.

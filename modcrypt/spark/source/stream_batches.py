@@ -47,7 +47,6 @@ class _Batch:
     """A decided batch.
 
     Attributes:
-        number: Number of the batch.
         pending: Files that may not be published yet: pairs of the task's folder in the table, and
             the path of the file within it.
     """
@@ -67,9 +66,6 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
     """Publish the files of a batch's tasks, unless the batch was decided before.
 
     Args:
-        base: Folder of the table.
-        query: Id of the query.
-        number: Number of the batch.
         tasks: Files of the tasks, below `job_folder(base, query)`.
 
     Raises:

@@ -96,9 +96,6 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
     The options are those of a write, and Spark's own. With `overwrite`, each batch would replace
     the table, as in the output mode `complete`.
-
-    Raises:
-        ValueError: As in `write_options` and `check_columns`; or `overwrite` is true.
     """
     if overwrite:
         raise ValueError(
@@ -244,9 +241,6 @@ class TableStream(DataSourceStreamArrowWriter):
     """A writer of batches into a table; picklable, it holds only paths and references to keys.
 
     Spark uses different instances to write a batch and to commit or abort it.
-
-    Raises:
-        ValueError: As in `check_columns`.
     """
 
     def __init__(

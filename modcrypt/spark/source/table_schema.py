@@ -43,11 +43,7 @@ class Spellings:
             self._folded.setdefault(name.lower(), []).append(name)
 
     def find(self, name: str) -> str | None:
-        """Return the file's own spelling of a name, or None if the file lacks the column.
-
-        Raises:
-            ValueError: Several names differ from it only in case.
-        """
+        """Return the file's own spelling of a name, or None if the file lacks the column."""
         if name in self._names:
             return name
         found = self._folded.get(name.lower(), [])
@@ -61,10 +57,6 @@ def table_schema(settings: Settings, options: ReadOptions) -> StructType:
 
     With the option `mergeSchema`, it has the columns of all files. The footer key is enough, unless
     columns without a key are to be dropped.
-
-    Raises:
-        ValueError: There are no files, a column does not exist, Spark does not support a type, or
-            the types of a column in two files have none in common.
     """
     if options.row_counts:
         return ROW_COUNTS
@@ -106,11 +98,7 @@ def _wanted_names(
 
 
 def _order(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Return a schema in the order in which columns, or parts of them, are named.
-
-    Raises:
-        ValueError: No file has one of the columns.
-    """
+    """Return a schema in the order in which columns, or parts of them, are named."""
     order: dict[str, None] = {}
     for name in columns:
         tops = [top for top in schema.names if _is_part(name.lower(), top.lower())]

@@ -97,12 +97,7 @@ def new_job() -> str:
 
 
 def check_columns(settings: Settings, options: WriteOptions, schema: StructType) -> None:
-    """Check, without a key, that rows of a schema can be written with these settings.
-
-    Raises:
-        ValueError: A column with a key or partition does not exist, a column has both, modcrypt
-            can't write a type, or PyArrow does not accept an option.
-    """
+    """Check, without a key, that rows of a schema can be written with these settings."""
     target, policy = to_file_schema(schema), settings.policy
     if wrong := sorted(set(options.partition_by) - set(target.names)):
         raise ValueError(f"partitionBy: there is no column {', '.join(wrong)}")
@@ -182,12 +177,7 @@ def write_task(
 
 
 def job_folder(base: str, job: str) -> str:
-    """Return the folder for the files of a job's tasks, or a query's; readers of the table skip it.
-
-    Args:
-        base: Folder of the table.
-        job: Name of the job, or id of a stream's query.
-    """
+    """Return the folder for the files of a job, or of a stream's query; readers skip it."""
     return f"{base.rstrip('/')}/_tmp_{job}"
 
 
