@@ -6,8 +6,6 @@ which come from the first file, and the fields that folder names contain.
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -20,10 +18,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.errors import ModcryptError
-from modcrypt.fork_safety import fork_safe
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import usable_cores
-from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
@@ -40,6 +36,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     check_parts,
     identify_part,
 )
+from modcrypt.parquet.datasets.asking_once import ask_once
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.format.file_identity import FileIdentity
 
@@ -95,24 +92,15 @@ def read_table(
         PlaintextError: A file or column is not encrypted, but must be.
         ModcryptError: A module does not authenticate or breaks the format.
     """
-    if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
-        with ParquetFile(
-            source, _check_single(decryption), filesystem=filesystem, **options
-        ) as file:
-            return file.read(
-                columns, filters=filters, row_groups=row_groups, use_threads=use_threads
-            )
-    prefixes = aad_prefix_template, expected_parts
-    dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
-    threads = min(usable_cores(), _MAX_THREADS)
-    with closing(dataset), ThreadPoolExecutor(threads, "modcrypt-file") as pool:
-        request = dataset.make_request(columns, filters)
-        read = partial(dataset.read_file, request, use_threads=use_threads)
-        try:
-            return concatenate_tables(pool.map(read, dataset.select_files(request)), dataset.result)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    if _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
+        prefixes = aad_prefix_template, expected_parts
+        dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
+        with closing(dataset):
+            return dataset.read(columns, filters, use_threads=use_threads)
+    if callable(decryption):
+        raise _make_function_error()
+    with ParquetFile(source, decryption, filesystem=filesystem, **options) as file:
+        return file.read(columns, filters=filters, row_groups=row_groups, use_threads=use_threads)
 
 
 def iter_batches(
@@ -143,9 +131,11 @@ def iter_batches(
     """
     scan: dict[str, Any] = {"batch_size": batch_size, "use_threads": use_threads}
     if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
+        if callable(decryption):
+            raise _make_function_error()
         with ExitStack() as stack:  # Plan now, so that mistakes are reported at once.
             file = stack.enter_context(
-                ParquetFile(source, _check_single(decryption), filesystem=filesystem, **options)
+                ParquetFile(source, decryption, filesystem=filesystem, **options)
             )
             batches = file.iter_batches(
                 columns=columns, filters=filters, row_groups=row_groups, limit=limit, **scan
@@ -177,7 +167,9 @@ def open_first(
     `read_table`.
     """
     if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, None):
-        with ParquetFile(source, _check_single(decryption), filesystem=filesystem) as file:
+        if callable(decryption):
+            raise _make_function_error()
+        with ParquetFile(source, decryption, filesystem=filesystem) as file:
             yield file, pa.schema([]), 1
         return
     prefixes = aad_prefix_template, expected_parts
@@ -187,10 +179,8 @@ def open_first(
         yield file, dataset.dataset.partition_schema, len(files)
 
 
-def _check_single(decryption: Decryption) -> FileDecryptionProperties:
-    if not callable(decryption):
-        return as_decryption(decryption)
-    raise TypeError(
+def _make_function_error() -> TypeError:
+    return TypeError(
         "decryption must be FileDecryptionProperties for a single file; a function is for datasets"
     )
 
@@ -221,10 +211,10 @@ class _DatasetReader:
         template, expected = prefixes
         files = source if is_dataset(source, filesystem) else [source]
         self.dataset = discover(files, filesystem, partitioning)
-        self._decryption, self._options = decryption, options
-        self._template = template
-        if not callable(decryption):
-            self._decryption = self._prepare_properties(decryption)
+        self._options, self._template = options, template
+        self._decryption = (
+            decryption if callable(decryption) else self._prepare_properties(decryption)
+        )
         # Results of the function `decryption`.
         self._properties_by_path: dict[str, FileDecryptionProperties] = {}
         self._open_files: dict[str, ParquetFile] = {}  # files that are already open
@@ -259,19 +249,18 @@ class _DatasetReader:
                 self._properties_by_path[path] = self._prepare_properties(given(path))
             given = self._properties_by_path[path]
         prefix = self._prefixes.get(path)
-        given = as_decryption(given)
         return given if prefix is None else replace(given, aad_prefix=prefix)
 
     def _prepare_properties(self, given: AnyDecryption) -> FileDecryptionProperties:
         properties = as_decryption(given)
+        if self.dataset.root is not None:
+            properties = set_prefix_root(properties, self.dataset.root)
         check_no_prefix(self._template, properties)
         if self._template is not None and not properties.check_footer_integrity:
             raise ValueError(
                 "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
             )
-        properties = _cache_answers(properties)
-        root = self.dataset.root
-        return properties if root is None else set_prefix_root(properties, root)
+        return ask_once(properties)
 
     def _open(self, file: DataFile) -> ParquetFile:
         opened = self._open_files.pop(file.path, None)
@@ -282,6 +271,20 @@ class _DatasetReader:
         return ParquetFile(
             file.path, properties, filesystem=where, expected=version, **self._options
         )
+
+    def read(
+        self, columns: Sequence[str] | None, filters: Filters | None, *, use_threads: bool
+    ) -> pa.Table:
+        """Read all files as one table, several at once."""
+        threads = min(usable_cores(), _MAX_THREADS)
+        with ThreadPoolExecutor(threads, "modcrypt-file") as pool:
+            request = self.make_request(columns, filters)
+            read = partial(self.read_file, request, use_threads=use_threads)
+            try:
+                return concatenate_tables(pool.map(read, self.select_files(request)), self.result)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def close(self) -> None:
         """Close the files that were opened but not read."""
@@ -326,23 +329,6 @@ class _DatasetReader:
     ) -> Iterator[pa.RecordBatch]:
         with _name_path_in_errors(file.path), self._open(file) as opened:
             yield from opened.batches_of_request(replace(request, partition=file.partition), **scan)
-
-
-def _cache_answers(properties: FileDecryptionProperties) -> FileDecryptionProperties:
-    """Return properties whose key retriever is called only once for each key metadata."""
-    ask = properties.key_retriever
-    if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
-        return properties
-    answers: dict[bytes, Secret[KeyLike | None]] = {}
-    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
-
-    def ask_once(metadata: bytes) -> KeyLike | None:
-        with locks[metadata]:
-            if metadata not in answers:
-                answers[metadata] = Secret(ask(metadata))
-            return answers[metadata]()
-
-    return replace(properties, key_retriever=ask_once)
 
 
 @contextmanager
