@@ -37,38 +37,24 @@ _JAVA_CODECS = {b"LZ4Block": "lz4", b"\x82SNAPPY\0": "snappy", b"ZV": "lzf"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leak(JsonFields):
-    """A secret in a log, which is not repeated here.
-
-    Attributes:
-        line: Number of the first line with the secret, counted from 1.
-        name: Name of the property or option; None in running text.
-        what: Kind of the secret, in words.
-        certain: Whether it is a secret; otherwise it looks like one.
-        lines: Number of lines with the secret.
-    """
+    """A secret in a log, which is not repeated here."""
 
     file: str
-    line: int
-    name: str | None
-    what: str
-    certain: bool
-    lines: int = 1
+    line: int  # number of the first line with the secret, counted from 1
+    name: str | None  # name of the property or option; None in running text
+    what: str  # kind of the secret, in words
+    certain: bool  # whether it is a secret; otherwise it looks like one
+    lines: int = 1  # number of lines with the secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedLog:
-    """The result of searching a file of a log.
-
-    Attributes:
-        events: Number of lines that are Spark events.
-        unread: Reason why the file, or the rest of it, could not be read; empty if it could.
-        leaks: Secrets in the order of their lines.
-    """
+    """The result of searching a file of a log."""
 
     file: str
-    events: int
-    unread: str
-    leaks: tuple[Leak, ...]
+    events: int  # number of lines that are Spark events
+    unread: str  # reason why the file, or the rest of it, could not be read; empty if it could
+    leaks: tuple[Leak, ...]  # secrets in the order of their lines
 
 
 def search_event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[SearchedLog]:

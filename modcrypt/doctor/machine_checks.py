@@ -28,19 +28,14 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(JsonFields):
-    """The result of one check.
-
-    Attributes:
-        state: `"ok"`; `"hint"` for a state that may be intended; `"warn"` for a risk; or `"fail"`.
-        advice: Next step for the user; empty if there is none.
-        where: File, line and property name of a finding in a log.
-    """
+    """The result of one check."""
 
     check: str
+    # `"ok"`; `"hint"` for a state that may be intended; `"warn"` for a risk; or `"fail"`.
     state: State
     message: str
-    advice: str = ""
-    where: Mapping[str, Any] | None = None
+    advice: str = ""  # next step for the user; empty if there is none
+    where: Mapping[str, Any] | None = None  # file, line and property name of a finding in a log
 
 
 def machine() -> Iterator[Check]:

@@ -26,17 +26,13 @@ Stamp: TypeAlias = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path in a file system; None is the local one.
-
-    Attributes:
-        root: Folder that the caller named, where `path` was found or composed below it; None for a
-            file named by itself. Writing and removing follow no symbolic link below `root`: anyone
-            who may write there could point a link at files that only the process running modcrypt
-            may change.
-    """
+    """A path in a file system; None is the local one."""
 
     filesystem: Any
     path: str
+    # Folder that the caller named, where `path` was found or composed below it; None for a file
+    # named by itself. Writing and removing follow no symbolic link below `root`: anyone who may
+    # write there could point a link at files that only the process running modcrypt may change.
     root: str | None = field(default=None, compare=False)
 
     @property

@@ -44,30 +44,23 @@ DONE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedFile:
-    """The result of a conversion for one file.
-
-    Attributes:
-        destination: Name of the destination; the source's in place.
-        result: The verb's entry in `DONE`; `"current"`, the destination is up to date; `"planned"`
-            in a dry run; `"different"`, the destination is encrypted, but not as these keys and
-            options say; or an error code.
-        message: Message of the error, or columns that are missing without their key.
-        code: Exit code for the failure; 0 without one.
-        module: Module that a failure concerns, as fields for JSON.
-        bytes_out: Size of the destination; None in a store, and if it was not written.
-        columns: Columns by what was done to them, as in `Rewritten`; for `decrypt`, `dropped` and
-            `nulls` without their key.
-    """
+    """The result of a conversion for one file."""
 
     path: str
-    destination: str
+    destination: str  # name of the destination; the source's in place
+    # The verb's entry in `DONE`; `"current"`, the destination is up to date; `"planned"` in a dry
+    # run; `"different"`, the destination is encrypted, but not as these keys and options say; or an
+    # error code.
     result: str
-    message: str = ""
-    code: int = 0
-    module: Mapping[str, Any] | None = None
+    message: str = ""  # message of the error, or columns that are missing without their key
+    code: int = 0  # exit code for the failure; 0 without one
+    module: Mapping[str, Any] | None = None  # module that a failure concerns, as fields for JSON
     bytes_in: int | None = None
+    # Size of the destination; None in a store, and if it was not written.
     bytes_out: int | None = None
     seconds: float = 0.0
+    # Columns by what was done to them, as in `Rewritten`; for `decrypt`, `dropped` and `nulls`
+    # without their key.
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -108,28 +101,21 @@ class DifferentError(FileExistsError):
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """A conversion of files in one process, with its keys.
-
-    Attributes:
-        source: Folder of the source files, or a single file.
-        destination: Folder of the converted files, or a file; None to replace the source files.
-        encryption: Properties of the new files, if the verb needs them; to mask, None keeps the
-            files' own keys.
-        threads: Number of threads for each file, as `encrypt_parquet` takes it.
-        record: Record that caches which files are up to date.
-        progress: Function called with the bytes done of a file, in the thread that converts it.
-    """
+    """A conversion of files in one process, with its keys."""
 
     verb: Verb
-    source: Folder
+    source: Folder  # folder of the source files, or a single file
+    # Folder of the converted files, or a file; None to replace the source files.
     destination: Folder | None
     decryption: FileDecryptionProperties | None = None
+    # Properties of the new files, if the verb needs them; to mask, None keeps the files' own keys.
     encryption: Encryption | None = None
     change: Change = field(default_factory=Change)
     overwrite: bool = False
     dry_run: bool = False
-    threads: int | None = 1
-    record: Record | None = None
+    threads: int | None = 1  # number of threads for each file, as `encrypt_parquet` takes it
+    record: Record | None = None  # record that caches which files are up to date
+    # Function called with the bytes done of a file, in the thread that converts it.
     progress: Progress | None = None
     _made_folders: set[str] = field(default_factory=set, init=False, repr=False)
 

@@ -156,19 +156,15 @@ def verify_dataset(
 
 @dataclass(kw_only=True)
 class FilesVerification:
-    """A verification of files, which it takes by their number in `places`.
-
-    Attributes:
-        properties: Keys and requirements, as in `verify_dataset`.
-        progress: Function called with the bytes checked of a file, in the thread that checks it.
-    """
+    """A verification of files, which it takes by their number in `places`."""
 
     places: Sequence[Place]
-    properties: Decryption | None
+    properties: Decryption | None  # keys and requirements, as in `verify_dataset`
     template: PrefixTemplate | None = None
     expected: int | None = None
     regions: bool = False
     threads: int | None = 1
+    # Function called with the bytes checked of a file, in the thread that checks it.
     progress: Progress | None = None
     parts: dict[int, int] = field(default_factory=dict)  # part number by file
     unidentified: dict[int, str] = field(default_factory=dict)  # why the part is unknown, by file

@@ -34,14 +34,12 @@ class Job(Generic[T, R]):
     """A job: the work on one file, when it is already done, and its result.
 
     A job has the keys of this process, so other processes make it from references to keys.
-
-    Attributes:
-        process: Function that processes a file, unless it is already done, and returns its result.
-        fail: Function that returns the result of a file that failed; by default it raises the
-            error, which ends the run.
     """
 
+    # Function that processes a file, unless it is already done, and returns its result.
     process: Callable[[T], R]
+    # Function that returns the result of a file that failed; by default it raises the error, which
+    # ends the run.
     fail: Callable[[T, Exception], R] = raise_error
 
     def run(self, file: T) -> R:
@@ -54,16 +52,11 @@ class Job(Generic[T, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """The result of a job for one file.
-
-    Attributes:
-        result: Outcome, or an error code.
-        message: Message of the error.
-    """
+    """The result of a job for one file."""
 
     path: str
-    result: str
-    message: str = ""
+    result: str  # outcome, or an error code
+    message: str = ""  # message of the error
 
     @property
     def failed(self) -> bool:

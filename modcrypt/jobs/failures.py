@@ -50,15 +50,11 @@ _USAGE_OS_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The report of an exception.
-
-    Attributes:
-        code: The exit code of a program that ends for this reason.
-    """
+    """The report of an exception."""
 
     word: str
     message: str
-    code: int
+    code: int  # the exit code of a program that ends for this reason
     module: ModuleId | BlockId | None = None
 
     def line(self) -> str:

@@ -47,30 +47,21 @@ from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between an existing file and the expected result.
+    """The difference between an existing file and the expected result."""
 
-    Attributes:
-        why: The difference, as a clause about "it".
-        of_encryption: Whether the file is encrypted, but not as expected.
-    """
-
-    why: str
-    of_encryption: bool = False
+    why: str  # the difference, as a clause about "it"
+    of_encryption: bool = False  # whether the file is encrypted, but not as expected
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a file, by which a destination is matched with its source.
-
-    Attributes:
-        marks: Marks of the chunks of each column; only for columns that are compared.
-        masked: Masks of the columns; None if masks are not compared.
-    """
+    """The shape of a file, by which a destination is matched with its source."""
 
     rows: int
     leaves: list[tuple[str, ...]]
+    # Marks of the chunks of each column; only for columns that are compared.
     marks: dict[tuple[str, ...], list[Mark]]
-    masked: MaskNote | None = None
+    masked: MaskNote | None = None  # masks of the columns; None if masks are not compared
 
     def find_difference(self, other: Shape) -> str | None:
         """Return how another file's shape differs from this one; None if it does not."""

@@ -24,16 +24,11 @@ credentials are sent between processes."""
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a job.
+    """A file of a job."""
 
-    Attributes:
-        name: Name that the library accepts.
-        place: Place of the file in this process.
-    """
-
-    name: str
+    name: str  # name that the library accepts
     size: int
-    place: Place
+    place: Place  # place of the file in this process
 
 
 def place_at(name: str, filesystem: Any = None) -> Place:
@@ -45,15 +40,10 @@ def place_at(name: str, filesystem: Any = None) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder or a file by its name, in one process.
+    """A folder or a file by its name, in one process."""
 
-    Attributes:
-        name: Path, URL, or path in `filesystem`.
-        filesystem: Filesystem made in this process; None if the name implies it.
-    """
-
-    name: str
-    filesystem: Any = None
+    name: str  # path, URL, or path in `filesystem`
+    filesystem: Any = None  # filesystem made in this process; None if the name implies it
     _located: Place | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -96,14 +86,10 @@ class Folder:
 
 
 class NamedFiles(NamedTuple):
-    """The files at paths that a caller names.
-
-    Attributes:
-        root: Path of the only folder that is named; None for files and several folders.
-    """
+    """The files at paths that a caller names."""
 
     files: list[File]
-    root: str | None
+    root: str | None  # path of the only folder that is named; None for files and several folders
 
 
 def find_named_files(paths: Sequence[str], glob: str | None) -> NamedFiles:

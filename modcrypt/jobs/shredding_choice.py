@@ -80,23 +80,20 @@ def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: 
 
 @dataclass(slots=True)
 class Chosen:
-    """The selected keys of one file.
+    """The selected keys of one file."""
 
-    Attributes:
-        within: Mapping of key metadata with internal key material to the decoded material.
-        owners: Mapping of the same key metadata to the columns that use it.
-        references: References of selected columns to external key material; unused for master
-            keys, as external key material states its master keys itself.
-        columns: Dotted names of the selected columns, as far as they are known.
-        elsewhere: Names of keys whose key metadata is not PKMT1.
-        bare: Names of columns in plaintext, if all keys are selected.
-    """
-
+    # Mapping of key metadata with internal key material to the decoded material.
     within: dict[bytes, KeyMaterial] = field(default_factory=dict)
+    # Mapping of the same key metadata to the columns that use it.
     owners: dict[bytes, set[str]] = field(default_factory=dict)
+    # References of selected columns to external key material; unused for master keys, as external
+    # key material states its master keys itself.
     references: list[KeyReference] = field(default_factory=list)
+    # Dotted names of the selected columns, as far as they are known.
     columns: list[str] = field(default_factory=list)
+    # Names of keys whose key metadata is not PKMT1.
     elsewhere: list[str] = field(default_factory=list)
+    # Names of columns in plaintext, if all keys are selected.
     bare: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

@@ -83,24 +83,17 @@ def identify(place: Place) -> str:
 
 @dataclass(slots=True)
 class Traces:
-    """Traces of the files of a trial, which reveal leftovers of these files; without keys.
+    """Traces of the files of a trial, which reveal leftovers of these files; without keys."""
 
-    Attributes:
-        column_names: Selected column names that some file has.
-        uniques: File-unique parts of the AADs of files.
-        writes: Ids of the runs that wrote files.
-        references: References of selected columns to external key material.
-        judged: Identities of external key material that was tried with its file.
-        streams: Paths of AGS1 streams.
-    """
-
-    column_names: set[str] = field(default_factory=set)
-    uniques: set[bytes] = field(default_factory=set)
+    column_names: set[str] = field(default_factory=set)  # selected column names that some file has
+    uniques: set[bytes] = field(default_factory=set)  # file-unique parts of the AADs of files
     names: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)  # ids of the runs that wrote files
+    # References of selected columns to external key material.
     references: set[KeyReference] = field(default_factory=set)
+    # Identities of external key material that was tried with its file.
     judged: set[str] = field(default_factory=set)
-    streams: set[str] = field(default_factory=set)
+    streams: set[str] = field(default_factory=set)  # paths of AGS1 streams
 
     def add(self, other: Traces) -> None:
         """Add the traces of other files."""

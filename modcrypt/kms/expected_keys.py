@@ -59,18 +59,15 @@ def expect_keys(
 
 @dataclass(frozen=True)
 class ExpectedKeys:
-    """The master keys that a reader accepts; ids match literally.
+    """The master keys that a reader accepts; ids match literally."""
 
-    Args:
-        policy: Policy that names a master key for the footer and for each column; None if any of
-            `declared` may protect anything.
-        declared: Further ids, as during a rotation. With a policy, an id that the policy itself
-            names counts only for the columns to which the policy assigns it.
-        anything: Whether to accept every master key, because there is no policy and no id.
-    """
-
+    # Policy that names a master key for the footer and for each column; None if any of `declared`
+    # may protect anything.
     policy: Policy | None = None
+    # Further ids, as during a rotation. With a policy, an id that the policy itself names counts
+    # only for the columns to which the policy assigns it.
     declared: frozenset[str] = frozenset()
+    # Whether to accept every master key, because there is no policy and no id.
     anything: bool = field(default=False, kw_only=True)
 
     @property

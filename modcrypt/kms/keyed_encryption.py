@@ -22,16 +22,12 @@ from modcrypt.pkmt1.material import KeyMaterial, decode_material
 
 @dataclass(frozen=True)
 class KeyedEncryption:
-    """The encryption of each file by a policy, with fresh data keys; see `KeyTools.encryption`.
+    """The encryption of each file by a policy, with fresh data keys; see `KeyTools.encryption`."""
 
-    Attributes:
-        retriever: Retriever that can read the files again; its wrapper wraps their keys.
-        aad_prefix: AAD prefix of the files, or its template.
-    """
-
+    # Retriever that can read the files again; its wrapper wraps their keys.
     retriever: KmsKeyRetriever
     policy: Policy
-    aad_prefix: bytes | PathPrefix | None = None
+    aad_prefix: bytes | PathPrefix | None = None  # AAD prefix of the files, or its template
 
     @cached_property
     def column_keys(self) -> Mapping[str, str]:

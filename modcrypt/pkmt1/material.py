@@ -67,24 +67,19 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMaterial:
-    """The wrapped form of one data key (DEK) of a file.
-
-    Attributes:
-        wrapped_dek: DEK wrapped under the KEK or, in single wrapping, under the master key.
-        kek_id: Id of the KEK, 16 bytes; None in single wrapping.
-        wrapped_kek: KEK wrapped under the master key; None in single wrapping.
-        internal: Whether the material is, or was, the file's key metadata.
-        instance: Id and URL of the key service, from the footer key's material only. Never used.
-        others: Members unknown to modcrypt, which it preserves.
-    """
+    """The wrapped form of one data key (DEK) of a file."""
 
     is_footer_key: bool
     master_key_id: str
+    # DEK wrapped under the KEK or, in single wrapping, under the master key.
     wrapped_dek: str = field(repr=False)
-    kek_id: bytes | None = None
+    kek_id: bytes | None = None  # id of the KEK, 16 bytes; None in single wrapping
+    # KEK wrapped under the master key; None in single wrapping.
     wrapped_kek: str | None = field(default=None, repr=False)
-    internal: bool = True
+    internal: bool = True  # whether the material is, or was, the file's key metadata
+    # Id and URL of the key service, from the footer key's material only. Never used.
     instance: tuple[str | None, str | None] = field(default=(None, None), repr=False)
+    # Members unknown to modcrypt, which it preserves.
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -128,15 +123,10 @@ class KeyMaterial:
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """The key metadata of a key whose material is stored externally.
+    """The key metadata of a key whose material is stored externally."""
 
-    Attributes:
-        name: Name of the key in the key material.
-        write: Id of the modcrypt run that wrote the file; None for other writers.
-    """
-
-    name: str
-    write: str | None = None
+    name: str  # name of the key in the key material
+    write: str | None = None  # id of the modcrypt run that wrote the file; None for other writers
 
     def encode(self) -> bytes:
         """Return the reference as key metadata."""

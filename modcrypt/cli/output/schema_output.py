@@ -20,20 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """A leaf column with its Parquet type and the key that protects it.
+    """A leaf column with its Parquet type and the key that protects it."""
 
-    Attributes:
-        path: Dotted path.
-        field: Top-level field that contains the column.
-        kind: Parquet type as text.
-        key: `"footer key"`, `"column key"` or `"plaintext"`; None without row groups.
-        master_key: Id of the master key that wraps the key; None if key metadata does not name it.
-    """
-
-    path: str
-    field: str
-    kind: str
-    key: str | None
+    path: str  # dotted path
+    field: str  # top-level field that contains the column
+    kind: str  # Parquet type as text
+    key: str | None  # `"footer key"`, `"column key"` or `"plaintext"`; None without row groups
+    # Id of the master key that wraps the key; None if key metadata does not name it.
     master_key: str | None
 
     @property

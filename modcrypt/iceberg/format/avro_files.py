@@ -54,18 +54,12 @@ Items of arrays and maps may not have any values without bytes.
 
 @dataclass(frozen=True)
 class AvroRows:
-    """The content of an Avro file, whose rows are decoded on demand, once.
+    """The content of an Avro file, whose rows are decoded on demand, once."""
 
-    Attributes:
-        schema: The writer's schema as parsed JSON.
-        row: The type of the rows.
-        metadata: Key-value pairs of the header, except schema and codec.
-        lots: The rows, some thousands at a time. Iterating raises the errors of `read_avro`.
-    """
-
-    schema: dict[str, Any] = field(repr=False)
-    row: AvroType = field(repr=False)
-    metadata: Mapping[str, str]
+    schema: dict[str, Any] = field(repr=False)  # the writer's schema as parsed JSON
+    row: AvroType = field(repr=False)  # the type of the rows
+    metadata: Mapping[str, str]  # key-value pairs of the header, except schema and codec
+    # The rows, some thousands at a time. Iterating raises the errors of `read_avro`.
     lots: Iterator[list[dict[str, Any]]] = field(repr=False)
 
     @cached_property
@@ -307,21 +301,13 @@ def _parse_schema(data: bytes, name: str) -> dict[str, Any]:
 
 
 class AvroType(NamedTuple):
-    """A type of a schema that was checked.
+    """A type of a schema that was checked."""
 
-    Attributes:
-        source: Its definition in the file; a text for a primitive type.
-        parts: Types of its fields, items, values or branches, in order.
-        schema: The type without logical types and without the names in the file.
-        least: Minimum number of bytes of a value.
-        values: Number of values in it, including those of its fields.
-    """
-
-    source: Any
-    parts: tuple[AvroType, ...]
-    schema: Any
-    least: int
-    values: int = 1
+    source: Any  # its definition in the file; a text for a primitive type
+    parts: tuple[AvroType, ...]  # types of its fields, items, values or branches, in order
+    schema: Any  # the type without logical types and without the names in the file
+    least: int  # minimum number of bytes of a value
+    values: int = 1  # number of values in it, including those of its fields
 
 
 class _Types:

@@ -22,12 +22,9 @@ from modcrypt.io.stores import locate
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """A map from prefixes of locations to folders; the longest matching prefix applies.
+    """A map from prefixes of locations to folders; the longest matching prefix applies."""
 
-    Attributes:
-        folders: Places by prefix without a trailing slash; local ones have no symbolic links.
-    """
-
+    # Places by prefix without a trailing slash; local ones have no symbolic links.
     folders: Mapping[str, Place]
 
     @classmethod

@@ -22,18 +22,12 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEnc
 
 @dataclass(frozen=True, slots=True)
 class EncryptedParquet:
-    """A Parquet file that was written.
+    """A Parquet file that was written."""
 
-    Attributes:
-        keys: Key metadata of the file, including its length. The caller must keep it, and keep it
-            secret.
-        split_offsets: Offsets of the row groups in the encrypted file.
-        column_sizes: Bytes of each column, by its path in the schema.
-    """
-
+    # Key metadata of the file, including its length. The caller must keep it, and keep it secret.
     keys: StandardKeyMetadata = field(repr=False)
-    split_offsets: list[int]
-    column_sizes: dict[tuple[str, ...], int]
+    split_offsets: list[int]  # offsets of the row groups in the encrypted file
+    column_sizes: dict[tuple[str, ...], int]  # bytes of each column, by its path in the schema
 
     @property
     def size(self) -> int:

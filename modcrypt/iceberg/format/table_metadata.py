@@ -71,18 +71,12 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class EncryptedKey:
-    """An entry of the table's `encryption-keys`: a wrapped KEK, or a manifest list's key metadata.
+    """An entry of `encryption-keys`: a wrapped KEK, or the key metadata of a manifest list."""
 
-    Attributes:
-        id: Id of the entry (`key-id`), by which a snapshot or another key names it.
-        encrypted: The wrapped KEK, or the encrypted key metadata.
-        encrypted_by: Id of the key that encrypts it: of a KEK, or, for a KEK, of a master key.
-        properties: Properties that the writer set, among them the KEY_TIMESTAMP of a KEK.
-    """
-
-    id: str
-    encrypted: bytes = field(repr=False)
-    encrypted_by: str
+    id: str  # id of the entry (`key-id`), by which a snapshot or another key names it
+    encrypted: bytes = field(repr=False)  # the wrapped KEK, or the encrypted key metadata
+    encrypted_by: str  # id of the key that encrypts it: of a KEK, or, for a KEK, of a master key
+    # Properties that the writer set, among them the KEY_TIMESTAMP of a KEK.
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -160,18 +160,15 @@ def partition_scope(path: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class WritingKeys:
-    """The keys of one commit.
+    """The keys of one commit."""
 
-    Attributes:
-        of_list: Key that encrypts the key metadata of the manifest list (`KeyResolver.seal_entry`).
-        of_files: For each new data or delete file the key that encrypts its key metadata in a
-            manifest (`seal_for_manifest`); None if it stays in plaintext there.
-        entries: New KEKs to add to the table's `encryption-keys`. New KEKs for a key store are
-            already in the store.
-    """
-
+    # Key that encrypts the key metadata of the manifest list (`KeyResolver.seal_entry`).
     of_list: OpenKey
+    # For each new data or delete file the key that encrypts its key metadata in a manifest
+    # (`seal_for_manifest`); None if it stays in plaintext there.
     of_files: tuple[OpenKey | None, ...]
+    # New KEKs to add to the table's `encryption-keys`. New KEKs for a key store are already in the
+    # store.
     entries: tuple[EncryptedKey, ...]
 
 

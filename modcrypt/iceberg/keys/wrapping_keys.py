@@ -63,20 +63,16 @@ def new_key_id() -> str:
 class IcebergKey:
     """An Iceberg encryption key (IEK) without its plaintext: how to obtain the key that encrypts.
 
-    Attributes:
-        id: Id by which encrypted key metadata names it. In single wrapping, that of the master key.
-        master_key_id: Id of the master key in the key service.
-        wrapped: KEK, wrapped by the master key; None in single wrapping.
-        properties: Properties of a KEK: its KEY_TIMESTAMP and, unless it is for the whole table,
-            its scope.
-
     Raises:
         KeyMaterialError: A KEK has no KEY_TIMESTAMP, or an id is not valid Unicode.
     """
 
+    # Id by which encrypted key metadata names it. In single wrapping, that of the master key.
     id: str
-    master_key_id: str
+    master_key_id: str  # id of the master key in the key service
+    # KEK, wrapped by the master key; None in single wrapping.
     wrapped: bytes | None = field(default=None, repr=False)
+    # Properties of a KEK: its KEY_TIMESTAMP and, unless it is for the whole table, its scope.
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -77,30 +77,20 @@ class Reached:
 
 @dataclass(slots=True, kw_only=True)
 class ReachedTable(Reached):
-    """A manifest list or manifest: a file whose rows name other files.
+    """A manifest list or manifest: a file whose rows name other files."""
 
-    Attributes:
-        block_length: Bytes of plaintext in each block except the last.
-        header: Members of its Avro header about the table, which are encrypted with the rest.
-    """
-
-    block_length: int | None = None
+    block_length: int | None = None  # bytes of plaintext in each block except the last
+    # Members of its Avro header about the table, which are encrypted with the rest.
     header: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class ReachedList(ReachedTable):
-    """A manifest list; its size is in its key metadata.
+    """A manifest list; its size is in its key metadata."""
 
-    Attributes:
-        snapshots: Snapshots that use it; one, unless metadata.json was altered.
-        key: Its entry in `encryption-keys`; None without one.
-        manifests: Manifests that it names.
-    """
-
-    snapshots: list[Snapshot]
-    key: EncryptedKey | None
-    manifests: list[ReachedManifest] = field(default_factory=list)
+    snapshots: list[Snapshot]  # snapshots that use it; one, unless metadata.json was altered
+    key: EncryptedKey | None  # its entry in `encryption-keys`; None without one
+    manifests: list[ReachedManifest] = field(default_factory=list)  # manifests that it names
 
     @property
     def sealed_by(self) -> tuple[str, bool] | None:
@@ -110,30 +100,21 @@ class ReachedList(ReachedTable):
 
 @dataclass(slots=True, kw_only=True)
 class ReachedManifest(ReachedTable):
-    """A manifest.
+    """A manifest."""
 
-    Attributes:
-        manifest: Row of the first manifest list that names it.
-        contradicted: Whether another list gives it another length or other key metadata.
-        counts: Numbers of files and rows by status, according to its entries.
-        files: Its files, except deleted ones.
-    """
-
-    manifest: ManifestFile
-    contradicted: bool = False
+    manifest: ManifestFile  # row of the first manifest list that names it
+    contradicted: bool = False  # whether another list gives it another length or other key metadata
+    # Numbers of files and rows by status, according to its entries.
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
-    files: list[ReachedFile] = field(default_factory=list)
+    files: list[ReachedFile] = field(default_factory=list)  # its files, except deleted ones
 
 
 @dataclass(slots=True, kw_only=True)
 class ReachedFile(Reached):
-    """A data or delete file.
+    """A data or delete file."""
 
-    Attributes:
-        entries: First entry that names it; for a Puffin file one entry for each deletion vector;
-            and entries with another key or size than the first.
-    """
-
+    # First entry that names it; for a Puffin file one entry for each deletion vector; and entries
+    # with another key or size than the first.
     entries: list[FileEntry]
 
     @property

@@ -56,18 +56,13 @@ _ROWS = 1 << 17
 
 @dataclass(eq=False, slots=True)
 class EqualityDeletes:
-    """Equality delete files with the same columns that apply to the same partitions.
+    """Equality delete files with the same columns that apply to the same partitions."""
 
-    Attributes:
-        ids: Ids of the columns, ascending.
-        files: Delete files. Each deletes the rows of older data files that have, in all of these
-            columns, the values of one of its rows.
-        newest: Greatest sequence number of the files.
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # ids of the columns, ascending
+    # Delete files. Each deletes the rows of older data files that have, in all of these columns,
+    # the values of one of its rows.
     files: list[FileEntry] = field(default_factory=list)
-    newest: int = 0
+    newest: int = 0  # greatest sequence number of the files
 
     def add(self, file: FileEntry) -> None:
         """Add a delete file."""

@@ -36,14 +36,10 @@ SMALL = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A file that PyArrow may read.
+    """A file that PyArrow may read."""
 
-    Attributes:
-        file: Bytes of the file, as a file object of Python or PyArrow.
-        properties: Properties for PyArrow's decryption; None for plaintext.
-    """
-
-    file: Any
+    file: Any  # bytes of the file, as a file object of Python or PyArrow
+    # Properties for PyArrow's decryption; None for plaintext.
     properties: Any = field(default=None, repr=False)
 
     def parquet(self) -> pq.ParquetFile:

@@ -46,16 +46,12 @@ from modcrypt.iceberg.read.table_walk import Walk
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A data file to read.
-
-    Attributes:
-        constants: Values of columns that are the same in all its rows, by field id.
-    """
+    """A data file to read."""
 
     data: FileEntry
     deletes: list[FileEntry]
     equality: list[EqualityDeletes]
-    constants: Mapping[int, Any]
+    constants: Mapping[int, Any]  # values of columns that are the same in all its rows, by field id
 
 
 class Planner:

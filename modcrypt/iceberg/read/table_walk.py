@@ -47,16 +47,12 @@ MAX_READ = 2 << 30
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk through one version of a table.
-
-    Attributes:
-        encrypted: Whether everything must be encrypted; False accepts plaintext.
-    """
+    """A walk through one version of a table."""
 
     metadata: TableMetadata
     locations: Locations
     resolver: KeyResolver
-    encrypted: bool = True
+    encrypted: bool = True  # whether everything must be encrypted; False accepts plaintext
 
     def through(self, metadata: TableMetadata) -> Walk:
         """Return a walk through another version of the same table."""

@@ -70,20 +70,13 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True)
 class DeletionRule:
-    """A rule that decides which files may be deleted once a new version of a table is committed.
-
-    Attributes:
-        own: The table's own folder, which contains the current version's `metadata/`.
-        store: Path of the table's key store; None if it is not a file.
-        needed: Paths of the files that the kept snapshots need.
-        kept_statistics: Case-folded names of the statistics files to keep.
-    """
+    """A rule that decides which files may be deleted once a new version of a table is committed."""
 
     locations: Locations
-    own: Place
-    store: str | None
-    needed: frozenset[str]
-    kept_statistics: frozenset[str]
+    own: Place  # the table's own folder, which contains the current version's `metadata/`
+    store: str | None  # path of the table's key store; None if it is not a file
+    needed: frozenset[str]  # paths of the files that the kept snapshots need
+    kept_statistics: frozenset[str]  # case-folded names of the statistics files to keep
     _are_tables: dict[tuple[int, str], bool] = field(default_factory=dict)  # known folders
 
     @classmethod

@@ -299,21 +299,17 @@ class _Losses:
 
 @dataclass
 class _Expiry:
-    """The making of the next version, and what is dropped with it.
-
-    Attributes:
-        place: Place of the version on which the other attributes are based.
-        retired: Ids of KEKs to drop from the key store after the commit. A concurrent writer that
-            uses one of them must repeat its commit, and then selects a KEK again.
-    """
+    """The making of the next version, and what is dropped with it."""
 
     keep: tuple[int, ...]
     force: bool
-    place: Place | None = None
+    place: Place | None = None  # place of the version on which the other attributes are based
     base: TableMetadata = field(init=False)
     new: TableMetadata = field(init=False)
     kept: dict[int, str] = field(init=False)
     losses: _Losses = field(init=False)
+    # Ids of KEKs to drop from the key store after the commit. A concurrent writer that uses one of
+    # them must repeat its commit, and then selects a KEK again.
     retired: tuple[str, ...] = field(init=False)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:

@@ -34,31 +34,23 @@ FileToRewrite: TypeAlias = tuple[str, str, int, StandardKeyMetadata]
 
 @dataclass(frozen=True, slots=True)
 class RekeyItem:
-    """A file to rewrite under another key; it can be pickled and contains no secret.
-
-    Attributes:
-        file_format: `PARQUET` or `AVRO`; manifests are in Avro.
-        size: Trusted length of the file in bytes.
-        sealed: Key metadata of the file, encrypted under the KEK of the job.
-    """
+    """A file to rewrite under another key; it can be pickled and contains no secret."""
 
     location: str
-    file_format: str
-    size: int
+    file_format: str  # `PARQUET` or `AVRO`; manifests are in Avro
+    size: int  # trusted length of the file in bytes
+    # Key metadata of the file, encrypted under the KEK of the job.
     sealed: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RekeyedFile:
-    """A rewritten file; it can be pickled and contains no secret.
-
-    Attributes:
-        sealed: Key metadata of the new file, encrypted under the KEK of the job.
-    """
+    """A rewritten file; it can be pickled and contains no secret."""
 
     old: str
     location: str
     size: int
+    # Key metadata of the new file, encrypted under the KEK of the job.
     sealed: bytes = field(repr=False)
 
 

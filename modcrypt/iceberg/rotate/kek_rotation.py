@@ -93,16 +93,12 @@ class _Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class _RotationPlan:
-    """A plan for the rotation of the KEKs of one version of a table.
-
-    Attributes:
-        keks: KEKs in the table's metadata, and those in the key store that are in use, by id.
-        stored: All KEKs of the table in the key store, by id.
-    """
+    """A plan for the rotation of the KEKs of one version of a table."""
 
     place: Place
+    # KEKs in the table's metadata, and those in the key store that are in use, by id.
     keks: Mapping[str, IcebergKey]
-    stored: Mapping[str, IcebergKey]
+    stored: Mapping[str, IcebergKey]  # all KEKs of the table in the key store, by id
     sealed: tuple[EncryptedKey, ...]
     within: SealedManifests
 

@@ -27,17 +27,11 @@ from modcrypt.key_metadata import StandardKeyMetadata
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A mapping of old keys to new keys, and a `Rewrite` of the manifests that contain them.
+    """A mapping of old keys to new keys, and a `Rewrite` of the manifests that contain them."""
 
-    Attributes:
-        old: Old KEKs by id.
-        new: New KEKs by the id of the KEK that they replace.
-        single: Replacement of a master key that wraps data keys directly.
-    """
-
-    old: Mapping[str, IcebergKey]
-    new: Mapping[str, IcebergKey]
-    single: IcebergKey
+    old: Mapping[str, IcebergKey]  # old KEKs by id
+    new: Mapping[str, IcebergKey]  # new KEKs by the id of the KEK that they replace
+    single: IcebergKey  # replacement of a master key that wraps data keys directly
     folder: str
     name: str
     key_length: int

@@ -42,22 +42,16 @@ def _check_double(table: IcebergTable) -> None:
 
 @dataclass
 class MekRotation:
-    """A move of KEKs to a master key; a retry of the commit reuses the KEKs already moved.
+    """A move of KEKs to a master key; a retry of the commit reuses the KEKs already moved."""
 
-    Attributes:
-        resolver: Key resolver of the table; its KMS calls are counted.
-        new_id: Id of the requested master key; None for the table's own.
-        moved: Moved KEKs, by the id and the wrapped key before the move.
-        stuck: Ids of KEKs in the store that only older versions need and that cannot be moved.
-        has_work: Whether there is anything to rotate; known after `plan`.
-        in_table: Whether the table changes, and not only its key store; known after `plan`.
-    """
-
-    resolver: KeyResolver
-    new_id: str | None
+    resolver: KeyResolver  # key resolver of the table; its KMS calls are counted
+    new_id: str | None  # id of the requested master key; None for the table's own
+    # Moved KEKs, by the id and the wrapped key before the move.
     moved: dict[tuple[str, bytes | None], IcebergKey] = field(default_factory=dict, repr=False)
+    # Ids of KEKs in the store that only older versions need and that cannot be moved.
     stuck: set[str] = field(default_factory=set)
-    has_work: bool = True
+    has_work: bool = True  # whether there is anything to rotate; known after `plan`
+    # Whether the table changes, and not only its key store; known after `plan`.
     in_table: bool = True
 
     def plan(self, table: IcebergTable, target: str, client: CountingClient) -> TableRotation:

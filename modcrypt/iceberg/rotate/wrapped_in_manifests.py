@@ -27,28 +27,19 @@ THREADS = 16
 
 @dataclass(frozen=True)
 class SealedManifest:
-    """A manifest that contains encrypted key metadata.
-
-    Attributes:
-        keks: Ids of the KEKs that encrypt key metadata in it.
-        single: Number of files whose key metadata the master key itself wraps.
-    """
+    """A manifest that contains encrypted key metadata."""
 
     manifest: ManifestFile
-    keks: frozenset[str]
-    single: int
+    keks: frozenset[str]  # ids of the KEKs that encrypt key metadata in it
+    single: int  # number of files whose key metadata the master key itself wraps
 
 
 @dataclass(frozen=True)
 class SealedManifests:
-    """The manifests with encrypted key metadata in all snapshots of a table.
-
-    Attributes:
-        lists: Locations of the manifest lists that name one of them.
-    """
+    """The manifests with encrypted key metadata in all snapshots of a table."""
 
     manifests: Mapping[str, SealedManifest]
-    lists: frozenset[str]
+    lists: frozenset[str]  # locations of the manifest lists that name one of them
 
     @property
     def keks(self) -> frozenset[str]:

@@ -78,14 +78,11 @@ def load_table(
 
 @dataclass(frozen=True)
 class CatalogVersions:
-    """The versions of a table in a pyiceberg catalog.
-
-    Attributes:
-        filesystem: File system of pyarrow or fsspec; None to derive it from the locations.
-    """
+    """The versions of a table in a pyiceberg catalog."""
 
     catalog: Any = field(repr=False)
     identifier: Identifier
+    # File system of pyarrow or fsspec; None to derive it from the locations.
     filesystem: Any = field(default=None, repr=False)
     location_map: Mapping[str, Any] = field(default_factory=dict, repr=False)
 

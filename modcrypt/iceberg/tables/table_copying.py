@@ -53,21 +53,14 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a table that are rewritten as other files.
-
-    Attributes:
-        snapshots: Snapshots to rewrite, the oldest first.
-        manifests: Manifests of each snapshot, by its id.
-        entries: Entries of each manifest, by its location.
-        history: Whether `snapshots` are all snapshots of the table.
-    """
+    """The contents of a table that are rewritten as other files."""
 
     place: Place
     walk: Walk
-    snapshots: Sequence[Snapshot]
-    manifests: Mapping[int, Sequence[ManifestFile]]
-    entries: Mapping[str, Sequence[FileEntry]]
-    history: bool
+    snapshots: Sequence[Snapshot]  # snapshots to rewrite, the oldest first
+    manifests: Mapping[int, Sequence[ManifestFile]]  # manifests of each snapshot, by its id
+    entries: Mapping[str, Sequence[FileEntry]]  # entries of each manifest, by its location
+    history: bool  # whether `snapshots` are all snapshots of the table
 
     @classmethod
     def of(cls, table: IcebergTable, *, history: bool = False) -> Self:
@@ -125,25 +118,21 @@ def unsupported_error(location: str, file_format: str) -> UnsupportedFormatError
 
 @dataclass(repr=False)
 class Copy:
-    """A copy of contents into a table that does not exist yet.
-
-    Attributes:
-        target: The new table, without any files.
-        names: New locations of files, by the normalised old locations.
-        copied: Copied files, by the normalised old locations.
-        key_metadata: Key metadata of each copied file, as manifests store it.
-        row_ids: First row ids of data files that had none, by their new locations.
-        manifests: Rows of the manifests written, by the locations of the old manifests.
-    """
+    """A copy of contents into a table that does not exist yet."""
 
     contents: Contents
-    target: IcebergTable
+    target: IcebergTable  # the new table, without any files
     files: NewFiles
+    # New locations of files, by the normalised old locations.
     names: Mapping[str, str] = field(default_factory=dict)
+    # Copied files, by the normalised old locations.
     copied: dict[str, MovedFile] = field(default_factory=dict)
+    # Key metadata of each copied file, as manifests store it.
     key_metadata: dict[str, Secret[bytes]] = field(default_factory=dict)
+    # First row ids of data files that had none, by their new locations.
     row_ids: dict[str, int] = field(default_factory=dict)
     next_row_id: int = 0
+    # Rows of the manifests written, by the locations of the old manifests.
     manifests: dict[str, dict[str, Any] | None] = field(default_factory=dict)
 
     def write(self) -> TableMetadata:

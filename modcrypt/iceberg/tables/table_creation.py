@@ -89,14 +89,10 @@ def create_table(
 
 @dataclass(frozen=True)
 class NewPlace:
-    """The place of a new table.
-
-    Attributes:
-        location: Location of the folder in the table's metadata.
-    """
+    """The place of a new table."""
 
     folder: Place
-    location: str
+    location: str  # location of the folder in the table's metadata
     versions: FolderVersions | CatalogVersions
 
     def check_free(self) -> None:

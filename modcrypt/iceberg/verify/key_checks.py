@@ -37,28 +37,24 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass
 class KeyChecks:
-    """The keys of a table, and what was found out about them.
-
-    Attributes:
-        failed: Errors of unavailable KEKs by id; they are already reported.
-        opened: Whether the key service unwrapped the KEK, by id.
-        marks: Ids of KEKs by their keyed hashes.
-        lists: Number of manifest lists whose key metadata a KEK or master key encrypts, by key id.
-        files: Number of data and delete files whose key metadata it encrypts, by key id.
-        unused: Ids of `encryption-keys` that nothing uses.
-    """
+    """The keys of a table, and what was found out about them."""
 
     metadata: TableMetadata
     resolver: KeyResolver
     report: TableReport
     keks: dict[str, IcebergKey] = field(default_factory=dict)
+    # Errors of unavailable KEKs by id; they are already reported.
     failed: dict[str, Failure] = field(default_factory=dict)
+    # Whether the key service unwrapped the KEK, by id.
     opened: dict[str, bool] = field(default_factory=dict)
+    # Ids of KEKs by their keyed hashes.
     marks: dict[int, str] = field(default_factory=dict, repr=False)
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+    # Number of manifest lists whose key metadata a KEK or master key encrypts, by key id.
     lists: Counter[str] = field(default_factory=Counter)
+    # Number of data and delete files whose key metadata it encrypts, by key id.
     files: Counter[str] = field(default_factory=Counter)
-    unused: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # ids of `encryption-keys` that nothing uses
 
     # --- KEKs -----------------------------------------------------------------------------------
 

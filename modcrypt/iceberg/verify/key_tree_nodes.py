@@ -11,17 +11,11 @@ from modcrypt.iceberg.verify.table_findings import TableKek
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeKek(TableKek):
-    """A KEK of the tree.
+    """A KEK of the tree."""
 
-    Attributes:
-        version: Version of its master key, if the wrapped key contains it.
-        lists: Number of manifest lists whose keys it encrypts.
-        error: Reason why the key service did not unwrap it; None if it did.
-    """
-
-    version: str | None
-    lists: int
-    error: str | None
+    version: str | None  # version of its master key, if the wrapped key contains it
+    lists: int  # number of manifest lists whose keys it encrypts
+    error: str | None  # reason why the key service did not unwrap it; None if it did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,17 +65,13 @@ _UNUSED = ("write.parquet.row-group-size-bytes", "write.parquet.bloom-filter-")
 
 @dataclass(frozen=True, slots=True)
 class NewDataFile:
-    """A data file that was written and is in no manifest yet.
+    """A data file that was written and is in no manifest yet."""
 
-    Attributes:
-        file: Members of its manifest entry under the spec's names, without the key metadata.
-        keys: Its key metadata, with the file's length; a secret.
-        partition_path: Its partition as in the paths of files; empty in an unpartitioned table.
-    """
-
+    # Members of its manifest entry under the spec's names, without the key metadata.
     file: Mapping[str, Any] = field(repr=False)
+    # Its key metadata, with the file's length; a secret.
     keys: StandardKeyMetadata = field(repr=False)
-    partition_path: str
+    partition_path: str  # its partition as in the paths of files; empty in an unpartitioned table
 
 
 class DataWriter:

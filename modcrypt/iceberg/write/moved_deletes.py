@@ -39,15 +39,11 @@ _TAIL = 12  # size of the footer's payload (4), flags (4), magic (4)
 
 @dataclass(frozen=True, slots=True)
 class MovedFile:
-    """A file that was written again at another location.
-
-    Attributes:
-        keys: Its new key metadata, with the file's length.
-        changes: Changed members of its entry, except location and size.
-    """
+    """A file that was written again at another location."""
 
     location: str
-    keys: StandardKeyMetadata = field(repr=False)
+    keys: StandardKeyMetadata = field(repr=False)  # its new key metadata, with the file's length
+    # Changed members of its entry, except location and size.
     changes: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -334,15 +334,10 @@ class Sealed:
 
 @dataclass(frozen=True)
 class Edition:
-    """The identity and state of a keyring file.
+    """The identity and state of a keyring file."""
 
-    Attributes:
-        id: Id of the keyring, 32 hex digits; None in version 1 of the format.
-        generation: Number of updates; 0 in version 1 of the format.
-    """
-
-    id: str | None
-    generation: int
+    id: str | None  # id of the keyring, 32 hex digits; None in version 1 of the format
+    generation: int  # number of updates; 0 in version 1 of the format
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Edition:
@@ -367,15 +362,10 @@ FIRST = Edition(None, 0)
 
 @dataclass(frozen=True)
 class Document:
-    """The content of a file that is readable without a passphrase.
+    """The content of a file that is readable without a passphrase."""
 
-    Attributes:
-        edition: Identity and state of the keyring.
-        content: Encrypted keys, or the master keys of a plaintext file.
-    """
-
-    edition: Edition
-    content: Sealed | dict[str, Master]
+    edition: Edition  # identity and state of the keyring
+    content: Sealed | dict[str, Master]  # encrypted keys, or the master keys of a plaintext file
 
 
 @hide_frames

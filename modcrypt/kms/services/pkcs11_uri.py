@@ -14,16 +14,12 @@ _QUERY_NAMES = {"module-path", "pin-source"}
 
 @dataclass(frozen=True, kw_only=True)
 class Pkcs11Uri:
-    """The parts of a PKCS#11 URI; None for absent parts.
+    """The parts of a PKCS#11 URI; None for absent parts."""
 
-    Attributes:
-        token: Required traits of the token: label, manufacturer_id, model, serial, slot_id.
-        id: Required CKA_ID of the default master key.
-    """
-
+    # Required traits of the token: label, manufacturer_id, model, serial, slot_id.
     token: Mapping[str, str | bytes | int]
     object: str | None
-    id: bytes | None
+    id: bytes | None  # required CKA_ID of the default master key
     module: str | None
     pin_source: str | None
 

@@ -41,16 +41,12 @@ _FEW = 4096
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plaintext Parquet file in memory whose pages are checked.
-
-    Attributes:
-        rows: Number of rows that its row groups declare.
-        longest: For each column, the longest value in bytes that its pages can repeat.
-    """
+    """A plaintext Parquet file in memory whose pages are checked."""
 
     data: pa.Buffer
-    rows: int
+    rows: int  # number of rows that its row groups declare
     metadata: ThriftStruct
+    # For each column, the longest value in bytes that its pages can repeat.
     longest: Sequence[Longest]
 
 

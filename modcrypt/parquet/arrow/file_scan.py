@@ -53,46 +53,34 @@ _BATCH_ROWS = 1 << 17
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A description of what to read from a file, and of what is known about it from outside.
+    """A description of what to read from a file, and of what is known about it from outside."""
 
-    Args:
-        columns: Names of columns or groups, in the order wanted; None for all.
-        row_groups: Ordinals of row groups; None for all.
-        partition: Condition that holds for all rows, as for a file in a partitioned dataset.
-        schema: Types of all fields that are read, partition fields included, as in the dataset that
-            the file belongs to. None for the types of the file.
-        result: Types of the fields that are returned; None unless `schema` is given.
-        limit: Number of rows wanted from the start, without a filter; None for all.
-    """
-
+    # Names of columns or groups, in the order wanted; None for all.
     columns: Sequence[str] | None = None
     filter: Filter | None = None
-    row_groups: Sequence[int] | None = None
+    row_groups: Sequence[int] | None = None  # ordinals of row groups; None for all
+    # Condition that holds for all rows, as for a file in a partitioned dataset.
     partition: pc.Expression = field(default_factory=lambda: pc.scalar(True))
     partition_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    # Types of all fields that are read, partition fields included, as in the dataset that the file
+    # belongs to. None for the types of the file.
     schema: pa.Schema | None = None
+    # Types of the fields that are returned; None unless `schema` is given.
     result: pa.Schema | None = None
-    limit: int | None = None
+    limit: int | None = None  # number of rows wanted from the start, without a filter; None for all
 
 
 @dataclass(frozen=True)
 class Session:
-    """An open file and the resources that read it.
-
-    Attributes:
-        pool: Threads that decrypt chunks in parallel.
-        ahead: Threads that decrypt the next lot while one is decoded.
-        lock: Guards planning, because plans share ciphers.
-        shared: Resources to close after the last read.
-    """
+    """An open file and the resources that read it."""
 
     file: OpenFile
     format: ds.ParquetFileFormat
     decoder: Decoder
-    pool: ThreadPool
-    ahead: ThreadPool
-    lock: threading.Lock
-    shared: SharedResources
+    pool: ThreadPool  # threads that decrypt chunks in parallel
+    ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
+    lock: threading.Lock  # guards planning, because plans share ciphers
+    shared: SharedResources  # resources to close after the last read
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""

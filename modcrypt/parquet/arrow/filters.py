@@ -33,35 +33,26 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A condition on one field.
+    """A condition on one field."""
 
-    Attributes:
-        path: Names of the field and of the structs around it, outermost first.
-        nulls_match: Whether a row with a null may match though no row with a number does.
-        nans_match: Whether a row with NaN may match though no row with a number does, or whether
-            the sign of zero matters; bounds cover neither.
-        equals: Constants one of which the field must equal; None if there are others.
-    """
-
-    path: tuple[str, ...]
-    nulls_match: bool
+    path: tuple[str, ...]  # names of the field and of the structs around it, outermost first
+    nulls_match: bool  # whether a row with a null may match though no row with a number does
+    # Whether a row with NaN may match though no row with a number does, or whether the sign of zero
+    # matters; bounds cover neither.
     nans_match: bool
+    # Constants one of which the field must equal; None if there are others.
     equals: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition for rows.
-
-    Attributes:
-        alternatives: Predicates of which all of one alternative hold for each row that matches;
-            empty if they are not known.
-        terms: Number of comparisons, to estimate the costs.
-    """
+    """A condition for rows."""
 
     expression: pc.Expression
+    # Predicates of which all of one alternative hold for each row that matches; empty if they are
+    # not known.
     alternatives: tuple[tuple[Predicate, ...], ...] = ()
-    terms: int = 1
+    terms: int = 1  # number of comparisons, to estimate the costs
 
     @property
     def predicates(self) -> Iterator[Predicate]:

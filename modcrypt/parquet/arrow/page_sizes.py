@@ -57,18 +57,13 @@ class Dictionary(NamedTuple):
 
 
 class Longest(NamedTuple):
-    """The most bytes of a value that pages can repeat for only a few bits each time.
+    """The most bytes of a value that pages can repeat for only a few bits each time."""
 
-    Attributes:
-        dictionary: Size of the largest dictionary; 0 without one.
-        delta: Size of the largest DELTA_BYTE_ARRAY page, where a value can repeat the previous
-            one; 0 without one.
-        dictionaries: The dictionary pages.
-    """
-
-    dictionary: int = 0
+    dictionary: int = 0  # size of the largest dictionary; 0 without one
+    # Size of the largest DELTA_BYTE_ARRAY page, where a value can repeat the previous one; 0
+    # without one.
     delta: int = 0
-    dictionaries: Sequence[Dictionary] = ()
+    dictionaries: Sequence[Dictionary] = ()  # the dictionary pages
 
     @classmethod
     def of_column(cls, chunks: Sequence[Longest]) -> Longest:

@@ -321,15 +321,10 @@ def _format_chunk_place(row_group: int, md: ThriftStruct) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """The pages of a chunk.
+    """The pages of a chunk."""
 
-    Attributes:
-        starts: First row of each page.
-        known: A single-row chunk for each page, with its statistics.
-    """
-
-    starts: list[int]
-    known: list[ThriftStruct]
+    starts: list[int]  # first row of each page
+    known: list[ThriftStruct]  # a single-row chunk for each page, with its statistics
 
     def find_chunk(self, row: int) -> ThriftStruct:
         return self.known[bisect_right(self.starts, row) - 1]

@@ -37,17 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WriteNote:
-    """A note about a write in progress.
+    """A note about a write in progress."""
 
-    Attributes:
-        hidden: Paths, relative to the folder, of the files to ignore.
-        host: Name of the machine on which the writer runs.
-        time: Time at which the note was written, in seconds since 1970.
-    """
-
-    hidden: tuple[str, ...]
-    host: str
-    time: float
+    hidden: tuple[str, ...]  # paths, relative to the folder, of the files to ignore
+    host: str  # name of the machine on which the writer runs
+    time: float  # time at which the note was written, in seconds since 1970
 
     def put(self, place: Place) -> None:
         """Write the note in one atomic step, replacing an earlier one."""

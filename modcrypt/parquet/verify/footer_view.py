@@ -32,25 +32,17 @@ from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 
 @dataclass(slots=True)
 class FooterView:
-    """A footer as far as the keys reveal it.
+    """A footer as far as the keys reveal it."""
 
-    Attributes:
-        footer: Open footer; without `metadata` if that is encrypted and no key opens it.
-        fields: Fields that are readable before the footer is authenticated.
-        unbound: Whether the footer was opened without any AAD, as DuckDB encrypts it.
-        has_parquet_go_signature: Whether the signature is parquet-go/parquet-go's own, which no
-            other reader verifies.
-        unavailable: Whether the key service was unavailable.
-    """
-
-    footer: Footer
+    footer: Footer  # open footer; without `metadata` if that is encrypted and no key opens it
     properties: FileDecryptionProperties
-    fields: CryptoFields
+    fields: CryptoFields  # fields that are readable before the footer is authenticated
     regions: list[Region]
-    unbound: bool = False
+    unbound: bool = False  # whether the footer was opened without any AAD, as DuckDB encrypts it
+    # Whether the signature is parquet-go/parquet-go's own, which no other reader verifies.
     has_parquet_go_signature: bool = False
     reasons: tuple[str, ...] = ()
-    unavailable: bool = False
+    unavailable: bool = False  # whether the key service was unavailable
 
     @property
     def state(self) -> State:

@@ -32,37 +32,32 @@ MAX_MODULES = 1 << 20
 
 @dataclass(slots=True)
 class RegionWalk:
-    """A walk over a file that maps every byte to a region.
-
-    Attributes:
-        pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
-        regions: Regions from the first byte to the last, without overlaps.
-        hidden_modules: Number of modules distinguished in bytes that the footer hides; None if
-            there are no such bytes, or they were not walked.
-        hidden_rest: Number of hidden bytes in which no modules could be distinguished.
-        unencrypted_parts: Encrypted columns whose "column index", "offset index" or "bloom filter"
-            is not encrypted, by these names.
-        clear_levels: Columns with unencrypted levels, as parquet-java writes them in data pages V2.
-        unframed: Encrypted columns without a key whose pages are not a sequence of modules.
-        unknown_fields: Number of fields that the IDL does not know in plaintext columns, by struct;
-            in page headers only if pages were walked.
-        faults: Inconsistencies in the footer or in pages.
-    """
+    """A walk over a file that maps every byte to a region."""
 
     view: FooterView
     plan: ChunkPlan
+    # Whether to distinguish pages and their headers; headers are opened if there is a key.
     pages: bool
+    # Regions from the first byte to the last, without overlaps.
     regions: list[Region] = field(default_factory=list)
+    # Number of modules distinguished in bytes that the footer hides; None if there are no such
+    # bytes, or they were not walked.
     hidden_modules: int | None = None
-    hidden_rest: int = 0
+    hidden_rest: int = 0  # number of hidden bytes in which no modules could be distinguished
+    # Encrypted columns whose "column index", "offset index" or "bloom filter" is not encrypted, by
+    # these names.
     unencrypted_parts: defaultdict[str, dict[str, None]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    # Columns with unencrypted levels, as parquet-java writes them in data pages V2.
     clear_levels: dict[str, None] = field(default_factory=dict)
+    # Encrypted columns without a key whose pages are not a sequence of modules.
     unframed: dict[str, None] = field(default_factory=dict)
     probe: PageProbe | None = None
+    # Number of fields that the IDL does not know in plaintext columns, by struct; in page headers
+    # only if pages were walked.
     unknown_fields: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)  # inconsistencies in the footer or in pages
     _frames: Frames = field(init=False)
 
     def run(self) -> None:

@@ -25,10 +25,6 @@ from modcrypt.spark.jobs.file_work import FLAG, INT, LONG, REAL, TEXT, TEXTS, Ro
 class TableConversion(TableJob):
     """A job that converts the files of a folder; picklable, so without keys.
 
-    Attributes:
-        change: Changes of columns, without the hash key.
-        hash_key: Reference to the hash key, `file:PATH` or `env:NAME`, as in `Settings`.
-
     Raises:
         ValueError: The reference is invalid, or is missing for hashed columns; settings can't
             encrypt files; or columns without a key would be lost in place.
@@ -40,7 +36,8 @@ class TableConversion(TableJob):
     destination: str | None
     decryption: Settings | None = None
     encryption: Settings | None = None
-    change: Change = field(default_factory=Change)
+    change: Change = field(default_factory=Change)  # changes of columns, without the hash key
+    # Reference to the hash key, `file:PATH` or `env:NAME`, as in `Settings`.
     hash_key: str | None = None
     overwrite: bool = False
     dry_run: bool = False

@@ -37,30 +37,20 @@ def check_settings(settings: object) -> None:
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of all jobs.
+    """Options of all jobs."""
 
-    Attributes:
-        filesystem: Function that makes a pyarrow or fsspec filesystem in each process, in which the
-            folders are paths; so no credentials are sent to executors.
-        files_per_task: Maximum number of files of a task.
-        bytes_per_task: Maximum number of bytes of a task.
-    """
-
+    # Function that makes a pyarrow or fsspec filesystem in each process, in which the folders are
+    # paths; so no credentials are sent to executors.
     filesystem: MakeFilesystem | None
-    files_per_task: int
-    bytes_per_task: int
+    files_per_task: int  # maximum number of files of a task
+    bytes_per_task: int  # maximum number of bytes of a task
 
 
 class ConversionOptions(JobOptions, total=False):
-    """Options of jobs that write files.
+    """Options of jobs that write files."""
 
-    Attributes:
-        overwrite: Whether to replace existing destinations that differ.
-        dry_run: Whether to only report what would be done.
-    """
-
-    overwrite: bool
-    dry_run: bool
+    overwrite: bool  # whether to replace existing destinations that differ
+    dry_run: bool  # whether to only report what would be done
 
 
 TablePlan: TypeAlias = tuple[TableJob, Sequence[File]]

@@ -34,14 +34,10 @@ INT, TEXTS = pa.int32(), pa.list_(TEXT)
 
 
 class TableJob(ABC):
-    """A job on files by references to keys, which yields rows of a report.
+    """A job on files by references to keys, which yields rows of a report."""
 
-    Attributes:
-        schema: Schema of the rows of the report; other values of a row are left out.
-        filesystem: Function that makes the filesystem of the files; None if names are enough.
-    """
-
-    schema: pa.Schema
+    schema: pa.Schema  # schema of the rows of the report; other values of a row are left out
+    # Function that makes the filesystem of the files; None if names are enough.
     filesystem: MakeFilesystem | None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

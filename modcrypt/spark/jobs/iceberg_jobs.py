@@ -175,15 +175,12 @@ def _make_error(code: str, message: str) -> Exception:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRekeyJob:
-    """The work of a task; picklable, it holds no key except the job's KEK, wrapped.
-
-    Attributes:
-        folders: Mapping of location prefixes to the paths or URLs that they stand for.
-    """
+    """The work of a task; picklable, it holds no key except the job's KEK, wrapped."""
 
     settings: Settings
     job: IcebergKey
     rewrite: Rewrite
+    # Mapping of location prefixes to the paths or URLs that they stand for.
     folders: Mapping[str, str] = field(repr=False)
     filesystem: MakeFilesystem | None = None
 

@@ -20,21 +20,16 @@ from modcrypt.spark.jobs.file_work import FLAG, TEXT, Row, TableJob
 
 @dataclass(frozen=True, kw_only=True)
 class KeyJob(TableJob):
-    """A job that changes the keys of files, by a function of the library.
+    """A job that changes the keys of files, by a function of the library."""
 
-    Attributes:
-        change: Function that changes the keys, `rotate_keys` or `shred_keys`.
-        how: Further arguments of the function.
-        schema: Schema of the rows: the attributes of the function's results, `failed` and `worker`.
-        folders: Folders or files that the caller named.
-    """
-
+    # Function that changes the keys, `rotate_keys` or `shred_keys`.
     change: Callable[..., Iterable[RotatedFile | ShreddedFile]]
-    how: Mapping[str, Any]
+    how: Mapping[str, Any]  # further arguments of the function
+    # Schema of the rows: the attributes of the function's results, `failed` and `worker`.
     schema: pa.Schema
     settings: Settings | None
     filesystem: MakeFilesystem | None = None
-    folders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # folders or files that the caller named
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each file; files of a task share responses of the key service."""

@@ -65,14 +65,11 @@ BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file of a table.
-
-    Attributes:
-        values: Values of columns that the names of its folders state.
-    """
+    """A file of a table."""
 
     path: str
     size: int
+    # Values of columns that the names of its folders state.
     values: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -44,14 +44,11 @@ _AT_ONCE = 8  # files that a store moves concurrently
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A decided batch.
-
-    Attributes:
-        pending: Files that may not be published yet: pairs of the task's folder in the table, and
-            the path of the file within it.
-    """
+    """A decided batch."""
 
     number: int
+    # Files that may not be published yet: pairs of the task's folder in the table, and the path of
+    # the file within it.
     pending: tuple[tuple[str, str], ...]
 
 
