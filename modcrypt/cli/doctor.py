@@ -155,19 +155,19 @@ class _Examination:
 
     def _key_service(self, offline: bool) -> Iterator[Check]:
         from modcrypt.doctor.checkup import master_key
-        from modcrypt.doctor.machine_checks import Check
+        from modcrypt.doctor.machine_checks import Subject
 
-        service = self._service
+        about, service = Subject("key service"), self._service
         if service is None:
             return
         if offline:
-            yield Check(check="key service", state="hint", message="not contacted: --offline")
+            yield about.hint("not contacted: --offline")
             return
         try:
             self._client = service.client
         except (KeyRetrievalError, ValueError, OSError, ImportError, click.ClickException) as error:
             message = explain(error, [service.uri]).message  # hides secrets in the URI
-            yield Check(check="key service", state="fail", message=message)
+            yield about.fail(message)
             return
         policy = service.policy
         aad = b"" if policy is None else (policy.kms_aad or "").encode()
@@ -175,11 +175,8 @@ class _Examination:
         for name in names:
             yield master_key(self._client, name, aad)
         if not names:
-            yield Check(
-                check="key service",
-                state="hint",
-                message="no master key was tried",
-                advice="name master keys by --policy, or one by --kms URI#ID",
+            yield about.hint(
+                "no master key was tried", "name master keys by --policy, or one by --kms URI#ID"
             )
 
     def _master_keys(self) -> list[str]:

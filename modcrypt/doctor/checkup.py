@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from modcrypt.doctor.event_log import SearchedLog, search_event_log
-from modcrypt.doctor.machine_checks import Check
+from modcrypt.doctor.machine_checks import Check, Subject
 from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyDisabledError,
@@ -39,30 +39,28 @@ _SECRET_VARIABLE = re.compile(
 
 def secret_variables(environment: Mapping[str, str]) -> Check:
     """Check for environment variables that hold secrets, by their names."""
+    about = Subject("environment")
     names = sorted(
         name
         for name, value in environment.items()
         if value and not value.startswith("/") and _SECRET_VARIABLE.search(name)
     )
     if not names:
-        return Check(check="environment", state="ok", message="no variable name suggests a secret")
-    return Check(
-        check="environment",
-        state="warn",
-        message=f"variables whose names suggest secrets: {', '.join(names)}",
-        advice="every child process inherits them and may reveal them: pass secrets in files of "
+        return about.ok("no variable name suggests a secret")
+    return about.warn(
+        f"variables whose names suggest secrets: {', '.join(names)}",
+        "every child process inherits them and may reveal them: pass secrets in files of "
         "mode 600 or by file descriptors",
     )
 
 
 def secret_file(path: str, what: str) -> Check:
     """Check that no other user can read or replace a file that contains a secret."""
+    about = Subject(what)
     try:
         status = os.stat(path)
     except OSError as error:
-        return Check(
-            check=what, state="fail", message=f"{path}: {error.strerror}", advice="check the path"
-        )
+        return about.fail(f"{path}: {error.strerror}", "check the path")
     mode = stat.S_IMODE(status.st_mode)
     faults = []
     if stat.S_ISREG(status.st_mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -72,13 +70,11 @@ def secret_file(path: str, what: str) -> Check:
     if others_can_replace(path):
         faults.append("other users can write to its folder and replace it")
     if faults:
-        return Check(
-            check=what,
-            state="fail",
-            message=f"{path}: {'; '.join(faults)}",
-            advice="run chmod 600 on it, and keep it in a folder of your own with mode 700",
+        return about.fail(
+            f"{path}: {'; '.join(faults)}",
+            "run chmod 600 on it, and keep it in a folder of your own with mode 700",
         )
-    return Check(check=what, state="ok", message=f"{path}: private, mode {mode:04o}")
+    return about.ok(f"{path}: private, mode {mode:04o}")
 
 
 def others_can_replace(path: str) -> bool:
@@ -91,23 +87,22 @@ def policy_file(path: str) -> Check:
     """Check a policy, and that no other user can change the columns that it leaves in plaintext."""
     from modcrypt.kms.policy import Policy
 
+    about = Subject("policy")
     try:
         policy = Policy.load(path)
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except ValueError as error:
-        return Check(check="policy", state="fail", message=str(error), advice="correct the policy")
+        return about.fail(str(error), "correct the policy")
     except OSError as error:
-        return Check(check="policy", state="fail", message=f"{path}: {error.strerror}")
+        return about.fail(f"{path}: {error.strerror}")
     if mode & (stat.S_IWGRP | stat.S_IWOTH) or others_can_replace(path):
-        return Check(
-            check="policy",
-            state="warn",
-            message=f"{path}: other users can modify it (mode {mode:04o}), and so leave columns "
+        return about.warn(
+            f"{path}: other users can modify it (mode {mode:04o}), and so leave columns "
             "unencrypted",
-            advice="run chmod go-w on it and on its folder",
+            "run chmod go-w on it and on its folder",
         )
     masters = len({policy.footer_key, *policy.column_keys})
-    return Check(check="policy", state="ok", message=f"{path}: {masters} master keys")
+    return about.ok(f"{path}: {masters} master keys")
 
 
 def keyring(path: str) -> Iterator[Check]:
@@ -115,25 +110,23 @@ def keyring(path: str) -> Iterator[Check]:
     from modcrypt.kms.keyring import keyring_file
     from modcrypt.kms.keyring.keyring_document import Sealed, decode_document
 
+    about = Subject("keyring")
     yield secret_file(path, "keyring")
     try:
         encrypted = isinstance(decode_document(keyring_file.read(path)[0]).content, Sealed)
     except OSError:
         return  # already reported
     except KeyMaterialError as error:
-        yield Check(
-            check="keyring", state="fail", message=f"{path}: {error}", advice="restore a backup"
-        )
+        yield about.fail(f"{path}: {error}", "restore a backup")
         return
-    yield Check(
-        check="keyring",
-        state="ok" if encrypted else "warn",
-        message=f"{path}: {'encrypted with a passphrase' if encrypted else 'not encrypted'}",
-        advice=""
-        if encrypted
-        else "anyone who gets the file, for example from a backup, has its keys: "
-        "Keyring.change_passphrase encrypts it",
-    )
+    if encrypted:
+        yield about.ok(f"{path}: encrypted with a passphrase")
+    else:
+        yield about.warn(
+            f"{path}: not encrypted",
+            "anyone who gets the file, for example from a backup, has its keys: "
+            "Keyring.change_passphrase encrypts it",
+        )
 
 
 # --- the key service -----------------------------------------------------------------------------
@@ -143,39 +136,28 @@ def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check
     """Check a master key by wrapping and unwrapping random bytes, which the service may log."""
     from modcrypt.kms.client import unwrap, wrap
 
-    what, probe = f"master key {master_key_id}", os.urandom(16)
+    about, probe = Subject(f"master key {master_key_id}"), os.urandom(16)
     try:
         wrapped = wrap(client, probe, master_key_id, aad)
     except KeyAccessDeniedError as error:
         if isinstance(error, KeyDisabledError):
-            return Check(
-                check=what, state="fail", message=str(error), advice="enable it, or use another"
-            )
-        return Check(
-            check=what,
-            state="warn",
-            message=f"cannot wrap: {error}",
-            advice="readers only need to unwrap; writers also need to wrap",
+            return about.fail(str(error), "enable it, or use another")
+        return about.warn(
+            f"cannot wrap: {error}", "readers only need to unwrap; writers also need to wrap"
         )
     except ModcryptError as error:
-        return Check(
-            check=what,
-            state="fail",
-            message=str(error),
-            advice="check that the key exists under this id",
-        )
+        return about.fail(str(error), "check that the key exists under this id")
     try:
         same = hmac.compare_digest(unwrap(client, wrapped, master_key_id, aad), probe)
     except ModcryptError as error:
-        return Check(
-            check=what,
-            state="warn" if isinstance(error, KeyAccessDeniedError) else "fail",
-            message=f"can wrap, but not unwrap: {error}",
-            advice="writers only need to wrap; readers need to unwrap, and rotations need both",
+        return about.result(
+            "warn" if isinstance(error, KeyAccessDeniedError) else "fail",
+            f"can wrap, but not unwrap: {error}",
+            "writers only need to wrap; readers need to unwrap, and rotations need both",
         )
     if not same:
-        return Check(check=what, state="fail", message="the unwrapped bytes differ")
-    return Check(check=what, state="ok", message="wrapped and unwrapped 16 random bytes")
+        return about.fail("the unwrapped bytes differ")
+    return about.ok("wrapped and unwrapped 16 random bytes")
 
 
 # --- files and logs ------------------------------------------------------------------------------
@@ -199,71 +181,58 @@ def _check_file(
 ) -> Check:
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
+    about = Subject("file")
     for key in keys:
         if key.kind == "error":
             where = "" if key.message.startswith(key.file) else f"{key.file}: "
-            return Check(check="file", state="fail", message=f"{where}{key.message}")
+            return about.fail(f"{where}{key.message}")
     masters = sorted({key.master_key_id for key in keys if key.master_key_id is not None})
     used = f"master keys {', '.join(masters)}" if masters else "keys not named in its key metadata"
     if decryption is None:
         footer = "encrypted" if any(key.kind == "hidden" for key in keys) else "readable"
         message = f"{path}: encrypted with {used}; its footer is {footer}"
-        return Check(check="file", state="ok", message=message)
+        return about.ok(message)
     columns = inspect_parquet(path, decryption).columns or ()
     locked = [column.path for column in columns if column.key is not None and not column.has_key]
     message = f"{path}: encrypted with {used}; its footer was decrypted and authenticated"
     if locked:
         names = ", ".join(locked[:10]) + ", ..." * (len(locked) > 10)
-        return Check(
-            check="file",
-            state="warn",
-            message=f"{message}; no key for {len(locked)} of {len(columns)} columns: {names}",
-            advice="pass their keys, or ask for access to their master keys",
+        return about.warn(
+            f"{message}; no key for {len(locked)} of {len(columns)} columns: {names}",
+            "pass their keys, or ask for access to their master keys",
         )
-    return Check(check="file", state="ok", message=f"{message}, and a key opens every column")
+    return about.ok(f"{message}, and a key opens every column")
 
 
 def event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[Check]:
     """Search a Spark event log, or all logs in a folder, for secrets and these keys."""
+    about = Subject("event log")
     try:
         searched = list(search_event_log(path, keys))
     except OSError as error:
-        yield Check(check="event log", state="fail", message=f"{path}: {error.strerror}")
+        yield about.fail(f"{path}: {error.strerror}")
         return
     for log in searched:
         yield from _check_log(log)
     if not searched:
-        yield Check(check="event log", state="warn", message=f"{path}: contains no event log")
+        yield about.warn(f"{path}: contains no event log")
 
 
 def _check_log(log: SearchedLog) -> Iterator[Check]:
+    about = Subject("event log")
     for leak in log.leaks:
         times = f", and {leak.lines - 1} more" if leak.lines > 1 else ""
         name = "" if leak.name is None else f", {leak.name}"
-        yield Check(
-            check="event log",
-            state="fail" if leak.certain else "warn",
-            message=f"{leak.file}, line {leak.line}{times}{name}: {leak.what}",
-            advice="assume that everyone who could read the log knows this secret: rotate it, "
+        yield about.result(
+            "fail" if leak.certain else "warn",
+            f"{leak.file}, line {leak.line}{times}{name}: {leak.what}",
+            "assume that everyone who could read the log knows this secret: rotate it, "
             "remove the log, and add the name to spark.redaction.regex",
             where=leak.fields(),
         )
     if log.unread:
-        yield Check(
-            check="event log",
-            state="warn",
-            message=f"{log.file}: only the first {log.events} events were read: {log.unread}",
-        )
+        yield about.warn(f"{log.file}: only the first {log.events} events were read: {log.unread}")
     elif not log.events:
-        yield Check(
-            check="event log",
-            state="warn",
-            message=f"{log.file}: contains no Spark events",
-            advice="check the path",
-        )
+        yield about.warn(f"{log.file}: contains no Spark events", "check the path")
     elif not log.leaks:
-        yield Check(
-            check="event log",
-            state="ok",
-            message=f"{log.file}: nothing found in {log.events} events",
-        )
+        yield about.ok(f"{log.file}: nothing found in {log.events} events")

@@ -38,6 +38,33 @@ class Check(JsonFields):
     where: Mapping[str, Any] | None = None  # file, line and property name of a finding in a log
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The subject of checks, which makes their results."""
+
+    name: str
+
+    def ok(self, message: str, advice: str = "") -> Check:
+        """Return the result that all is well."""
+        return self.result("ok", message, advice)
+
+    def hint(self, message: str, advice: str = "") -> Check:
+        """Return the result that something may be intended."""
+        return self.result("hint", message, advice)
+
+    def warn(self, message: str, advice: str = "") -> Check:
+        """Return the result that there is a risk."""
+        return self.result("warn", message, advice)
+
+    def fail(self, message: str, advice: str = "") -> Check:
+        """Return the result that the check failed."""
+        return self.result("fail", message, advice)
+
+    def result(self, state: State, message: str, advice: str, **more: Any) -> Check:
+        """Return a result."""
+        return Check(check=self.name, state=state, message=message, advice=advice, **more)
+
+
 def machine() -> Iterator[Check]:
     """Check Python, packages, AES, random numbers and the limits of the process."""
     yield _check_python()
@@ -57,11 +84,8 @@ def _check_python() -> Check:
     bits = 64 if sys.maxsize > 2**32 else 32
     good = sys.version_info >= (3, 11) and bits == 64
     advice = "" if good else "modcrypt needs Python 3.11 or newer, 64-bit"
-    return Check(
-        check="python",
-        state="ok" if good else "fail",
-        message=f"Python {version}, {bits}-bit",
-        advice=advice,
+    return Subject("python").result(
+        "ok" if good else "fail", f"Python {version}, {bits}-bit", advice
     )
 
 
@@ -70,14 +94,11 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?>=(?P<least>[0-9.]+)
 
 def _check_packages() -> Check:
     """Compare the installed packages with the versions that modcrypt requires."""
+    about = Subject("packages")
     try:
         wanted = metadata.requires("modcrypt") or []
     except metadata.PackageNotFoundError:
-        return Check(
-            check="packages",
-            state="hint",
-            message="modcrypt runs from a folder and is not installed",
-        )
+        return about.hint("modcrypt runs from a folder and is not installed")
     installed, outdated = [], []
     for line in wanted:
         match = _REQUIREMENT.match(line)
@@ -94,13 +115,8 @@ def _check_packages() -> Check:
         if _numbers(version) < _numbers(least):
             outdated.append(f"{name} {version} is older than {least}")
     if outdated:
-        return Check(
-            check="packages",
-            state="fail",
-            message="; ".join(outdated),
-            advice="run pip install -U modcrypt",
-        )
-    return Check(check="packages", state="ok", message=", ".join(installed))
+        return about.fail("; ".join(outdated), "run pip install -U modcrypt")
+    return about.ok(", ".join(installed))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -108,36 +124,35 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _check_idl() -> Check:
+    about = Subject("thrift IDL")
     try:
         from modcrypt.parquet.format import idl
 
         idl.new("FileMetaData")
     except Exception as error:  # a missing or malformed file fails in many ways
-        return Check(
-            check="thrift IDL",
-            state="fail",
-            message=f"parquet.thrift can't be read: {type(error).__name__}",
-            advice="reinstall modcrypt",
+        return about.fail(
+            f"parquet.thrift can't be read: {type(error).__name__}", "reinstall modcrypt"
         )
-    return Check(check="thrift IDL", state="ok", message="parquet.thrift was parsed")
+    return about.ok("parquet.thrift was parsed")
 
 
 def _check_code() -> Check:
     form = code_form()
     advice = "" if form == "compiled" else "compiled code opens files of many columns faster"
-    return Check(check="page and footer code", state="ok", message=form, advice=advice)
+    return Subject("page and footer code").ok(form, advice)
 
 
 def _check_openssl() -> Check:
     from cryptography.hazmat.backends.openssl.backend import backend
 
-    return Check(check="OpenSSL", state="ok", message=backend.openssl_version_text())
+    return Subject("OpenSSL").ok(backend.openssl_version_text())
 
 
 def _check_aes() -> Check:
     """Measure the speed of AES-GCM, and look for AES among the processor's features."""
     from modcrypt.aead import GCM_OVERHEAD, GcmCipher
 
+    about = Subject("AES")
     cipher, data = GcmCipher(Key.generate()), bytes(_PIECE)
     out = memoryview(bytearray(_PIECE + GCM_OVERHEAD))
     cipher.seal_into(out, 0, data, _PIECE, b"")  # the first call selects an implementation
@@ -149,12 +164,10 @@ def _check_aes() -> Check:
     flags = {True: ", with AES instructions", False: ", without AES instructions", None: ""}
     message = f"AES-GCM runs at {rate:.1f} GB/s on one core{flags[flag]}"
     if rate >= SLOW_AES and flag is not False:
-        return Check(check="AES", state="ok", message=message)
-    return Check(
-        check="AES",
-        state="warn",
-        message=message,
-        advice="without AES in hardware, encryption is slow and its timing may reveal keys: use "
+        return about.ok(message)
+    return about.warn(
+        message,
+        "without AES in hardware, encryption is slow and its timing may reveal keys: use "
         "another machine, or expose the processor's AES instructions to the virtual machine",
     )
 
@@ -170,64 +183,51 @@ def _aes_flag() -> bool | None:
 
 
 def _check_randomness() -> Check:
+    about = Subject("randomness")
     try:
         if hasattr(os, "getrandom"):
             os.getrandom(32, os.GRND_NONBLOCK)
         else:
             os.urandom(32)
     except OSError:
-        return Check(
-            check="randomness",
-            state="fail",
-            message="the operating system has no random numbers yet",
-            advice="wait, or give the machine a source of entropy, which keys and nonces need",
+        return about.fail(
+            "the operating system has no random numbers yet",
+            "wait, or give the machine a source of entropy, which keys and nonces need",
         )
-    return Check(check="randomness", state="ok", message="the operating system's generator works")
+    return about.ok("the operating system's generator works")
 
 
 def _check_umask() -> Check:
+    about = Subject("umask")
     mask = os.umask(0o077)
     os.umask(mask)
     message = f"umask {mask:03o}"
     if not mask & stat.S_IWOTH:
-        return Check(
-            check="umask",
-            state="warn",
-            message=f"{message}: other users can modify new files",
-            advice="run umask 077 to keep them private",
+        return about.warn(
+            f"{message}: other users can modify new files", "run umask 077 to keep them private"
         )
     if not mask & stat.S_IROTH:
-        return Check(
-            check="umask",
-            state="hint",
-            message=f"{message}: other users can read the output of decrypt and cat -o",
-            advice="run umask 077 to keep it private",
+        return about.hint(
+            f"{message}: other users can read the output of decrypt and cat -o",
+            "run umask 077 to keep it private",
         )
-    return Check(check="umask", state="ok", message=message)
+    return about.ok(message)
 
 
 def _check_core_dumps() -> Check:
+    about = Subject("core dumps")
     if resource.getrlimit(resource.RLIMIT_CORE)[0] == 0:
-        return Check(check="core dumps", state="ok", message="off")
-    return Check(
-        check="core dumps",
-        state="hint",
-        message="on: a crash may write keys to a file",
-        advice="run ulimit -c 0 to turn them off",
-    )
+        return about.ok("off")
+    return about.hint("on: a crash may write keys to a file", "run ulimit -c 0 to turn them off")
 
 
 def _check_swap() -> Check:
+    about = Subject("swap")
     try:
         with open("/proc/swaps", encoding="utf-8", errors="replace") as file:
             used = len(file.readlines()) > 1
     except OSError:
-        return Check(check="swap", state="hint", message="unknown on this system")
+        return about.hint("unknown on this system")
     if not used:
-        return Check(check="swap", state="ok", message="off")
-    return Check(
-        check="swap",
-        state="hint",
-        message="on: keys in memory may be written to disk",
-        advice="encrypt swap, or turn it off",
-    )
+        return about.ok("off")
+    return about.hint("on: keys in memory may be written to disk", "encrypt swap, or turn it off")
