@@ -36,6 +36,16 @@ def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def format_origin(error: BaseException) -> str:
+    """Return ` in MODULE, line N`, where an error arose; empty if it has no traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" in {trace.tb_frame.f_globals.get('__name__', '?')}, line {trace.tb_lineno}"
+
+
 def convert_argument(
     name: str, convert: Callable[[Any], object]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -19,6 +19,7 @@ from modcrypt.errors import (
 )
 from modcrypt.module_ids import BlockId, ModuleId
 from modcrypt.report.json_fields import json_fields
+from modcrypt.tracebacks import format_origin
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.verify.inspection import Inspection
@@ -82,7 +83,8 @@ def describe(error: BaseException) -> Failure:
         return Failure(getattr(error, "word", "file"), _os_message(error), code)
     if type(error) is ValueError:  # subclasses such as UnicodeDecodeError are bugs
         return Failure("usage", str(error), 2)
-    return Failure("internal", _internal_message(error), 70)
+    what = f"unexpected {type(error).__name__}{format_origin(error)}"
+    return Failure("internal", f"{what}: this is a bug in modcrypt, please report it", 70)
 
 
 def _os_message(error: OSError) -> str:
@@ -94,17 +96,6 @@ def _os_message(error: OSError) -> str:
 
         return _os_message(exists_error(error.filename))
     return where + error.strerror
-
-
-def _internal_message(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = ""
-    if trace is not None:
-        name = trace.tb_frame.f_globals.get("__name__", "?")
-        place = f" in {name}, line {trace.tb_lineno}"
-    return f"unexpected {type(error).__name__}{place}: this is a bug in modcrypt, please report it"
 
 
 def describe_failure(error: Exception) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import KEY_LENGTHS, KeyLike, as_key, key_bytes
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
-from modcrypt.tracebacks import hide_frames
+from modcrypt.tracebacks import format_origin, hide_frames
 
 ATTEMPTS = 4
 """Number of calls to an unavailable service."""
@@ -228,9 +228,7 @@ def _check_wrapped(answer: object, master_key_id: str) -> str:
 T = TypeVar("T")
 
 
-def _call_with_retries(
-    call: Callable[[], T], master_key_id: str, sleep: Callable[[float], None] | None = None
-) -> T:
+def _call_with_retries(call: Callable[[], T], master_key_id: str) -> T:
     """Call the service, up to `ATTEMPTS` times while it is unavailable."""
     deadline = monotonic() + GIVE_UP_AFTER
     for attempt in range(ATTEMPTS):
@@ -240,7 +238,7 @@ def _call_with_retries(
             if attempt == ATTEMPTS - 1 or monotonic() >= deadline:
                 raise
         # Randomness keeps clients that failed together apart. S311: no secret depends on it.
-        (sleep or time.sleep)(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
+        time.sleep(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
     raise AssertionError  # the loop returns or raises
 
 
@@ -269,12 +267,7 @@ def _convert_error(error: Exception, master_key_id: str) -> KeyRetrievalError:
         )
     if isinstance(error, ConnectionError | TimeoutError):
         return KmsUnavailableError(f"the key service is unavailable: {kind}")
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = ""
-    if trace is not None:
-        where = f" in {trace.tb_frame.f_globals.get('__name__', '?')}, line {trace.tb_lineno}"
     return KeyRetrievalError(
-        f"master key {master_key_id}: the client of the key service failed with {kind}{where}"
+        f"master key {master_key_id}: the client of the key service failed with "
+        f"{kind}{format_origin(error)}"
     )

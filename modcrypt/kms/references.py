@@ -15,7 +15,7 @@ key material, where the writer or an attacker chose the address (CVE-2026-73334)
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 from modcrypt.kms.client import KmsClient
@@ -23,6 +23,20 @@ from modcrypt.tracebacks import hide_frames
 
 ENTRY_POINTS = "modcrypt.kms"
 """Entry point group by which other packages add schemes: functions like `open_keyring`."""
+
+
+_OWN = EntryPoints(
+    EntryPoint(scheme, f"modcrypt.kms.{where}", ENTRY_POINTS)
+    for scheme, where in (
+        ("file", "keyring.keyring:open_keyring"),
+        ("env", "services.environment:open_environment"),
+        ("hcvault", "services.vault:open_vault"),
+        ("aws-kms", "services.aws:open_aws"),
+        ("gcp-kms", "services.gcp:open_gcp"),
+        ("azure-kms", "services.azure:open_azure"),
+        ("pkcs11", "services.pkcs11:open_pkcs11"),
+    )
+)
 
 
 @hide_frames
@@ -54,34 +68,9 @@ def open_kms(uri: str, **options: Any) -> KmsClient:
 
 def _find_opener(scheme: str) -> Any:
     """Return the function that opens URIs of a scheme; import a service only when needed."""
-    if scheme == "file":
-        from modcrypt.kms.keyring.keyring import open_keyring
-
-        return open_keyring
-    if scheme == "env":
-        from modcrypt.kms.services.environment import open_environment
-
-        return open_environment
-    if scheme == "hcvault":
-        from modcrypt.kms.services.vault import open_vault
-
-        return open_vault
-    if scheme == "aws-kms":
-        from modcrypt.kms.services.aws import open_aws
-
-        return open_aws
-    if scheme == "gcp-kms":
-        from modcrypt.kms.services.gcp import open_gcp
-
-        return open_gcp
-    if scheme == "azure-kms":
-        from modcrypt.kms.services.azure import open_azure
-
-        return open_azure
-    if scheme == "pkcs11":
-        from modcrypt.kms.services.pkcs11 import open_pkcs11
-
-        return open_pkcs11
+    for entry in _OWN:
+        if entry.name == scheme:
+            return entry.load()
     return _load_entry_point(scheme)
 
 
@@ -90,6 +79,5 @@ def _load_entry_point(scheme: str) -> Any:
     for entry in entries:
         if entry.name == scheme:
             return entry.load()
-    own = ["aws-kms", "azure-kms", "env", "file", "gcp-kms", "hcvault", "pkcs11"]
-    names = ", ".join(sorted({*own, *(entry.name for entry in entries)}))
+    names = ", ".join(sorted(_OWN.names | entries.names))
     raise ValueError(f"unknown scheme in the key service URI; known schemes are {names}")

@@ -99,7 +99,9 @@ def open_azure(uri: str, *, client: KeyClient | None = None) -> AzureKms:
     if algorithm not in ALGORITHMS:
         raise ValueError(f"azure-kms: algorithm must be {' or '.join(ALGORITHMS)}, not {algorithm}")
     if client is None:
-        client = KeyClient(f"https://{host}", DefaultAzureCredential(), transport=_make_transport())
+        # The session limits the size and duration of a whole answer.
+        transport = RequestsTransport(session=bounded_session(), session_owner=False)
+        client = KeyClient(f"https://{host}", DefaultAzureCredential(), transport=transport)
     elif client.vault_url.rstrip("/") != f"https://{host}":
         raise ValueError(f"the URI names vault {host}, but the client is for {client.vault_url}")
     return AzureKms(client, host, algorithm, name or None)
@@ -170,11 +172,6 @@ class AzureKms(UnpicklableClient):
         return KeyRetrievalError(
             f"master key {name}: the answer of vault {self._host} does not describe a key"
         )
-
-
-def _make_transport() -> RequestsTransport:
-    """Return a transport that limits the size and duration of a whole answer."""
-    return RequestsTransport(session=bounded_session(), session_owner=False)
 
 
 def _encode_base64url(data: bytes) -> str:

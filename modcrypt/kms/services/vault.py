@@ -249,7 +249,9 @@ class VaultKms(UnpicklableClient):
         """Return all encryption keys of the engine; unreadable ones by name only."""
         data = self._ask("list", "keys", missing_is_empty=True)
         names = data.get("keys") if data else []
-        if not isinstance(names, list) or not all(map(_is_name, names)):
+        if not isinstance(names, list) or not all(
+            isinstance(name, str) and _NAME.fullmatch(name) for name in names
+        ):
             raise self._make_answer_error()
         return [key for name in sorted(names) if (key := self._describe_listed(name)) is not None]
 
@@ -652,10 +654,6 @@ def _format_time(seconds: object) -> str | None:
     if type(seconds) is not int or not 0 <= seconds <= MAX_TIME:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _is_version(number: object, least: int) -> bool:
