@@ -513,8 +513,8 @@ def _open_input(source: str) -> Iterator[Any]:
     buffer: Any = sys.stdin.buffer
     file = getattr(buffer, "raw", buffer)
     # If a file is partly read, encrypt only the rest.
-    whole = file.seekable() and _is_file(file.fileno()) and file.tell() == 0
-    yield file if whole else _Pipe(file)
+    is_file = file.seekable() and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    yield file if is_file and file.tell() == 0 else _Pipe(file)
 
 
 @contextmanager
@@ -553,10 +553,6 @@ class _Pipe(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         size: int | None = self._file.readinto(buffer)
         return size
-
-
-def _is_file(fd: int) -> bool:
-    return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def _is_stream(path: str) -> bool:

@@ -139,7 +139,8 @@ def list_tables(
             if own and os.path.realpath(file.name) in own:
                 continue
             visible[file.name] = file
-            if _matches(folder.inside(file.name), glob):
+            inside = folder.inside(file.name)
+            if glob is None or not inside or PurePosixPath(inside).match(glob):
                 matching[file.name] = file
     names = ", ".join(folder.name for folder in folders)
     if not visible:
@@ -147,10 +148,6 @@ def list_tables(
     if not matching:
         raise ValueError(f"none of the {len(visible)} files in {names} matches {glob}")
     return list(matching.values())
-
-
-def _matches(inside: str, glob: str | None) -> bool:
-    return glob is None or not inside or PurePosixPath(inside).match(glob)
 
 
 def _list_folder(folder: Folder, as_read: bool) -> list[File]:

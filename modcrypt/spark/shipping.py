@@ -64,7 +64,10 @@ def spark_package(
     if alone and extras:
         raise ValueError("a zip of modcrypt alone has no extras; install them on the executors")
     contents = _read_modcrypt(compiled=False) if alone else _read_all({"spark", *extras})
-    with open_sink(path, overwrite=overwrite) as sink, _open_zip(sink) as archive:
+    with (
+        open_sink(path, overwrite=overwrite) as sink,
+        zipfile.ZipFile(cast(IO[bytes], _Appending(sink)), "w") as archive,
+    ):
         for name, data in contents:
             entry = zipfile.ZipInfo(name)
             entry.compress_type = zipfile.ZIP_DEFLATED
@@ -84,10 +87,6 @@ class _Appending:
 
     def flush(self) -> None:
         """Do nothing: the sink keeps no data back."""
-
-
-def _open_zip(sink: Sink) -> zipfile.ZipFile:
-    return zipfile.ZipFile(cast(IO[bytes], _Appending(sink)), "w")
 
 
 # --- modcrypt ------------------------------------------------------------------------------------

@@ -55,16 +55,13 @@ def batch_bar(verb: str, files: int, total: int | None) -> Iterator[Callable[[in
 @contextmanager
 def _open_bar(verb: str, total: int | None, **kind: Any) -> Iterator[_Bar | None]:
     """Yield a bar, which is closed at the end; None if no bar is wanted."""
-    bar = _Bar(verb, total, **kind) if _is_bar_wanted() else None
+    is_wanted = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    bar = _Bar(verb, total, **kind) if is_wanted else None
     try:
         yield bar
     finally:
         if bar is not None:
             bar.close()
-
-
-def _is_bar_wanted() -> bool:
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
 class _Bar:

@@ -32,8 +32,7 @@ _AS_TEXT = (_is.is_date, _is.is_time, _is.is_decimal)  # in the text form of Arr
 def validate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches whose values fit their types, which PyArrow does not check when it reads.
 
-    Raises:
-        FormatError: Values are malformed, for example text that is not UTF-8.
+    Raise FormatError if values are malformed, for example text that is not UTF-8.
     """
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):

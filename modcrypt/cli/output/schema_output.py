@@ -53,7 +53,7 @@ def columns_of(file: OpenFile) -> list[ColumnKind]:
         ColumnKind(
             ".".join(leaf.path),
             leaf.path[0],
-            _type_text(schema[leaf.element]),
+            physical_name(schema[leaf.element]).lower() + _logical_suffix(schema[leaf.element]),
             *_key_of_chunk(chunk),
         )
         for leaf, chunk in zip(leaves, chunks, strict=True)
@@ -73,10 +73,6 @@ def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
 def _master_key_of(own: ThriftStruct) -> str | None:
     material = try_decode_metadata(own.key_metadata)
     return material.master_key_id if isinstance(material, KeyMaterial) else None
-
-
-def _type_text(element: ThriftStruct) -> str:
-    return physical_name(element).lower() + _logical_suffix(element)
 
 
 # --- the Arrow schema -----------------------------------------------------------------------------

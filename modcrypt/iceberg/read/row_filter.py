@@ -143,22 +143,16 @@ def _separate_zeros(expression: BooleanExpression) -> BooleanExpression:
         return type(expression)(_separate_zeros(expression.left), _separate_zeros(expression.right))
     if not isinstance(expression, BoundIn | BoundNotIn):
         return expression
-    term, zeros = (
-        expression.term,
-        {literal for literal in expression.literals if _is_zero(literal.value)},
-    )
+    term, literals = expression.term, expression.literals
+    zeros = {each for each in literals if isinstance(each.value, float) and each.value == 0}
     if not zeros:
         return expression
-    (zero,), others = zeros, expression.literals - zeros
+    (zero,), others = zeros, literals - zeros
     if isinstance(expression, BoundIn):
         return Or(BoundEqualTo(term=term, literal=zero), BoundIn(term=term, literals=others))
     # Nulls are not in any set, and equal nothing.
     apart = And(BoundNotEqualTo(term=term, literal=zero), BoundNotIn(term=term, literals=others))
     return Or(BoundIsNull(term=term), apart)
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, float) and value == 0
 
 
 _WITHOUT_NANS = (

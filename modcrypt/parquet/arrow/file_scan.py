@@ -196,7 +196,10 @@ class Scan:
                 self._make_memory_fragment(lot), project, use_threads=use_threads
             )
             return self._add_constants(scanner)
-        scanner = self._make_scanner(self._make_fragment(lot), project, use_threads=use_threads)
+        fragment = self._session.format.make_fragment(
+            pa.BufferReader(lot.data), partition_expression=self._request.partition
+        )
+        scanner = self._make_scanner(fragment, project, use_threads=use_threads)
         try:
             table = self._add_constants(scanner)
         except Exception as error:
@@ -463,11 +466,6 @@ class Scan:
         plan = session.select([column], [row_group])
         data = load_pages(session.file.source, plan, locations, rows_of)
         return session.decoder.decode_rows(data, cuts).column(0)
-
-    def _make_fragment(self, lot: Loaded) -> ds.Fragment:
-        return self._session.format.make_fragment(
-            pa.BufferReader(lot.data), partition_expression=self._request.partition
-        )
 
     def _make_memory_fragment(self, rows: pa.Table) -> ds.Fragment:
         for name, column in self._make_partition_columns(rows.num_rows).items():

@@ -77,10 +77,8 @@ def to_common_schema(own: pa.Schema, parquet: pq.ParquetSchema | None = None) ->
     """Return the Arrow schema that Spark uses for a file: all fields nullable, as in Spark.
 
     `own` is the schema as PyArrow reads it. By the Parquet schema, INT96 is Spark's timestamp with
-    a time zone, while PyArrow reads it as a timestamp without.
-
-    Raises:
-        ValueError: Spark does not support a type.
+    a time zone, while PyArrow reads it as a timestamp without. Raise ValueError if Spark does not
+    support a type.
     """
     leaves = None
     if parquet is not None:
@@ -103,16 +101,12 @@ def _to_common_type(kind: pa.DataType, where: str, leaves: Iterator[str] | None)
         key = _to_common_type(kind.key_type, f"{where}.key", leaves)
         value = _to_common_type(kind.item_type, f"{where}.value", leaves)
         return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
-    if _is_list(kind):
+    if any(test(kind) for test in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)):
         return pa.list_(
             pa.field("element", _to_common_type(kind.value_type, f"{where}.element", leaves))
         )
     physical = None if leaves is None else next(leaves)
     return _MICROS_UTC if physical == "INT96" else _to_common_leaf(kind, where)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return any(test(kind) for test in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list))
 
 
 def _to_common_leaf(kind: pa.DataType, where: str) -> pa.DataType:
@@ -148,8 +142,7 @@ def to_spark_arrow_schema(schema: StructType) -> pa.Schema:
 def to_file_schema(schema: StructType) -> pa.Schema:
     """Return the schema of files for Spark's rows: nullable, as in files that Spark writes.
 
-    Raises:
-        ValueError: modcrypt can't write a type to Parquet files.
+    Raise ValueError if modcrypt can't write a type to Parquet files.
     """
     for field in schema:
         _check_writable_type(field.dataType, field.name)
@@ -212,8 +205,7 @@ def _find_field(fields: Iterable[pa.Field], name: str) -> int:
 def merge_schemas(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return a schema with the fields of both, whose types can represent the values of both.
 
-    Raises:
-        ValueError: A field has two types of which neither represents the values of the other.
+    Raise ValueError if a field has two types of which neither represents the values of the other.
     """
     return pa.schema(_merge_fields(schema, other, ""))
 
@@ -277,8 +269,7 @@ def _fits(here: pa.DataType, there: pa.DataType) -> bool:
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """Convert a batch to a schema that `check_types` has accepted; missing fields become null.
 
-    Raises:
-        ValueError: The schema does not allow a null, or a type can't represent a time.
+    Raise ValueError if the schema does not allow a null, or a type can't represent a time.
     """
     columns = []
     for field in target:

@@ -145,7 +145,8 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
         """Choose the files of the next batch: the oldest that have not been read."""
-        seen = _split_hashes(start["seen"])
+        marks = start["seen"]
+        seen = {marks[at : at + _MARK] for at in range(0, len(marks), _MARK)}
         new = [name for name in self._list_names() if _hash_name(name) not in seen]
         if self._until is not None:
             new = [name for name in new if name in self._until]
@@ -206,10 +207,6 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _hash_name(name: str) -> str:
     return urlsafe_b64encode(sha256(name.encode()).digest()[: _MARK * 6 // 8]).decode()
-
-
-def _split_hashes(seen: str) -> set[str]:
-    return {seen[at : at + _MARK] for at in range(0, len(seen), _MARK)}
 
 
 def _read_status(place: Place) -> Status | None:
