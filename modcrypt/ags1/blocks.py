@@ -47,8 +47,7 @@ class BlockCipher:
     def open(self, block: memoryview, index: int, out: memoryview) -> None:
         """Open a block into `out`, which has exactly the size of the plaintext.
 
-        Raises:
-            TagMismatchError: The block does not authenticate; `out` is zeroed.
+        Raise TagMismatchError if the block does not authenticate; `out` is zeroed.
         """
         try:
             self._gcm.open_block_into(block, block_aad(self._prefix, index), out)

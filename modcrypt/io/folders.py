@@ -22,10 +22,8 @@ def open_folder(
 
     Yield the folder's descriptor and the file's name in it. Operations by the descriptor stay in
     that folder, even if a link replaces it concurrently. If there is no folder below the root, or
-    no root, yield None and the path; all links are followed if `root` is None.
-
-    Raises:
-        OSError: The file system refuses; ELOOP for a symbolic link below the root.
+    no root, yield None and the path; all links are followed if `root` is None. Raise OSError if the
+    file system refuses; ELOOP for a symbolic link below the root.
     """
     top = os.path.dirname(path) if root is None else root
     if make:

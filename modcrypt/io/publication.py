@@ -99,8 +99,7 @@ def temporary_name() -> str:
 def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
     """Return the status of the file to replace; None if it does not exist.
 
-    Raises:
-        OSError: The target is not a regular file; ELOOP for a symbolic link below the root.
+    Raise OSError if the target is not a regular file; ELOOP for a symbolic link below the root.
     """
     try:
         found = os.stat(target, dir_fd=at, follow_symlinks=place.root is None)
@@ -135,8 +134,7 @@ def _remove_hadoop_checksum(target: str, at: int | None) -> None:
 def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:
     """Rename a finished file to its final path; both may be relative to an open folder, `at`.
 
-    Raises:
-        FileExistsError: The target exists, and `overwrite` is False.
+    Raise FileExistsError if the target exists, and `overwrite` is False.
     """
     both = {} if at is None else {"src_dir_fd": at, "dst_dir_fd": at}
     if overwrite:

@@ -61,8 +61,7 @@ class ObjectSink:
 def copy_range(source: Source, sink: Sink, start: int, end: int) -> None:
     """Append the bytes [start, end) of a source, copied by the kernel if both are local files.
 
-    Raises:
-        TruncationError: The source is shorter than when it was opened.
+    Raise TruncationError if the source is shorter than when it was opened.
     """
     start = _copy_in_kernel(source, sink, start, end)
     buffer = memoryview(bytearray(min(_COPY_BUFFER, end - start)))

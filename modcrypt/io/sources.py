@@ -40,15 +40,13 @@ class Source(ABC):
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill a buffer with the bytes from an offset on.
 
-        Raises:
-            TruncationError: The file is shorter than when it was opened.
+        Raise TruncationError if the file is shorter than when it was opened.
         """
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes.
 
-        Raises:
-            TruncationError: The file is shorter than when it was opened.
+        Raise TruncationError if the file is shorter than when it was opened.
         """
         out = bytearray(length)
         self.read_into(offset, memoryview(out))

@@ -24,10 +24,8 @@ def open_upload(
 ) -> AbstractContextManager[ObjectSink]:
     """Open a sink whose file appears when the block ends without an error.
 
-    `name` is the path or URL that the caller passed, for errors.
-
-    Raises:
-        FileExistsError: The path exists and `overwrite` is False.
+    `name` is the path or URL that the caller passed, for errors. Raise FileExistsError if the path
+    exists and `overwrite` is False.
     """
     if is_arrow(filesystem):
         return _open_arrow_sink(filesystem, path, name, overwrite)

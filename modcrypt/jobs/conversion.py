@@ -244,8 +244,7 @@ class Conversion:
     def check(self, file: File) -> None:
         """Open a file as `process` does, and check that it can be converted if it is not yet.
 
-        Raises:
-            ModcryptError, ValueError, OSError: The file can't be converted.
+        Raise ModcryptError, ValueError or OSError if the file can't be converted.
         """
         place = file.place
         if self.destination is not None or self.find_difference(place, place) is not None:

@@ -32,8 +32,7 @@ def replace_data_keys(
 ) -> int:
     """Encrypt a file in place with fresh data keys; return their number.
 
-    Raises:
-        ModcryptError, OSError: The file can't be decrypted or written; it was left as it was.
+    Raise ModcryptError or OSError if the file can't be decrypted or written; it was left as it was.
     """
     # Never encrypt a forgery again: check the footer even if the caller waived that.
     strict = replace(decryption, check_footer_integrity=True, require_encrypted=True)

@@ -17,8 +17,7 @@ _ATTEMPTS = 3  # to replace key material that another process changes at the sam
 def replace_file(place: Place, source: Source, data: bytes, *, keep: int = 0) -> None:
     """Replace a file by its first `keep` bytes and `data`, unless it has changed since it was read.
 
-    Raises:
-        OSError: The file has changed, or can't be written.
+    Raise OSError if the file has changed, or can't be written.
     """
     with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
         if keep:

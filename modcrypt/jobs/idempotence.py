@@ -148,10 +148,8 @@ def find_difference(
     """Return how an existing destination differs from a job's result; None if it does not.
 
     `encryption` is None for plaintext or, with a change, for the file's own; `decryption` is None
-    for a plaintext source.
-
-    Raises:
-        ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
+    for a plaintext source. Raise ModcryptError, ValueError or OSError if the source can't be opened
+    or changed this way.
     """
     new = None if encryption is None else NewKeys(encryption)
     if in_place:
@@ -297,8 +295,7 @@ class NewKeys:
     ) -> Difference | None:
         """Return how a file differs from the expected encryption or content; None if it does not.
 
-        Raises:
-            KmsUnavailableError: The key service is unavailable, so the result is unknown.
+        Raise KmsUnavailableError if the key service is unavailable, so the result is unknown.
         """
         try:
             return self._compare(place, expected)
@@ -329,8 +326,7 @@ class NewKeys:
     def compare_encryption(self, place: Place, file: OpenFile) -> str | None:
         """Return how the encryption of an open file differs; None if it does not.
 
-        Raises:
-            ModcryptError: External key material cannot be read, or lacks a key.
+        Raise ModcryptError if external key material cannot be read, or lacks a key.
         """
         return self._compare_modes(place, file.footer) or self._compare_keys(place, file)
 

@@ -332,9 +332,8 @@ class _Shredding:
     ) -> tuple[int, bytes] | None:
         """Return offset and bytes of the footer that replaces the old one; None to keep it.
 
-        Raises:
-            KeyRetrievalError, IntegrityError: The footer must be encrypted or signed again, and
-                can't be.
+        Raise KeyRetrievalError or IntegrityError if the footer must be encrypted or signed again,
+        and can't be.
         """
         if not chosen.within:
             return None

@@ -216,9 +216,8 @@ def remove_chosen_entries(
 ) -> dict[str, str]:
     """Return the entries of external key material that remain after shredding.
 
-    Raises:
-        KeyMaterialError: The key material is damaged, or a selected key also encrypts another
-            column.
+    Raise KeyMaterialError if the key material is damaged, or a selected key also encrypts another
+    column.
     """
     if wanted.everything:
         return {}

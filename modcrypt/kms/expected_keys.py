@@ -83,9 +83,7 @@ class ExpectedKeys:
         """Check the master key of key material before calling the key service.
 
         `column` is a dotted name, or None for the footer key; `where` is the name of the file.
-
-        Raises:
-            KeyMaterialError: The key is wrapped under another master key than expected.
+        Raise KeyMaterialError if the key is wrapped under another master key than expected.
         """
         self._check(material, where, self._select_ids(column))
 

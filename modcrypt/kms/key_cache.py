@@ -43,8 +43,7 @@ class KeyCache(Generic[V]):
     def get(self, place: Hashable, request: Callable[[], V]) -> V:
         """Return the key of a place; if it is not cached, request it and cache it.
 
-        Raises:
-            KeyRetrievalError: As `request`; or the refusal of a moment ago, without a request.
+        Raise KeyRetrievalError as `request` does, or as it did a moment ago, without a request.
         """
         key = self._find(place)
         if key is None:

@@ -29,8 +29,7 @@ MAX_NAME = 240
 def render(template: str, **values: Any) -> str:
     """Return a complete page, which can always be encoded as UTF-8.
 
-    Raises:
-        ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
+    Raise ModuleNotFoundError if the extra `modcrypt[html]` is not installed.
     """
     return page_environment().get_template(template).render(values)
 

@@ -38,9 +38,7 @@ def find_redefinitions(header: Mapping[str, str], metadata: TableMetadata) -> Se
     """Describe how metadata.json redefines the schema or partition spec of a manifest.
 
     The metadata must have no other ones under the ids in `header`, the manifest's Avro header.
-
-    Raises:
-        FormatError: The schemas or partition specs of the metadata are malformed.
+    Raise FormatError if the schemas or partition specs of the metadata are malformed.
     """
     key = tuple(header.get(name) for name in ("schema", "partition-spec", "partition-spec-id"))
     if key not in metadata.compared:  # many manifests share one header

@@ -199,8 +199,7 @@ class TableMetadata:
     def current(self) -> Snapshot | None:
         """The current snapshot; None for a table without one.
 
-        Raises:
-            FormatError: The metadata does not contain the current snapshot.
+        Raise FormatError if the metadata does not contain the current snapshot.
         """
         current = self.document.get("current-snapshot-id")
         return None if current in (None, -1) else self.snapshot(current)
@@ -215,8 +214,7 @@ class TableMetadata:
     def schemas(self) -> list[dict[str, Any]]:
         """Return the schemas in the form of the document, each with its id.
 
-        Raises:
-            FormatError: A schema is not an object, or its id is not a whole number.
+        Raise FormatError if a schema is not an object, or its id is not a whole number.
         """
         schemas = self._objects("schemas")
         if not schemas and isinstance(self.document.get("schema"), dict):  # format version 1

@@ -63,8 +63,7 @@ def new_key_id() -> str:
 class IcebergKey:
     """An Iceberg encryption key (IEK) without its plaintext: how to obtain the key that encrypts.
 
-    Raises:
-        KeyMaterialError: A KEK has no KEY_TIMESTAMP, or an id is not valid Unicode.
+    Raise KeyMaterialError if a KEK has no KEY_TIMESTAMP, or an id is not valid Unicode.
     """
 
     # Id by which encrypted key metadata names it. In single wrapping, that of the master key.
@@ -136,11 +135,8 @@ class MasterKeys:
     ) -> list[bytes]:
         """Wrap data keys or KEKs with as few calls as the key service allows.
 
-        The audit records `kek_ids`, the ids of the KEKs.
-
-        Raises:
-            KeyRetrievalError: The key service refuses, as for `KmsClient.wrap`; or a table cannot
-                store its answer.
+        The audit records `kek_ids`, the ids of the KEKs. Raise KeyRetrievalError if the key service
+        refuses, as for `KmsClient.wrap`; or a table cannot store its answer.
         """
         if not keys:
             return []
@@ -186,10 +182,8 @@ class MasterKeys:
 
         A scope is the files that a KEK is for; an empty one stands for the whole table. `table` is
         the `table-uuid`, only for KEKs that go to a key store. `now_ms`, the time of creation in ms
-        since 1970, is the current time by default.
-
-        Raises:
-            ValueError: AES has no keys of this length.
+        since 1970, is the current time by default. Raise ValueError if AES has no keys of this
+        length.
         """
         keys = [Key.generate(length) for _ in scopes]
         now = int(time.time() * 1000) if now_ms is None else now_ms
@@ -304,10 +298,8 @@ def wrapped_bytes(text: str) -> bytes:
     """Return a wrapped key in the form that tables store.
 
     Base64 text, which the clients of AWS and Google return, becomes its bytes, as Iceberg's own
-    clients store them; other text (`vault:v1:...`, a keyring's JSON) is stored as ASCII.
-
-    Raises:
-        KeyMaterialError: `format_wrapped_key` would not give the same text again.
+    clients store them; other text (`vault:v1:...`, a keyring's JSON) is stored as ASCII. Raise
+    KeyMaterialError if `format_wrapped_key` would not give the same text again.
     """
     with contextlib.suppress(KeyMaterialError):
         decoded = decode_base64(text, "a wrapped key")

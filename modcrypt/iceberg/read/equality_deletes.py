@@ -61,9 +61,8 @@ class DeletedKeys:
     def of(self, deletes: EqualityDeletes) -> KeysOfFiles:
         """Return the keys in some delete files.
 
-        Raises:
-            ModcryptError: A file is not available, is not what was written, or lacks a column; or
-                the keys exceed the limit of a scan.
+        Raise ModcryptError if a file is not available, is not what was written, or lacks a column;
+        or the keys exceed the limit of a scan.
         """
         with self._lock:
             if deletes not in self._known:
@@ -261,8 +260,7 @@ def _find_places(keys: Sequence[pa.Array], rows: Sequence[pa.Array]) -> pa.Array
 class KeysOfFile:
     """A filter that drops deleted rows of one data file.
 
-    Raises:
-        FormatError: A field of the file has a type that its column never had.
+    Raise FormatError if a field of the file has a type that its column never had.
     """
 
     def __init__(

@@ -41,8 +41,7 @@ _FILES = pa.schema(
 def list_snapshots(metadata: TableMetadata) -> pa.Table:
     """List the snapshots of a table as in metadata.json, one row for each.
 
-    Raises:
-        FormatError: A number is outside the range of 64 bits.
+    Raise FormatError if a number is outside the range of 64 bits.
     """
     current = metadata.document.get("current-snapshot-id")
     rows = [

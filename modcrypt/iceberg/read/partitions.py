@@ -34,8 +34,7 @@ def split_by_partition(
 ) -> Iterator[tuple[pa.Table, PartitionKey]]:
     """Yield the rows of each partition, and the partition; the columns are in the schema's order.
 
-    Raises:
-        FormatError: The spec does not fit the schema, or has an unknown transform.
+    Raise FormatError if the spec does not fit the schema, or has an unknown transform.
     """
     values = [_transform(rows, field, schema) for field in spec.fields]
     values = [

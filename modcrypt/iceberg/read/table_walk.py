@@ -111,8 +111,7 @@ class Walk:
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """Read a snapshot's manifest list.
 
-        Raises:
-            ModcryptError: The file is not available, or is not what was written.
+        Raise ModcryptError if the file is not available, or is not what was written.
         """
         return self.manifests_by(self.list_keys(snapshot), snapshot)
 

@@ -34,10 +34,8 @@ class UncheckedPages:
     ) -> int:
         """Check the pages of a row group; return how many of its rows may be decoded at once.
 
-        Only the columns with these names are read and checked; None for all.
-
-        Raises:
-            FormatError, LimitError: A page is malformed or too large, as for `check_pages`.
+        Only the columns with these names are read and checked; None for all. Raise FormatError or
+        LimitError if a page is malformed or too large, as for `check_pages`.
         """
         paths = [parquet.schema.column(n).path for n in range(parquet.metadata.num_columns)]
         wanted = [

@@ -83,8 +83,7 @@ class DeletionRule:
     def of(cls, table: TableVersion, new: TableMetadata) -> DeletionRule:
         """Return the rule for a commit of `new`, whose snapshots need the files that must stay.
 
-        Raises:
-            ModcryptError, OSError: The needed files cannot be determined.
+        Raise ModcryptError or OSError if the needed files cannot be determined.
         """
         walk = table.walk.through(new)
         names = frozenset(posixpath.basename(file).casefold() for file in new.statistics())
@@ -113,8 +112,7 @@ class DeletionRule:
     def frees_statistics(self, location: str) -> bool:
         """Return whether a statistics file that a vouched-for version names may be deleted.
 
-        Raises:
-            OSError: The file does not exist or cannot be read.
+        Raise OSError if the file does not exist or cannot be read.
         """
         path = self.path(location)
         if path is None or not self._is_own(path) or not self._may_go(location, path):
@@ -128,8 +126,7 @@ class DeletionRule:
     def owns(self, location: str) -> bool:
         """Return whether a location is in the table's own folder, and not in another table's.
 
-        Raises:
-            OSError: A symbolic link leads to the location, or the file system failed.
+        Raise OSError if a symbolic link leads to the location, or the file system failed.
         """
         path = self.path(location)
         if path is None:
@@ -211,11 +208,9 @@ def check_newest_stay(
 
     `lists` are the manifest lists of the snapshots to drop, each with an authenticated sequence
     number. `named` has the ids of snapshots that the caller wants to keep: if the newest kept one
-    is among them, the caller knows that it is the newest, and the check passes.
-
-    Raises:
-        IntegrityError: A dropped snapshot is newer, or the newest kept one is in the folder of
-            another table.
+    is among them, the caller knows that it is the newest, and the check passes. Raise
+    IntegrityError if a dropped snapshot is newer, or the newest kept one is in the folder of
+    another table.
     """
     newest = max(kept, key=lambda snapshot: snapshot.sequence_number, default=None)
     if newest is not None and newest.id in named:

@@ -66,11 +66,8 @@ def reseal_manifest(
 ) -> tuple[str, StandardKeyMetadata]:
     """Rewrite a manifest with key metadata encrypted under other keys, which `resolver` unwraps.
 
-    `keys` must have the trusted length of the manifest. Return the location and key metadata of
-    the new one.
-
-    Raises:
-        ModcryptError: The manifest is not authentic, or a key is not available.
+    `keys` must have the trusted length of the manifest. Return the location and key metadata of the
+    new one. Raise ModcryptError if the manifest is not authentic, or a key is not available.
     """
 
     def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

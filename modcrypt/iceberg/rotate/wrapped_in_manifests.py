@@ -122,8 +122,7 @@ def _has_single_entries(metadata: TableMetadata) -> bool:
 def check_store(table: IcebergTable) -> None:
     """Check that a table opened without a key store has no KEKs in one: a rotation would miss them.
 
-    Raises:
-        KeyNotFoundError: The table needs KEKs of a key store.
+    Raise KeyNotFoundError if the table needs KEKs of a key store.
     """
     metadata, resolver = table.metadata, table.resolver
     if resolver.store is not None:

@@ -170,10 +170,8 @@ def rewrite_manifest(
 
     Its Avro schema and header are unchanged. `keys` must have the trusted length of the manifest,
     `key_length` is in bytes. `change` returns the changed entries; their statuses and partitions
-    stay the same.
-
-    Raises:
-        ModcryptError: The manifest is not authentic or malformed, or `change` failed.
+    stay the same. Raise ModcryptError if the manifest is not authentic or malformed, or `change`
+    failed.
     """
     place = locations.place(location)
     with Ags1Reader(place.path, keys, filesystem=place.filesystem) as reader:
@@ -388,8 +386,7 @@ def _parse_schema(document: Row, metadata: TableMetadata) -> Schema:
 class PartitionPaths:
     """A formatter of partitions as the paths of their files contain them.
 
-    Raises:
-        FormatError: The table has no such spec.
+    Raise FormatError if the table has no such spec.
     """
 
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:

@@ -52,8 +52,7 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
 def load_chunks(source: Source, plan: ReadPlan, pool: ThreadPool | None) -> Loaded:
     """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext Parquet file.
 
-    Raises:
-        ModcryptError: A page does not authenticate or breaks the format.
+    Raise ModcryptError if a page does not authenticate or breaks the format.
     """
     row_groups = copy_row_groups(plan)
     chunks = {

@@ -81,10 +81,8 @@ class PartReader:
     def read(self, offset: int, out: memoryview) -> None:
         """Put the part's bytes from `offset` on into `out`, which may begin before the part.
 
-        Any thread may call this. Bytes of `out` outside the part stay unchanged.
-
-        Raises:
-            ModcryptError: A module that is needed does not authenticate or breaks the format.
+        Any thread may call this. Bytes of `out` outside the part stay unchanged. Raise
+        ModcryptError if a module that is needed does not authenticate or breaks the format.
         """
         low = max(offset, self.span.start)
         high = min(offset + len(out), self.span.end)

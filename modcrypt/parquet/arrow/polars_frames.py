@@ -74,10 +74,8 @@ def write_frame(
 
     Small row groups are encoded together up to `encoded_together` bytes of memory; `threads`, at
     least 2, is the number of pieces of the frame that are encoded at once. `options` is the result
-    of `polars_options`; the other arguments and errors are those of `write_table`.
-
-    Raises:
-        polars.exceptions.PolarsError: Polars cannot encode the frame.
+    of `polars_options`; the other arguments and errors are those of `write_table`. Raise
+    polars.exceptions.PolarsError if Polars cannot encode the frame.
     """
     check_threads(threads)
     encode = partial(_encode, options=dict(options) | {"row_group_size": row_group_size})

@@ -28,8 +28,7 @@ from modcrypt.parquet.format.framing import read_tail
 class PrefixTemplate:
     """A template of AAD prefixes, or of names, with `{i}` in the place of a number.
 
-    Raises:
-        ValueError: The template does not have exactly one `{i}`.
+    Raise ValueError if the template does not have exactly one `{i}`.
     """
 
     def __init__(self, template: str) -> None:

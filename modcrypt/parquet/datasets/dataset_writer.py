@@ -448,8 +448,7 @@ def _split_by_partition(
 def _format_partition(scheme: ds.Partitioning, values: list[pa.Scalar]) -> str:
     """Return the beginning of the paths of a partition: its folder, or part of a name.
 
-    Raises:
-        ValueError: A reader would not recover the values from it.
+    Raise ValueError if a reader would not recover the values from it.
     """
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()

@@ -164,10 +164,7 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
     """List a file, or the visible files in one or several folders; sorted.
 
     The files of a folder have it as their `root`: links in it are followed for reading, but not for
-    writing.
-
-    Raises:
-        FileNotFoundError: A file or folder does not exist.
+    writing. Raise FileNotFoundError if a file or folder does not exist.
     """
     by_path: dict[str, Place] = {}
     for source in where if isinstance(where, list | tuple) else [where]:
@@ -221,10 +218,7 @@ def list_sizes(
 
     `hidden` includes files and folders whose names begin with a dot or an underscore; `deep`
     includes the files in its folders. With `may_be_absent`, an absent folder has no files. Without
-    a file system, the folder is local.
-
-    Raises:
-        OSError: A folder cannot be listed.
+    a file system, the folder is local. Raise OSError if a folder cannot be listed.
     """
     if filesystem is None:
         absent = may_be_absent and not os.path.lexists(folder)
@@ -290,8 +284,7 @@ class DatasetFolder:
     def place(self, path: str) -> Place:
         """Return the place of a file in the folder, and make the folders above it.
 
-        Raises:
-            OSError: The file system reports an error; ELOOP if `path` contains a symbolic link.
+        Raise OSError if the file system reports an error; ELOOP if `path` contains a symbolic link.
         """
         place = self.root.below(path)
         if self.filesystem is None:

@@ -103,8 +103,7 @@ def plan_job(
 def settings_under(settings: Settings | None, folders: Sequence[Folder]) -> Settings | None:
     """Return the settings for files of a single folder, or of several folders or files.
 
-    Raises:
-        TypeError: Keys are not given as `Settings`.
+    Raise TypeError if keys are not given as `Settings`.
     """
     if settings is None:
         return None
@@ -122,8 +121,7 @@ def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
 def check_reachable(settings: Settings, files: Sequence[File]) -> None:
     """Check that the key service answers for the keys of a file.
 
-    Raises:
-        KmsUnavailableError: The key service is unavailable.
+    Raise KmsUnavailableError if the key service is unavailable.
     """
     properties = settings.decryption()
     for file in files[:PROBED_FILES]:

@@ -77,8 +77,7 @@ class TableFile:
 class Piece:
     """A file, or share number `split` of `splits` equal shares of its row groups.
 
-    Raises:
-        ValueError: The piece is a share but does not identify the version of the file.
+    Raise ValueError if the piece is a share but does not identify the version of the file.
     """
 
     path: str
@@ -162,10 +161,7 @@ def assign_pieces(files: Iterable[TableFile], split_bytes: int) -> list[Pieces]:
     """Divide files, in the order of reading, among tasks: split large files and group small ones.
 
     A task has at most `split_bytes`. Tasks are smaller if there is little to read, so that there
-    are enough of them.
-
-    Raises:
-        FormatError, LimitError: A large file is not a Parquet file.
+    are enough of them. Raise FormatError or LimitError if a large file is not a Parquet file.
     """
     files = list(files)
     share = sum(file.size + OPENING_BYTES for file in files) // FEWEST_TASKS
@@ -292,8 +288,7 @@ def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.R
 def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Alternatives]:
     """Return filters that all hold for the selected rows, with values of the columns' types.
 
-    Raises:
-        ValueError: A column is not read, or its type can't represent a value.
+    Raise ValueError if a column is not read, or its type can't represent a value.
     """
     alternatives = [[_convert_condition(term, target) for term in terms] for terms in filters]
     if len(alternatives) == 1:

@@ -181,8 +181,7 @@ def _read_record(record: Place, query: str) -> _Batch | None:
 def _decode(found: Any, staged: str) -> _Batch:
     """Decode a record, and check that its files are in the query's folder within the table.
 
-    Raises:
-        ValueError, TypeError, KeyError: The record is invalid.
+    Raise ValueError, TypeError or KeyError if the record is invalid.
     """
     number, pending = found["batch"], tuple((task, name) for task, name in found["pending"])
     paths = [path for file in pending for path in file]
