@@ -96,24 +96,19 @@ class EncryptedKey:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state of the table.
+    """A state of the table."""
 
-    Attributes:
-        id, parent: Ids of the snapshot and of the one before it.
-        sequence_number, timestamp_ms: Position in the order of commits, and time of the commit.
-        manifest_list: Location of its manifest list.
-        key_id: Id of the entry in `encryption-keys` that opens the manifest list; None without one.
-        schema_id: Id of the schema that was current.
-        document: The complete snapshot, in the form of metadata.json.
-    """
-
+    # Ids of the snapshot and of the one before it.
     id: int
     parent: int | None
+    # Position in the order of commits, and time of the commit.
     sequence_number: int
     timestamp_ms: int
-    manifest_list: str
+    manifest_list: str  # location of its manifest list
+    # Id of the entry in `encryption-keys` that opens the manifest list; None without one.
     key_id: str | None
-    schema_id: int | None
+    schema_id: int | None  # id of the schema that was current
+    # The complete snapshot, in the form of metadata.json.
     document: Mapping[str, Any] = field(repr=False)
 
     @property

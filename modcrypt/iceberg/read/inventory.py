@@ -49,30 +49,21 @@ Mark: TypeAlias = tuple[int, bytes]
 
 @dataclass(slots=True, kw_only=True)
 class Reached:
-    """A file that snapshots reach.
+    """A file that snapshots reach."""
 
-    Attributes:
-        number: Its number among manifest lists, manifests, or data and delete files, from 0.
-        kind: `manifest list`, `manifest`, `delete manifest`, `data`, `position deletes`, `equality
-            deletes` or `deletion vectors`.
-        location, path: Its location in the table, and the path of that location; the location again
-            if that leads nowhere.
-        size: Size in bytes according to what names it; None if unknown.
-        encrypted: Whether it has key metadata.
-        error: Error that prevented locating or reading it.
-        tags: Number of tags verified.
-        mark: Mark of its data key, once that is known.
-    """
-
-    number: int
+    number: int  # its number among manifest lists, manifests, or data and delete files, from 0
+    # `manifest list`, `manifest`, `delete manifest`, `data`, `position deletes`, `equality deletes`
+    # or `deletion vectors`.
     kind: str
+    # Its location in the table, and the path of that location; the location again if that leads
+    # nowhere.
     location: str
     path: str
-    size: int | None = None
-    encrypted: bool = False
-    error: Failure | None = None
-    tags: int = 0
-    mark: Mark | None = field(default=None, repr=False)
+    size: int | None = None  # size in bytes according to what names it; None if unknown
+    encrypted: bool = False  # whether it has key metadata
+    error: Failure | None = None  # error that prevented locating or reading it
+    tags: int = 0  # number of tags verified
+    mark: Mark | None = field(default=None, repr=False)  # mark of its data key, once that is known
 
 
 @dataclass(slots=True, kw_only=True)

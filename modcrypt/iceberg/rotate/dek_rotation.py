@@ -132,21 +132,18 @@ class _Files(Contents):
 
 @dataclass
 class DekRotation:
-    """The making of the next version; a retry reuses the files that are already rewritten.
-
-    Attributes:
-        files: Files of the version on which the latest attempt is based.
-        moved: Rewritten files, by the paths of the old files.
-        has_work, in_table: See `MekRotation`.
-    """
+    """The making of the next version; a retry reuses the files that are already rewritten."""
 
     seen: TableMetadata = field(repr=False)
     new_files: NewFiles
     run: Run
+    # Files of the version on which the latest attempt is based.
     files: _Files = field(init=False, repr=False)
     job: OpenKey | None = field(default=None, init=False, repr=False)
+    # Rewritten files, by the paths of the old files.
     moved: dict[str, MovedFile] = field(default_factory=dict, repr=False)
     snapshot_id: int | None = None
+    # See `MekRotation`.
     has_work: bool = True
     in_table: bool = True
 

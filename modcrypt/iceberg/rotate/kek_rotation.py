@@ -152,30 +152,25 @@ class _RotationPlan:
 
 @dataclass
 class KekRotation:
-    """The making of the next version; a retry of the commit reuses what is already made.
-
-    Attributes:
-        files: New files of the job; new KEKs in a key store stay, as other writers may use them.
-        target: Id of the master key under which the following attributes are made.
-        made: New KEKs by slot.
-        sealed: Entries encrypted again, by the old entries.
-        manifests: Rows for the manifest list of rewritten manifests, by the old locations.
-        lists: Locations and key metadata of rewritten manifest lists, by the old locations.
-        opened: Key metadata of the manifest lists that had to be read.
-        has_work, in_table: See `MekRotation`.
-    """
+    """The making of the next version; a retry of the commit reuses what is already made."""
 
     resolver: KeyResolver
     new_id: str | None
+    # New files of the job; new KEKs in a key store stay, as other writers may use them.
     files: NewFiles
     run: Run | None = None
-    target: str = ""
-    made: dict[_Slot, OpenKey] = field(default_factory=dict)
+    target: str = ""  # id of the master key under which the following attributes are made
+    made: dict[_Slot, OpenKey] = field(default_factory=dict)  # new KEKs by slot
+    # Entries encrypted again, by the old entries.
     sealed: dict[tuple[str, bytes], EncryptedKey] = field(default_factory=dict, repr=False)
+    # Rows for the manifest list of rewritten manifests, by the old locations.
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    # Locations and key metadata of rewritten manifest lists, by the old locations.
     lists: dict[str, tuple[str, StandardKeyMetadata]] = field(default_factory=dict, repr=False)
+    # Key metadata of the manifest lists that had to be read.
     opened: Opened = field(default_factory=dict, repr=False)
     planned: _RotationPlan = field(init=False)
+    # See `MekRotation`.
     has_work: bool = True
     in_table: bool = True
 

@@ -38,26 +38,18 @@ PAGE_NODES = 4_000
 
 @dataclass(slots=True)
 class Node:
-    """A line of the tree.
+    """A line of the tree."""
 
-    Attributes:
-        chip: Kind of the node in one word.
-        name, title: Short and full name of the node.
-        hue: Style class of the node's key, or of the key that it is under; empty for none.
-        meta: Details of the node; empty ones are not shown.
-        tags: Words that mark the node, with their style classes.
-        branches: Nodes beneath it.
-        rest: Texts about nodes that are not drawn.
-    """
-
-    chip: str
+    chip: str  # kind of the node in one word
+    # Short and full name of the node.
     name: str
     title: str = ""
-    hue: str = ""
-    meta: list[str] = field(default_factory=list)
+    hue: str = ""  # style class of the node's key, or of the key that it is under; empty for none
+    meta: list[str] = field(default_factory=list)  # details of the node; empty ones are not shown
+    # Words that mark the node, with their style classes.
     tags: list[tuple[str, str]] = field(default_factory=list)
-    branches: list[Node] = field(default_factory=list)
-    rest: list[str] = field(default_factory=list)
+    branches: list[Node] = field(default_factory=list)  # nodes beneath it
+    rest: list[str] = field(default_factory=list)  # texts about nodes that are not drawn
 
     @property
     def details(self) -> str:
