@@ -93,13 +93,7 @@ class ModcryptFileSystem(StackedFileSystem):
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
     ) -> PlaintextView | EncryptedOutput:
-        """Open a file for `open` of fsspec; ignore options of caches and blocks.
-
-        Raises:
-            ValueError: `mode` is not "rb", "wb" or "xb", or files are written without `encryption`
-                or in a transaction.
-            ModcryptError, OSError: As `open_parquet`; files that are written raise on closing.
-        """
+        """Open a file for `open` of fsspec; ignore options of caches and blocks."""
         if mode != "rb":
             return self._open_output(path, mode, autocommit)
         decryption = self._decryption

@@ -112,12 +112,7 @@ class Ags1FileSystem(StackedFileSystem):
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
     ) -> Ags1Reader | Ags1Writer:
-        """Open a file for `open` of fsspec. Options of caches and blocks are ignored.
-
-        Raises:
-            ValueError: `mode` is not "rb", "wb" or "xb", or a transaction is active.
-            FileExistsError: The mode is "xb", and the file exists.
-        """
+        """Open a file for `open` of fsspec. Options of caches and blocks are ignored."""
         if mode not in ("rb", "wb", "xb"):
             raise ValueError(
                 f"AGS1 streams are read ('rb') or written from start to end ('wb', 'xb'), not "

@@ -81,10 +81,6 @@ class Batch:
         destination: Path or URL; None with `--in-place`.
         options: Values of the command's other options; those of `batch_options`, `in_place_option`
             and `output_options` are removed.
-
-    Raises:
-        click.UsageError, ValueError: The options contradict each other, or there are no files.
-        OSError: SOURCE does not exist.
     """
 
     def __init__(
@@ -152,11 +148,6 @@ class Batch:
         """Return the properties of the new files, or references to their keys for Spark.
 
         `new` is the beginning of the options' parameter names.
-
-        Raises:
-            click.UsageError: The options contradict each other, or two files would have the same
-                AAD prefix.
-            ValueError: A key or the policy is invalid.
         """
         settings = encryption_settings(options, new)
         if self._master is not None:

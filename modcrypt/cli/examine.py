@@ -53,10 +53,6 @@ class HtmlPage:
         out: Path of the page.
         force: Whether to replace the path if it exists.
         files: Files that the command examines; None for a table.
-
-    Raises:
-        click.UsageError: There is not a single file to draw, or `out` is that file.
-        FileExistsError: `out` exists, and `force` is False.
     """
 
     def __init__(self, out: str, force: bool, files: Sequence[File] | None = None) -> None:

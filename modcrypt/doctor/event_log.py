@@ -104,13 +104,7 @@ def _search_file(file: str, needles: Collection[bytes]) -> SearchedLog:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a log, decompressed.
-
-    Raises:
-        LimitError: A line is longer than MAX_LINE.
-        ValueError: Only Java libraries read the log's codec.
-        OSError: The log cannot be read, or is truncated.
-    """
+    """Yield the lines of a log, decompressed."""
     with _open(path) as log:
         while line := log.readline(MAX_LINE + 1):
             line = line.removesuffix(b"\n")

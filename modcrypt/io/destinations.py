@@ -24,10 +24,7 @@ def open_sink(
 ) -> Iterator[Sink]:
     """Open a sink; a path or URL is published when the block ends without an error.
 
-    Raises:
-        FileExistsError: The path exists and `overwrite` is False.
-        TypeError: `destination` or `filesystem` has an unsupported type.
-        ValueError: `destination` is a URL that fsspec cannot open; see `locate`.
+    Raise as `open_sink_at`, and TypeError and ValueError as `locate`.
     """
     if isinstance(destination, Place):
         with open_sink_at(destination, overwrite=overwrite) as sink:

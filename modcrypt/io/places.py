@@ -189,9 +189,7 @@ class Place:
 def place_of(where: Any, filesystem: Any = None) -> Place | None:
     """Return the place that a source or destination names; None for bytes and file objects.
 
-    Raises:
-        TypeError: `where` is not a path, or `filesystem` is not a file system.
-        ValueError: fsspec cannot open the URL; see `locate`.
+    Raise as `locate`.
     """
     if isinstance(where, Place):
         return where

@@ -25,11 +25,7 @@ def open_local_sink(
 ) -> Iterator[FdSink]:
     """Open a sink whose local file appears when the block ends without an error.
 
-    `check` is called last before publication, and may raise.
-
-    Raises:
-        FileExistsError: The path exists and `overwrite` is False.
-        OSError: The file system refuses; ELOOP for a symbolic link below the root.
+    `check` is called last before publication, and may raise. Raise as `open_sink_at`.
     """
     if not overwrite:
         place.check_absent()

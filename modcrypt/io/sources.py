@@ -177,9 +177,7 @@ class RangeSource(Source):
 def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Source]:
     """Open a source for positional reads; close it at the end unless the caller opened it.
 
-    Raises:
-        TypeError: `source` or `filesystem` has an unsupported type.
-        ValueError: `source` is a URL that fsspec cannot open; see `locate`.
+    Raise TypeError and ValueError as `locate`.
     """
     if filesystem is not None or isinstance(source, str | os.PathLike):
         place = Place(*locate(source, filesystem))

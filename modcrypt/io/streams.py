@@ -91,11 +91,7 @@ def open_stream(source: SourceLike, *, filesystem: Any = None) -> Iterator[Strea
     """Open a file, pipe or device to read it once.
 
     `source` is anything that `open_source` opens, the path of a pipe or character device, or a
-    binary file object that is not seekable.
-
-    Raises:
-        TypeError: `source` or `filesystem` has an unsupported type.
-        ValueError: `source` is a URL that fsspec cannot open; see `locate`.
+    binary file object that is not seekable. Raise TypeError and ValueError as `locate`.
     """
     if filesystem is None and _is_pipe(source):
         if isinstance(source, str | os.PathLike):
