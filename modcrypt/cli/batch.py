@@ -66,11 +66,6 @@ batch_options = cloup.option_group(
 
 _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
 
-_DOING = {
-    "encrypt": "Encrypting", "decrypt": "Decrypting", "rekey": "Rekeying", "mask": "Masking",
-    "share": "Sharing",
-}  # fmt: skip
-
 
 class Batch:
     """SOURCE and DESTINATION of a command, files or folders; nothing is written before `run`.
@@ -86,7 +81,7 @@ class Batch:
     def __init__(
         self, verb: Verb, source: str, destination: str | None, options: dict[str, Any]
     ) -> None:
-        self._verb = verb
+        self._verb, self._doing = verb, f"{verb.removesuffix('e').capitalize()}ing"
         names = ("glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads", "as_json")
         self._options = {name: options.pop(name) for name in names}
         self._keep_unknown_fields: bool = options.pop("keep_unknown_fields")
@@ -241,7 +236,7 @@ class Batch:
         """Convert a file that the user named; its failure is raised."""
         (file,) = self._files
         started = time.perf_counter()
-        with progress_bar(_DOING[self._verb], file.size) as progress:
+        with progress_bar(self._doing, file.size) as progress:
             done = replace(conversion, progress=progress).process(file)
         done = replace(done, seconds=time.perf_counter() - started)
         if self._options["as_json"]:
@@ -262,7 +257,7 @@ class Batch:
         if jobs > 1 and conversion.threads is None and len(self._files) > 1:
             conversion = replace(conversion, threads=1)
         total = sum(file.size for file in self._files)
-        with batch_bar(_DOING[self._verb], len(self._files), total) as bar:
+        with batch_bar(self._doing, len(self._files), total) as bar:
             meter = Meter(bar)
             yield from run_job(
                 Job(replace(conversion, progress=meter.progress).run), self._files,

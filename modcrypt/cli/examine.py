@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.options.parquet_options import decryption_settings
-from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.output.failures import use_option_names
+from modcrypt.cli.shared import combine_options, needs_one_of, print_line
 from modcrypt.cli.spark import is_any_typed
+from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import KeyTree
@@ -76,3 +78,10 @@ class HtmlPage:
 
         with open_sink(self._out, overwrite=self._force) as sink:
             sink.append(render_html(result).encode())
+
+
+def print_list(heading: str, sentences: Sequence[str]) -> None:
+    """Print sentences under a heading, if there are any."""
+    if sentences:
+        print_line(f"\n{heading}")
+        print_line("\n".join(f"  {printable(use_option_names(each))}" for each in sentences))

@@ -12,10 +12,10 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options
-from modcrypt.cli.examine import HtmlPage, html_options, properties_of_options
+from modcrypt.cli.examine import HtmlPage, html_options, print_list, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
-from modcrypt.cli.output.failures import explain, use_option_names
+from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     format_table,
@@ -137,18 +137,10 @@ def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> Non
         ("Hidden here:", inspection.hidden),
         ("Peculiar:", inspection.quirks),
     ):
-        _print_list(heading, sentences)
+        print_list(heading, sentences)
     if pages:
         print_line("")
         print_line(_format_modules(inspection))
-
-
-def _print_list(heading: str, sentences: Sequence[str]) -> None:
-    if sentences:
-        print_line(f"\n{heading}")
-        print_line(
-            "\n".join(f"  {printable(use_option_names(sentence))}" for sentence in sentences)
-        )
 
 
 def _format_columns(inspection: Inspection) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.examine import HtmlPage, html_options
+from modcrypt.cli.examine import HtmlPage, html_options, print_list
 from modcrypt.cli.options.iceberg_options import (
     open_selected_table,
     parse_snapshot,
@@ -134,15 +134,9 @@ def _print_verification(verification: TableVerification) -> None:
         ("Not authenticated:", verification.gaps), ("Limits of the format:", verification.limits)
     ):  # fmt: skip
         lines = (f"{note.what} {note.path or ''}".rstrip() + f": {note.why}" for note in notes)
-        _print_list(heading, list(lines))
-    _print_list("Unused keys:", list(verification.unused_keys))
-    _print_list("Orphan files:", [orphan.path for orphan in verification.orphans or ()])
-
-
-def _print_list(heading: str, lines: list[str]) -> None:
-    if lines:
-        print_line(f"\n{heading}")
-        print_line("\n".join(f"  {printable(use_option_names(line))}" for line in lines))
+        print_list(heading, list(lines))
+    print_list("Unused keys:", verification.unused_keys)
+    print_list("Orphan files:", [orphan.path for orphan in verification.orphans or ()])
 
 
 # --- tree ----------------------------------------------------------------------------------------

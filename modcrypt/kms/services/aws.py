@@ -188,11 +188,8 @@ class AwsKms(UnpicklableClient):
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under any version of the master key; see `KmsClient.unwrap`."""
-        name, blob, context = (
-            self._check_target(master_key_id),
-            _decode_blob(wrapped),
-            _format_context(aad),
-        )
+        name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
+        context = _format_context(aad)
         answer = self._call_kms(
             lambda kms: kms.decrypt(KeyId=name, CiphertextBlob=blob, EncryptionContext=context),
             master_key_id,
@@ -203,11 +200,8 @@ class AwsKms(UnpicklableClient):
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
         """Rewrap a key inside KMS, under its newest key material; see `KmsClient.rewrap`."""
-        name, blob, context = (
-            self._check_target(master_key_id),
-            _decode_blob(wrapped),
-            _format_context(aad),
-        )
+        name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
+        context = _format_context(aad)
         answer = self._call_kms(
             lambda kms: kms.re_encrypt(
                 CiphertextBlob=blob,
