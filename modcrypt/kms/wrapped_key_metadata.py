@@ -10,7 +10,6 @@ the metadata: base64( nonce (12) | ciphertext | tag (16) ), AAD the KEK's 16 id 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from typing import Any
 
@@ -19,7 +18,7 @@ from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.pkmt1.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial
-from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
+from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.pkmt1.wrapped_keys import is_wrapped_key
 from modcrypt.tracebacks import hide_frames
 
@@ -30,9 +29,9 @@ _BEGINNING = b'{"modcryptKeyMetadata":'
 MAX_SEALED = 64 << 10
 """Size limit of encrypted key metadata, in bytes."""
 
-_NAMES = {
+_NAMES = (
     "modcryptKeyMetadata", "masterKeyID", "wrappedKeyMetadata", "wrappedKEK", "keyEncryptionKeyID",
-}  # fmt: skip
+)  # fmt: skip
 
 
 @hide_frames
@@ -47,17 +46,34 @@ def seal_key_metadata(
 
 def parse_wrapped_metadata(data: bytes) -> KeyMaterial:
     """Return the wrapped KEK of encrypted key metadata, with the metadata as its wrapped DEK."""
-    members = _parse_members(data)
-    _decode_bytes(members, "wrappedKeyMetadata")
-    kek_id = _decode_bytes(members, "keyEncryptionKeyID")
+    if len(data) > MAX_SEALED:
+        raise KeyMaterialError(f"encrypted key metadata is longer than {MAX_SEALED} bytes")
+    try:
+        return _parse_members(require_members(strict_json(data), *_NAMES))
+    except KeyMaterialError as error:
+        raise KeyMaterialError(f"encrypted key metadata: {error}") from None
+
+
+def _parse_members(members: dict[str, Any]) -> KeyMaterial:
+    version, name = members["modcryptKeyMetadata"], members["masterKeyID"]
+    if type(version) is not int or version != VERSION:  # True is 1, too
+        raise KeyMaterialError(f"the version is not {VERSION}")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        raise KeyMaterialError(f"masterKeyID is not a string of 1 to {MAX_NAME} characters")
+    if not name.isprintable():
+        raise KeyMaterialError("masterKeyID has control characters")
+    decode_base64(members["wrappedKeyMetadata"], "wrappedKeyMetadata")
+    kek_id = decode_base64(members["keyEncryptionKeyID"], "keyEncryptionKeyID")
     if len(kek_id) != KEK_ID_SIZE:
-        raise KeyMaterialError(f"encrypted key metadata: the id of a KEK has {KEK_ID_SIZE} bytes")
+        raise KeyMaterialError(f"the id of a KEK has {KEK_ID_SIZE} bytes")
+    if not is_wrapped_key(members["wrappedKEK"]):
+        raise KeyMaterialError("wrappedKEK is not a wrapped key")
     return KeyMaterial(
         is_footer_key=False,
-        master_key_id=_require_text(members, "masterKeyID", MAX_NAME),
+        master_key_id=name,
         wrapped_dek=members["wrappedKeyMetadata"],
         kek_id=kek_id,
-        wrapped_kek=_require_wrapped(members, "wrappedKEK"),
+        wrapped_kek=members["wrappedKEK"],
     )
 
 
@@ -100,54 +116,6 @@ def holds_encrypted_metadata(source: Source) -> bool:
     """Return whether a file contains encrypted key metadata, judged by its first bytes."""
     size = min(len(_BEGINNING), source.size)
     return source.size <= MAX_SEALED and source.read_at(0, size) == _BEGINNING
-
-
-# --- strict reading ------------------------------------------------------------------------------
-
-
-def _parse_members(data: bytes) -> dict[str, Any]:
-    if len(data) > MAX_SEALED:
-        raise KeyMaterialError(f"encrypted key metadata is longer than {MAX_SEALED} bytes")
-    try:
-        found = json.loads(data, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
-    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise KeyMaterialError(
-            "encrypted key metadata: not valid JSON, or a member is repeated"
-        ) from None
-    if not isinstance(found, dict) or found.keys() != _NAMES:
-        raise KeyMaterialError(
-            f"encrypted key metadata must have exactly the members {', '.join(sorted(_NAMES))}"
-        )
-    version = found["modcryptKeyMetadata"]
-    if type(version) is not int or version != VERSION:  # True is 1, too
-        raise KeyMaterialError(f"encrypted key metadata: the version is not {VERSION}")
-    return found
-
-
-def _require_text(members: dict[str, Any], name: str, longest: int) -> str:
-    value = members[name]
-    if not isinstance(value, str) or not 0 < len(value) <= longest:
-        raise KeyMaterialError(
-            f"encrypted key metadata: {name} is not a string of 1 to {longest} characters"
-        )
-    if name == "masterKeyID" and not value.isprintable():
-        raise KeyMaterialError("encrypted key metadata: masterKeyID has control characters")
-    return value
-
-
-def _require_wrapped(members: dict[str, Any], name: str) -> str:
-    value = members[name]
-    if not is_wrapped_key(value):
-        raise KeyMaterialError(f"encrypted key metadata: {name} is not a wrapped key")
-    return value
-
-
-def _decode_bytes(members: dict[str, Any], name: str) -> bytes:
-    text = _require_text(members, name, MAX_SEALED)
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise KeyMaterialError(f"encrypted key metadata: {name} is not base64") from None
 
 
 def _encode_base64(data: bytes) -> str:
