@@ -181,28 +181,22 @@ def _rebuild_policy(values: dict[str, Any]) -> Policy:
 # --- faults --------------------------------------------------------------------------------------
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "footer_key": ((str,), "a string"),
-    "column_keys": ((Mapping,), "a table of master keys and their columns"),
-    "plaintext_columns": ((list, tuple), "a list of names"),
-    "kms": ((str, type(None)), "a string"),
-    "kms_aad": ((str, type(None)), "a string"),
-    "encryption_algorithm": ((str,), "a string"),
-    "plaintext_footer": ((bool,), "true or false"),
-    "aad_prefix": ((str, type(None)), "a string"),
-    "store_aad_prefix": ((bool,), "true or false"),
-    "data_page_v2_levels": ((str,), "a string"),
-    "double_wrapping": ((bool,), "true or false"),
-    "internal_key_material": ((bool,), "true or false"),
-    "data_key_length_bits": ((int,), "a number"),
-    "kek_length_bits": ((int,), "a number"),
-    "cache_lifetime_seconds": ((int, float), "a number"),
+    "str": ((str,), "a string"),
+    "str | None": ((str, type(None)), "a string"),
+    "bool": ((bool,), "true or false"),
+    "int": ((int,), "a number"),
+    "float": ((int, float), "a number"),
+    "Sequence[str]": ((list, tuple), "a list of names"),
+    "Mapping[str, Sequence[str]]": ((Mapping,), "a table of master keys and their columns"),
 }
+"""The types of values, and their names in messages, by the annotation of a field."""
 
 
 def _list_faults(values: Mapping[str, Any]) -> list[str]:
     """Return all faults; a value of the wrong type is not examined further."""
-    valid = {name: value for name, value in values.items() if _fits(value, _KINDS[name][0])}
-    faults = [f"{name} must be {what}" for name, (_, what) in _KINDS.items() if name not in valid]
+    kinds = {member.name: _KINDS[str(member.type)] for member in fields(Policy)}
+    valid = {name: value for name, value in values.items() if _fits(value, kinds[name][0])}
+    faults = [f"{name} must be {what}" for name, (_, what) in kinds.items() if name not in valid]
     faults += _list_name_faults(valid.get("column_keys", {}), valid.get("plaintext_columns", ()))
     ids = [valid.get("footer_key", "?"), *valid.get("column_keys", {})]
     if not all(map(_is_id, ids)):

@@ -47,7 +47,15 @@ _SCHEMA = (
 )
 
 
-class FileKeyStore:
+class _KeyStore:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+
+class FileKeyStore(_KeyStore):
     """KEKs in a JSON file of mode 0600, which is always replaced as a whole.
 
     Writers in all processes of a machine wait for each other; readers do not wait. After a crash
@@ -56,12 +64,6 @@ class FileKeyStore:
     Args:
         path: Path of the file, which `create` creates.
     """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-
-    def __repr__(self) -> str:
-        return f"FileKeyStore({self.path!r})"
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> FileKeyStore:
@@ -114,7 +116,7 @@ class FileKeyStore:
             return _by_id(map(_decode_key, members["keys"]))
 
 
-class SqliteKeyStore:
+class SqliteKeyStore(_KeyStore):
     """KEKs in a SQLite database of mode 0600.
 
     Writers wait for each other, for a minute at most; a crash keeps what was committed. The store
@@ -124,12 +126,6 @@ class SqliteKeyStore:
     Args:
         path: Path of the database, which `create` creates.
     """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-
-    def __repr__(self) -> str:
-        return f"SqliteKeyStore({self.path!r})"
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> SqliteKeyStore:

@@ -11,6 +11,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 from modcrypt.kms.expected_keys import id_set
@@ -21,12 +22,6 @@ PROPERTIES = (
     "modcrypt.policy", "modcrypt.root", "modcrypt.master.key.ids", "modcrypt.require.encrypted",
 )  # fmt: skip
 """Names of the options; each call sets all, so that none of a session's remains in effect."""
-
-_MEMBERS = (
-    "footer_key", "encryption_algorithm", "plaintext_footer", "aad_prefix", "store_aad_prefix",
-    "data_page_v2_levels", "double_wrapping", "internal_key_material", "data_key_length_bits",
-    "kek_length_bits", "cache_lifetime_seconds",
-)  # fmt: skip
 
 
 def policy_options(
@@ -72,10 +67,9 @@ def named_key(kms: str) -> str | None:
 
 def _policy_members(policy: Policy) -> dict[str, Any]:
     """Return the members that the JVM needs; those of the key service are separate options."""
-    keys = {key: list(columns) for key, columns in policy.column_keys.items()}
-    plaintext = list(policy.plaintext_columns)
-    members = {name: getattr(policy, name) for name in _MEMBERS}
-    return {"column_keys": keys, "plaintext_columns": plaintext, **members}
+    names = {member.name for member in fields(policy)} - {"kms", "kms_aad"}
+    members = {name: getattr(policy, name) for name in sorted(names)}
+    return {**members, "column_keys": dict(policy.column_keys)}
 
 
 def _format_root(root: str) -> str:

@@ -30,8 +30,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 from modcrypt.io.addresses import local_path
@@ -223,13 +224,9 @@ class _Options:
         if text is None:
             return ()
         filters = _parse_json("filters", text)
-        if isinstance(filters, list) and filters and all(_is_term(term) for term in filters):
+        if _is_list_of(_is_term, filters):
             filters = [filters]
-        if (
-            not isinstance(filters, list)
-            or not filters
-            or not all(_is_list_of_terms(terms) for terms in filters)
-        ):
+        if not _is_list_of(partial(_is_list_of, _is_term), filters):
             raise ValueError(
                 'filters must be lists of a column, an operator and a value, as [["id", ">=", 5]], '
                 f"or lists of such lists; operators are {', '.join(OPERATORS)}"
@@ -301,8 +298,8 @@ def _select_table_options(values: dict[str, str]) -> dict[str, str]:
     return {name: values[name] for name in values if name in {*names, "path"}}
 
 
-def _is_list_of_terms(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_term(term) for term in value)
+def _is_list_of(test: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(test, value))
 
 
 def _is_term(value: Any) -> bool:
