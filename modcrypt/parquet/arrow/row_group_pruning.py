@@ -122,7 +122,7 @@ class _Column:
             "ColumnMetaData",
             type=self.element.type,
             encodings=[],
-            path_in_schema=[name.encode() for name in self.leaf.path],
+            path_in_schema=self.leaf.names,
             codec=0,
             num_values=1,
             total_uncompressed_size=0,

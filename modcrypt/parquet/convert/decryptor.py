@@ -96,9 +96,9 @@ def _write_plaintext(
     file = NewFile(out, MAGIC_PLAINTEXT, keep_unknown_fields=keep_unknown_fields)
     addition = Addition(file, EncryptedFeed(source, old, plan.ciphers), parts)
     addition.write()
-    row_groups, _ = addition.moves.row_groups(old.row_groups)
+    addition.moves.update(old.row_groups)
     metadata, nulls = plain_metadata(
-        plan, row_groups, out.position, keep_unknown_fields=keep_unknown_fields
+        plan, old.row_groups, out.position, keep_unknown_fields=keep_unknown_fields
     )
     if "num_rows" in plan.footer.absent:
         metadata.num_rows = 0

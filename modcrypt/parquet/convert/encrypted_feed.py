@@ -8,7 +8,6 @@ and encryption.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from modcrypt.io.buffers import Output, Scratch
@@ -119,6 +118,6 @@ class EncryptedFeed(PlainFeed):
         row_group.total_byte_size -= chunk.meta_data.total_uncompressed_size
         chunk.meta_data = new
         move.old_start, move.keep_pages = masked.span.start, False
-        inner = replace(masked.span, row_group=span.row_group, column=span.column)
+        inner = masked.span._replace(row_group=span.row_group, column=span.column)
         rules = rules._replace(uncompressed=new.codec == UNCOMPRESSED)
         PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)

@@ -32,7 +32,7 @@ from modcrypt.parquet.crypto.ciphers import (
     assign_keys,
     check_names,
 )
-from modcrypt.parquet.crypto.footer import build_tail, mark_absent, protect_chunk
+from modcrypt.parquet.crypto.footer import build_tail, crypto_metadata, mark_absent, protect_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.properties import (
@@ -327,17 +327,21 @@ class Encryption(NewFile):
         self.row_groups += self.finish_row_groups(addition)
 
     def finish_row_groups(self, addition: Addition) -> list[ThriftStruct]:
-        """Return row groups for the footer: new offsets and ordinals, encrypted column metadata."""
+        """Return a source's row groups with new offsets, ordinals and encrypted column metadata."""
         plan = addition.plan
-        row_groups, absent = addition.moves.row_groups(plan.metadata.row_groups)
+        row_groups: list[ThriftStruct] = plan.metadata.row_groups
+        self.absent |= addition.moves.update(row_groups)
+        crypto = [crypto_metadata(*column) for column in zip(plan.columns, plan.leaves, strict=True)]
+        plaintext_footer = self.properties.plaintext_footer
         for r, row_group in enumerate(row_groups):
             if row_group.ordinal is None:
-                absent.add("ordinal")
+                self.absent.add("ordinal")
             row_group.ordinal = addition.first + r
             for c, chunk in enumerate(row_group.columns):
-                cipher = addition.chunk_cipher(r, c)
-                protect_chunk(chunk, plan.columns[c], cipher, self.properties.plaintext_footer)
-        self.absent |= absent
+                chunk.crypto_metadata = crypto[c]
+                rule, cipher = plan.columns[c], addition.chunk_cipher(r, c)
+                if cipher is not None and rule is not None and (rule.own or plaintext_footer):
+                    protect_metadata(chunk, cipher, plaintext_footer)
         for span, index in addition.held:
             self.held[span.part].append((row_groups[span.row_group].columns[span.column], index))
         return row_groups

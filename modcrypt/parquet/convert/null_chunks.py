@@ -32,7 +32,7 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
                 "ColumnMetaData",
                 type=metadata.schema[leaf.element].type,
                 encodings=[_PLAIN, _RLE],
-                path_in_schema=[name.encode() for name in leaf.path],
+                path_in_schema=leaf.names,
                 codec=UNCOMPRESSED,
                 num_values=row_group.num_rows,
                 total_uncompressed_size=len(data),

@@ -7,7 +7,6 @@ verification and inspection collect.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from modcrypt.aad import MAX_ORDINAL
@@ -32,27 +31,43 @@ from modcrypt.parquet.format.schema import Leaf
 from modcrypt.pkmt1.key_info import key_name
 
 
-@dataclass(slots=True)
 class Chunk:
-    """A column chunk, its key, and the places of its parts."""
+    """A column chunk, its key, and the places of its parts.
 
-    row_group: int  # position in the file
-    column: int
-    leaf: Leaf
-    path: str
-    rows: int
-    stored: ThriftStruct = field(repr=False)  # ColumnChunk of the footer
-    ordinal: int  # row group ordinal in the AADs, which in altered files differs from `row_group`
-    kind: str  # how it is encrypted
-    element: ThriftStruct = field(repr=False)  # SchemaElement of the column
-    key: Key | None = None
-    key_name: str | None = None  # name of the key for people
-    key_works: bool | None = None  # None if it is unknown whether the key is right
-    cipher: ChunkCipher | None = None
-    metadata: ThriftStruct = field(default=None, repr=False)  # decrypted if there is a key
-    struct: ThriftStruct = field(default=None, repr=False)  # ColumnChunk with that metadata
-    spans: list[Span] = field(default_factory=list)
-    overlapping: set[Part] = field(default_factory=set)  # parts that begin inside other parts
+    Attributes:
+        row_group: Position of its row group in the file.
+        ordinal: Ordinal of the row group in the AADs, which differs in altered files.
+        rows: Number of rows.
+        stored: ColumnChunk of the footer.
+        element: SchemaElement of the column.
+        kind: How the chunk is encrypted.
+        key_name: Name of the key for people.
+        key_works: Whether the key is right; None if that is unknown.
+        metadata: ColumnMetaData, decrypted if there is a key.
+        struct: ColumnChunk with that metadata.
+        overlapping: Parts that begin inside other parts.
+    """
+
+    __slots__ = (
+        "cipher", "column", "element", "key", "key_name", "key_works", "kind", "leaf", "metadata",
+        "ordinal", "overlapping", "path", "row_group", "rows", "spans", "stored", "struct",
+    )  # fmt: skip
+
+    def __init__(
+        self, row_group: int, column: int, leaf: Leaf, path: str, rows: int, stored: ThriftStruct,
+        ordinal: int, element: ThriftStruct,
+    ) -> None:  # fmt: skip
+        self.row_group, self.column, self.ordinal = row_group, column, ordinal
+        self.leaf, self.path, self.rows = leaf, path, rows
+        self.stored, self.element, self.kind = stored, element, chunk_kind(stored)
+        self.key: Key | None = None
+        self.key_name: str | None = None
+        self.key_works: bool | None = None
+        self.cipher: ChunkCipher | None = None
+        self.metadata: ThriftStruct = stored.meta_data
+        self.struct: ThriftStruct = None
+        self.spans: list[Span] = []
+        self.overlapping: set[Part] = set()
 
     @property
     def encrypted(self) -> bool:
@@ -113,8 +128,8 @@ class ChunkOpening:
             self._report.add_error(error, *self._inside)
         leaf, name = self._leaves[column], self._names[column]
         return Chunk(
-            row_group, column, leaf, name, group.num_rows, stored, ordinal, chunk_kind(stored),
-            self._footer.metadata.schema[leaf.element], metadata=stored.meta_data,
+            row_group, column, leaf, name, group.num_rows, stored, ordinal,
+            self._footer.metadata.schema[leaf.element],
         )  # fmt: skip
 
     def find_key(self, row_group: int, column: int) -> KeyAnswer:
@@ -176,8 +191,10 @@ class ChunkOpening:
                 chunk.key_works = True
         if chunk.metadata is None and chunk.encrypted and not report.strict:
             return  # it is encrypted, and did not open
-        chunk.struct = copy(stored)
-        chunk.struct.meta_data = chunk.metadata
+        chunk.struct = stored
+        if chunk.metadata is not stored.meta_data:
+            chunk.struct = copy(stored)
+            chunk.struct.meta_data = chunk.metadata
         try:
             check_column_metadata(chunk.metadata, chunk.leaf, chunk.row_group, chunk.rows)
         except FormatError as error:

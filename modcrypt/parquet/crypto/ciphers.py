@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from modcrypt.aad import MAX_ORDINAL, module_aad, ordinal_bytes, page_aads
+from modcrypt.aad import MAX_ORDINAL, aad_of_type, module_aad, ordinal_bytes, page_aads
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
 from modcrypt.errors import TagError, TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
@@ -33,11 +33,17 @@ class ColumnKey:
 
 def check_length(module: ModuleId, stored: bytes | memoryview) -> None:
     """Raise TruncationError if a GCM module is too short or its length field does not match."""
+    if not _is_framed(stored):
+        raise _length_error(module, len(stored))
+
+
+def _is_framed(stored: bytes | memoryview) -> bool:
     size = len(stored) - 4
-    if size < GCM_OVERHEAD - 4 or int.from_bytes(stored[:4], "little") != size:
-        raise TruncationError(
-            f"{module}: its length field does not match the {len(stored)} bytes it has"
-        )
+    return size >= GCM_OVERHEAD - 4 and int.from_bytes(stored[:4], "little") == size
+
+
+def _length_error(module: ModuleId, size: int) -> TruncationError:
+    return TruncationError(f"{module}: its length field does not match the {size} bytes it has")
 
 
 class FileCipher:
@@ -149,11 +155,23 @@ class ChunkCipher:
 
     def seal(self, module_type: ModuleType, plaintext: bytes) -> bytes:
         """Encrypt one of the chunk's metadata modules."""
-        return self.file.seal(self.key, self.id(module_type), plaintext)
+        return self.header.seal(plaintext, self._aad(module_type))
 
     def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
-        """Decrypt one of the chunk's metadata modules."""
-        return self.file.open(self.key, self.id(module_type), data)
+        """Decrypt one of the chunk's metadata modules; the errors are those of `FileCipher.open`.
+
+        This runs per column chunk, so the module's address is made only for an error.
+        """
+        view = memoryview(data)
+        if not _is_framed(view):
+            raise _length_error(self.id(module_type), len(view))
+        try:
+            return self.header.open(view, self._aad(module_type))
+        except TagError:
+            raise TagMismatchError(self.id(module_type)) from None
+
+    def _aad(self, module_type: ModuleType) -> bytes:
+        return aad_of_type(self.file.file_aad, module_type, self.row_group, self.column)
 
 
 def assign_keys(

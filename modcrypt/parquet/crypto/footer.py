@@ -6,6 +6,7 @@ The footer's AAD is `AAD prefix | file-unique | 0x00` in both footer modes (PME 
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import Any
 
 from modcrypt.aad import module_aad
@@ -33,33 +34,33 @@ _LEGACY_FIELDS = (
 )  # fmt: skip
 
 
-def protect_chunk(
-    chunk: ThriftStruct,
-    column: ColumnKey | None,
-    cipher: ChunkCipher | None,
-    plaintext_footer: bool,
-) -> None:
-    """Set a chunk's crypto metadata and encrypt its ColumnMetaData where PME 5.3 requires it.
+def crypto_metadata(column: ColumnKey | None, path: tuple[str, ...]) -> ThriftStruct | None:
+    """Return the ColumnCryptoMetaData of a column's chunks (PME 5.3); None for plaintext."""
+    if column is None:
+        return None
+    if not column.own:
+        return _under_footer_key()
+    own = new("EncryptionWithColumnKey", path_in_schema=[name.encode() for name in path])
+    if column.metadata is not None:
+        own.key_metadata = column.metadata
+    return new("ColumnCryptoMetaData", ENCRYPTION_WITH_COLUMN_KEY=own)
 
-    The metadata is encrypted with a column key always, and with the footer key if the footer is
-    plaintext, where it would otherwise be readable. A plaintext footer keeps a stripped copy for
-    legacy readers. Plaintext columns have neither a key nor a cipher.
+
+@cache
+def _under_footer_key() -> ThriftStruct:
+    return new("ColumnCryptoMetaData", ENCRYPTION_WITH_FOOTER_KEY=new("EncryptionWithFooterKey"))
+
+
+def protect_metadata(chunk: ThriftStruct, cipher: ChunkCipher, plaintext_footer: bool) -> None:
+    """Encrypt a chunk's ColumnMetaData, as PME 5.3 requires it.
+
+    It is required with a column key always, and with the footer key if the footer is plaintext,
+    where the metadata would otherwise be readable. A plaintext footer keeps a stripped copy for
+    legacy readers.
     """
-    if column is None or cipher is None:
-        return
     md = chunk.meta_data
-    if column.own:
-        with_key = new("EncryptionWithColumnKey", path_in_schema=md.path_in_schema)
-        if column.metadata is not None:
-            with_key.key_metadata = column.metadata
-        chunk.crypto_metadata = new("ColumnCryptoMetaData", ENCRYPTION_WITH_COLUMN_KEY=with_key)
-    else:
-        chunk.crypto_metadata = new(
-            "ColumnCryptoMetaData", ENCRYPTION_WITH_FOOTER_KEY=new("EncryptionWithFooterKey")
-        )
-    if column.own or plaintext_footer:
-        chunk.encrypted_column_metadata = cipher.seal(ModuleType.COLUMN_METADATA, encode(md))
-        chunk.meta_data = copy(md, keep=_LEGACY_FIELDS) if plaintext_footer else None
+    chunk.encrypted_column_metadata = cipher.seal(ModuleType.COLUMN_METADATA, encode(md))
+    chunk.meta_data = copy(md, keep=_LEGACY_FIELDS) if plaintext_footer else None
 
 
 def build_tail(

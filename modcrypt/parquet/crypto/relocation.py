@@ -1,37 +1,53 @@
 """Mapping of old positions in a file to new ones, for footers and offset indexes.
 
-Encryption and decryption move every byte of a file. Both record here what they wrote, and obtain
-the new row groups and page locations.
+Encryption and decryption move every byte of a file. Both record here what they wrote, and then
+update the row groups and page locations, which belong to the new file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.framing import MAGIC_SIZE
-from modcrypt.parquet.format.idl import ThriftStruct, copy
+from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Part, Span
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
-@dataclass(slots=True)
+
 class ChunkMove:
     """The facts about one chunk's pages, collected while they are written.
 
     All pages of a chunk that was copied unchanged move by the same distance, so it has no details.
+
+    Attributes:
+        copied: Whether the chunk was copied unchanged.
+        first_data_page: Old and new offset of the first data page.
+        header_growth: Total growth of the page headers in bytes.
+        keep_pages: Whether an offset index needs the pages' locations.
+        pages: Old offset, new offset and new size of each data page.
+        encoding_stats: Statistics that are added because parquet-java needs them.
     """
 
-    old_start: int
-    new_start: int
-    new_end: int = 0
-    copied: bool = False
-    has_dictionary: bool = False
-    first_data_page: tuple[int, int] | None = None  # old and new offset
-    header_growth: int = 0  # total growth of the page headers in bytes
-    keep_pages: bool = False  # whether an offset index needs the locations
-    pages: list[tuple[int, int, int]] = field(default_factory=list)  # old, new offset, new size
-    encoding_stats: list[ThriftStruct] | None = None  # added because parquet-java needs them
+    __slots__ = (
+        "copied", "encoding_stats", "first_data_page", "has_dictionary", "header_growth",
+        "keep_pages", "new_end", "new_start", "old_start", "pages",
+    )  # fmt: skip
+
+    def __init__(self, old_start: i64, new_start: i64) -> None:
+        self.old_start: i64 = old_start
+        self.new_start: i64 = new_start
+        self.new_end: i64 = 0
+        self.copied: bool = False
+        self.has_dictionary: bool = False
+        self.first_data_page: tuple[int, int] | None = None
+        self.header_growth: i64 = 0
+        self.keep_pages: bool = False
+        self.pages: list[tuple[int, int, int]] = []
+        self.encoding_stats: list[ThriftStruct] | None = None
 
 
 class Relocation:
@@ -44,7 +60,8 @@ class Relocation:
 
     def add(self, span: Span, start: int, end: int) -> None:
         """Record that `span` now occupies the bytes [start, end)."""
-        self._parts[span.part, span.row_group, span.column] = start, end - start
+        if span.part is not Part.PAGES:
+            self._parts[span.part, span.row_group, span.column] = start, end - start
         self._borders[span.start] = start
         self._borders[span.end] = end
 
@@ -68,65 +85,72 @@ class Relocation:
             for location, (_, offset, size) in zip(locations, move.pages, strict=True):
                 location.offset, location.compressed_page_size = offset, size
 
-    def row_groups(self, old: list[ThriftStruct]) -> tuple[list[ThriftStruct], set[str]]:
-        """Return copies of row groups with new offsets and sizes, and the names of added fields.
+    def update(self, row_groups: list[ThriftStruct]) -> set[str]:
+        """Give row groups their new offsets and sizes; return the names of added fields.
 
         Raises:
             FormatError: A chunk's page offsets are not those of its pages.
         """
         absent: set[str] = set()
-        new = [self._move_row_group(row_group, r, absent) for r, row_group in enumerate(old)]
-        if any(md.encoding_stats is not None for md in _all_metadata(old)):
-            absent.discard(
-                "encoding_stats"
-            )  # else decryption would remove the existing ones as well
-        return new, absent
+        has_stats = any(
+            move.encoding_stats is not None for move in self.chunks.values()
+        ) and any(md.encoding_stats is not None for md in _all_metadata(row_groups))
+        for r, row_group in enumerate(row_groups):
+            self._update_row_group(row_group, r, absent)
+        if has_stats:
+            absent.discard("encoding_stats")  # else decryption would remove those of the source
+        return absent
 
-    def _move_row_group(self, old: ThriftStruct, r: int, absent: set[str]) -> ThriftStruct:
-        new = copy(old)
-        new.columns = [
-            chunk if chunk.meta_data is None else self._move_chunk(chunk, r, c, absent)
-            for c, chunk in enumerate(old.columns)
-        ]
-        moves = [move for c in range(len(old.columns)) if (move := self.chunks.get((r, c)))]
-        absent.update(
-            f for f in ("file_offset", "total_compressed_size") if getattr(old, f) is None
-        )
-        new.total_byte_size += sum(move.header_growth for move in moves)
-        new.total_compressed_size = sum(move.new_end - move.new_start for move in moves)
+    def _update_row_group(self, row_group: ThriftStruct, r: int, absent: set[str]) -> None:
+        moves = []
+        for c, chunk in enumerate(row_group.columns):
+            move = self.chunks.get((r, c))
+            if chunk.meta_data is not None:
+                self._update_chunk(chunk, move, r, c, absent)
+            if move is not None:
+                moves.append(move)
+        for name in ("file_offset", "total_compressed_size"):
+            if getattr(row_group, name) is None:
+                absent.add(name)
+        row_group.total_byte_size += sum(move.header_growth for move in moves)
+        row_group.total_compressed_size = sum(move.new_end - move.new_start for move in moves)
         # Split planners use this offset (parquet-java for chunks with encrypted metadata).
-        if old.num_rows or old.file_offset != 0:  # PyArrow writes 0 for an empty row group
-            nowhere = self._borders.get(old.file_offset, MAGIC_SIZE)
-            new.file_offset = min((move.new_start for move in moves), default=nowhere)
-        return new
+        old = row_group.file_offset
+        if row_group.num_rows or old != 0:  # PyArrow writes 0 for an empty row group
+            nowhere = self._borders.get(old, MAGIC_SIZE)
+            row_group.file_offset = min((move.new_start for move in moves), default=nowhere)
 
-    def _move_chunk(self, old: ThriftStruct, r: int, c: int, absent: set[str]) -> ThriftStruct:
-        new = copy(old)
-        md = new.meta_data = copy(old.meta_data)
-        move = self.chunks.get((r, c))
+    def _update_chunk(
+        self, chunk: ThriftStruct, move: ChunkMove | None, r: int, c: int, absent: set[str]
+    ) -> None:
+        md = chunk.meta_data
         if move is not None:
-            self._move_pages(md, move, f"row group {r}, column {c}")
             if md.encoding_stats is None and move.encoding_stats is not None:
                 md.encoding_stats = move.encoding_stats
                 absent.add("encoding_stats")
+            self._move_pages(md, move, r, c)
         else:
             md.data_page_offset = self._borders.get(md.data_page_offset, MAGIC_SIZE)
             if md.dictionary_page_offset is not None:
                 md.dictionary_page_offset = self._borders.get(md.dictionary_page_offset, MAGIC_SIZE)
         if md.index_page_offset is not None:
             md.index_page_offset = self._borders.get(md.index_page_offset)
-        new.file_offset = self._borders.get(old.file_offset, 0)  # readers don't rely on it
+        chunk.file_offset = self._borders.get(chunk.file_offset, 0)  # readers don't rely on it
+        if self._parts:
+            self._move_parts(chunk, r, c, absent)
+
+    def _move_parts(self, chunk: ThriftStruct, r: int, c: int, absent: set[str]) -> None:
         if place := self._parts.get((Part.COLUMN_INDEX, r, c)):
-            new.column_index_offset, new.column_index_length = place
+            chunk.column_index_offset, chunk.column_index_length = place
         if place := self._parts.get((Part.OFFSET_INDEX, r, c)):
-            new.offset_index_offset, new.offset_index_length = place
+            chunk.offset_index_offset, chunk.offset_index_length = place
         if place := self._parts.get((Part.BLOOM_FILTER, r, c)):
+            md = chunk.meta_data
             if md.bloom_filter_length is None:
                 absent.add("bloom_filter_length")
             md.bloom_filter_offset, md.bloom_filter_length = place
-        return new
 
-    def _move_pages(self, md: ThriftStruct, move: ChunkMove, where: str) -> None:
+    def _move_pages(self, md: ThriftStruct, move: ChunkMove, r: int, c: int) -> None:
         """Set sizes and page offsets, which must be those of the pages, or FormatError is raised.
 
         Arrow C++ and arrow-rs conclude from a dictionary offset that a dictionary exists, so the
@@ -147,15 +171,16 @@ class Relocation:
             # Some old writers give the chunk's start, where the dictionary is.
             if md.data_page_offset not in (old, move.old_start):
                 raise FormatError(
-                    f"{where}: data_page_offset is {md.data_page_offset}, the first data page is "
-                    f"at byte {old}"
+                    f"row group {r}, column {c}: data_page_offset is {md.data_page_offset}, the "
+                    f"first data page is at byte {old}"
                 )
             md.data_page_offset = new
         if move.has_dictionary:
             md.dictionary_page_offset = move.new_start
         elif md.dictionary_page_offset:
             raise FormatError(
-                f"{where}: dictionary_page_offset is set, but the page is not a dictionary"
+                f"row group {r}, column {c}: dictionary_page_offset is set, but the page is not a "
+                "dictionary"
             )
         else:
             md.dictionary_page_offset = None  # some writers use 0 for none

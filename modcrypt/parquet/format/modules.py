@@ -6,9 +6,10 @@ the magic and the footer, and no span may overlap another.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
@@ -58,15 +59,11 @@ STRUCTS = {
 """The struct of the IDL that each index or bloom filter begins with."""
 
 
-_LIMITS = {
-    Part.COLUMN_INDEX: MAX_INDEX,
-    Part.OFFSET_INDEX: MAX_INDEX,
-    Part.BLOOM_FILTER: MAX_BLOOM_FILTER,
-}
+_LIMITS = (sys.maxsize, MAX_INDEX, MAX_INDEX, MAX_BLOOM_FILTER)
+"""Longest part read, by `Part`, in bytes: pages are read one by one, each with its own limit."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """The bytes [start, end) of one part of one column chunk."""
 
     start: int
@@ -151,25 +148,19 @@ def _part_spans(
         if found is None:
             continue
         start, length = found
-        span = Span(start, start + length, part, row_group, column)
-        try:
-            _check_place(span, body_end)
-        except FormatError as error:
-            report.add_error(error, *place)
+        end = start + length
+        span = Span(start, end, part, row_group, column)
+        if start < MAGIC_SIZE or end < start or end > body_end:
+            fault = FormatError(
+                f"{span}: bytes {start} to {end} do not lie between the magic and the footer at "
+                f"{body_end}"
+            )
+            report.add_error(fault, *place)
+        elif length > _LIMITS[part]:
+            fault = LimitError(f"{span} has {length} bytes; at most {_LIMITS[part]} are read")
+            report.add_error(fault, *place)
         else:
             yield span
-
-
-def _check_place(span: Span, body_end: int) -> None:
-    if span.start < MAGIC_SIZE or span.end < span.start or span.end > body_end:
-        raise FormatError(
-            f"{span}: bytes {span.start} to {span.end} do not lie between the magic and the "
-            f"footer at {body_end}"
-        )
-    if span.end - span.start > _LIMITS.get(span.part, body_end):
-        raise LimitError(
-            f"{span} has {span.end - span.start} bytes; at most {_LIMITS[span.part]} are read"
-        )
 
 
 def _find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
@@ -263,21 +254,26 @@ def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, r
             the wrong one; or its number of values, by which readers allocate memory, does not fit
             the row group's rows.
     """
-    where = f"row group {row_group}, column {'.'.join(leaf.path)}"
+    if why := _find_metadata_fault(md, leaf, rows):
+        raise FormatError(f"row group {row_group}, column {'.'.join(leaf.path)}: {why}")
+
+
+def _find_metadata_fault(md: ThriftStruct | None, leaf: Leaf, rows: int) -> str | None:
     if md is None:
-        raise FormatError(f"{where}: the column metadata is missing")
-    if md.path_in_schema != [name.encode() for name in leaf.path]:
-        raise FormatError(f"{where}: its column metadata names another column")
-    if md.num_values < rows or (md.num_values > rows and not leaf.max_repetition):
-        raise FormatError(f"{where}: {md.num_values} values in {rows} rows")
-    numbers = (
-        md.num_values,
-        md.total_uncompressed_size,
-        md.total_compressed_size,
-        md.data_page_offset,
-    )
-    if min(numbers) < 0:
-        raise FormatError(f"{where}: a size, count or offset is negative")
+        return "the column metadata is missing"
+    if md.path_in_schema != leaf.names:
+        return "its column metadata names another column"
+    values = md.num_values
+    if values < rows or (values > rows and not leaf.max_repetition):
+        return f"{values} values in {rows} rows"
+    if (
+        values < 0
+        or md.total_uncompressed_size < 0
+        or md.total_compressed_size < 0
+        or md.data_page_offset < 0
+    ):
+        return "a size, count or offset is negative"
+    return None
 
 
 def _find_pages(chunk: ThriftStruct, _source: Source, _body_end: int) -> tuple[int, int] | None:

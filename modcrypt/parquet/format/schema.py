@@ -74,6 +74,7 @@ class Leaf(NamedTuple):
     """A leaf column of a schema."""
 
     path: tuple[str, ...]
+    names: list[bytes]  # the path as ColumnMetaData states it
     elements: tuple[int, ...]  # indexes of the schema elements on it, its own last
     max_definition: int
     max_repetition: int
@@ -98,7 +99,8 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
         kinds = [schema[index].repetition_type for index in elements]
         definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
         in_map = next((index for index in elements if index in maps), None) if maps else None
-        out.append(Leaf(path, elements, definition, repetition, in_map))
+        names = [name.encode() for name in path]
+        out.append(Leaf(path, names, elements, definition, repetition, in_map))
     return out
 
 

@@ -227,7 +227,7 @@ class Rewriting:
     def _list_spans(self, metadata: ThriftStruct, source: Source) -> list[Span]:
         """Return the new file's spans in the old file; those of null columns are after its end."""
         new = self.new_ordinal
-        spans = [replace(span, column=new[span.column]) for span in self.old.spans]
+        spans = [span._replace(column=new[span.column]) for span in self.old.spans]
         nulls = {
             (r, new[c]): row_group.columns[new[c]]
             for r, row_group in enumerate(metadata.row_groups)

@@ -122,7 +122,7 @@ def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | No
     if not pages:
         return None
     metadata = footer.metadata.row_groups[0].columns[0].meta_data
-    metadata.path_in_schema = [name.encode() for name in expected.path]
+    metadata.path_in_schema = expected.names
     return MaskedChunk(source, pages[0], metadata)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError
@@ -64,7 +63,7 @@ def check_plaintext_pages(
             after = min(starts[number], end) if number < len(starts) else end
             report.add_fault("format", str(error), position, after)
             report.add_module_region(position, after, "pages", "plaintext")
-            pages = walk_plaintext(frames.window, replace(span, start=after), path, bodies=False)
+            pages = walk_plaintext(frames.window, span._replace(start=after), path, bodies=False)
         else:
             position, header = page.position, page.header
             body = position + page.stored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import pytest
 import xxhash
@@ -51,7 +50,7 @@ def seal_filter(cipher: ChunkCipher, head: bytes, bitset: bytes) -> bytes:
 
 
 def open_filter(cipher: ChunkCipher, data: bytes) -> BloomFilter:
-    return open_part(cipher, replace(SPAN, end=SPAN.start + len(data)), data)
+    return open_part(cipher, SPAN._replace(end=SPAN.start + len(data)), data)
 
 
 def test_a_bloom_filter_comes_back(cipher: ChunkCipher) -> None:

@@ -238,14 +238,14 @@ def test_a_chunk_in_another_file_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["total_uncompressed_size", "total_compressed_size"])
 def test_sizes_of_column_metadata_are_not_negative(name: str) -> None:
-    leaf = Leaf(("a",), (1,), 0, 0, None)
+    leaf = Leaf(("a",), [b"a"], (1,), 0, 0, None)
     check_column_metadata(chunk({name: 0}).meta_data, leaf, 0, 5)
     with pytest.raises(FormatError, match="a size, count or offset is negative"):
         check_column_metadata(chunk({name: -1}).meta_data, leaf, 0, 5)
 
 
 def test_only_a_repeated_column_has_more_values_than_rows() -> None:
-    flat, repeated = (Leaf(("a",), (1,), 0, level, None) for level in (0, 1))
+    flat, repeated = (Leaf(("a",), [b"a"], (1,), 0, level, None) for level in (0, 1))
     md = chunk().meta_data
     check_column_metadata(md, flat, 0, 5)
     check_column_metadata(md, repeated, 0, 4)
@@ -256,6 +256,6 @@ def test_only_a_repeated_column_has_more_values_than_rows() -> None:
 
 def test_column_metadata_belongs_to_its_column() -> None:
     with pytest.raises(FormatError, match="column b: its column metadata names another column"):
-        check_column_metadata(chunk().meta_data, Leaf(("b",), (1,), 0, 0, None), 0, 5)
+        check_column_metadata(chunk().meta_data, Leaf(("b",), [b"b"], (1,), 0, 0, None), 0, 5)
     with pytest.raises(FormatError, match="the column metadata is missing"):
-        check_column_metadata(None, Leaf(("a",), (1,), 0, 0, None), 0, 5)
+        check_column_metadata(None, Leaf(("a",), [b"a"], (1,), 0, 0, None), 0, 5)
