@@ -17,7 +17,7 @@ from unittest import mock
 
 from modcrypt import FileEncryptionProperties, encrypt_parquet
 from modcrypt.module_ids import ModuleId, ModuleType
-from modcrypt.parquet.crypto.ciphers import FileCipher
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.format import idl
 from modcrypt.parquet.format.page_header import splice
 from tools import verify_pme
@@ -223,7 +223,7 @@ def fixed_random(seed: str) -> Iterator[None]:
 @contextmanager
 def java_padding() -> Iterator[None]:
     """Pad every Thrift module before it is sealed, as parquet-java's growing buffer does."""
-    seal = FileCipher.seal
+    seal_footer, seal = FileCipher.seal, ChunkCipher.seal
 
     def pad(struct: bytes | bytearray) -> bytes:
         size = 100
@@ -231,13 +231,16 @@ def java_padding() -> Iterator[None]:
             size *= 2
         return bytes(struct).ljust(size, b"\0")
 
-    def padded_seal(self: FileCipher, key: Any, module: ModuleId, plaintext: bytes) -> bytes:
-        thrift = module.type is not T.BLOOM_FILTER_BITSET
-        return seal(self, key, module, pad(plaintext) if thrift else plaintext)
+    def padded_footer(self: FileCipher, key: Any, module: ModuleId, plaintext: bytes) -> bytes:
+        return seal_footer(self, key, module, pad(plaintext))
+
+    def padded_seal(self: ChunkCipher, kind: T, plaintext: bytes) -> bytes:
+        return seal(self, kind, plaintext if kind is T.BLOOM_FILTER_BITSET else pad(plaintext))
 
     header_writer = "modcrypt.parquet.convert.page_encryption.splice"
     with (
-        mock.patch.object(FileCipher, "seal", padded_seal),
+        mock.patch.object(FileCipher, "seal", padded_footer),
+        mock.patch.object(ChunkCipher, "seal", padded_seal),
         mock.patch(header_writer, lambda *found: pad(splice(*found))),
     ):
         yield

@@ -32,7 +32,12 @@ from modcrypt.parquet.crypto.ciphers import (
     assign_keys,
     check_names,
 )
-from modcrypt.parquet.crypto.footer import build_tail, crypto_metadata, mark_absent, protect_metadata
+from modcrypt.parquet.crypto.footer import (
+    build_tail,
+    crypto_metadata,
+    mark_absent,
+    protect_metadata,
+)
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.properties import (
@@ -331,7 +336,7 @@ class Encryption(NewFile):
         plan = addition.plan
         row_groups: list[ThriftStruct] = plan.metadata.row_groups
         self.absent |= addition.moves.update(row_groups)
-        crypto = [crypto_metadata(*column) for column in zip(plan.columns, plan.leaves, strict=True)]
+        crypto = list(map(crypto_metadata, plan.columns, plan.leaves))
         plaintext_footer = self.properties.plaintext_footer
         for r, row_group in enumerate(row_groups):
             if row_group.ordinal is None:

@@ -41,17 +41,17 @@ def find_kinds(
         FormatError: The report is strict. Row groups disagree, or the crypto metadata names no
             known kind of key.
     """
-    groups = [(r, metadata.row_groups[r].columns) for r in row_groups]
-    found: dict[int, set[str]] = {}
-    for c in columns:
-        first: dict[str, int] = {}  # by kind: the first row group that has it
-        for r, chunks in groups:
+    # By column and kind: the first row group that has it.
+    first: dict[int, dict[str, int]] = {c: {} for c in columns}
+    for r in row_groups:
+        chunks = metadata.row_groups[r].columns
+        for c, kinds in first.items():
             if c < len(chunks):
-                first.setdefault(chunk_kind(chunks[c]), r)
-        found[c] = set(first)
-        if _UNKNOWN in first or len(first) > 1:
-            report.add_error(_kind_error(".".join(leaves[c]), first))
-    return found
+                kinds.setdefault(chunk_kind(chunks[c]), r)
+    for c, kinds in first.items():
+        if _UNKNOWN in kinds or len(kinds) > 1:
+            report.add_error(_kind_error(".".join(leaves[c]), kinds))
+    return {c: set(kinds) for c, kinds in first.items()}
 
 
 def _kind_error(path: str, first: dict[str, int]) -> FormatError:

@@ -133,15 +133,18 @@ class OpenFile:
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
         self._check_given_keys(wanted, ordinals)
-        keys: dict[tuple[int, int], Key] = {}
+        keys: dict[tuple[int, int], Key | None] = {}
         missing: list[int] = []
         for c, kinds in self._find_kinds(wanted, ordinals).items():
-            for r in ordinals if kinds & {FOOTER_KEY, COLUMN_KEY} else ():
-                key = self._chunks.find_key(r, c).key
-                if key is not None:
-                    keys[r, c] = key
-                elif c not in missing[-1:]:
-                    missing.append(c)
+            if COLUMN_KEY in kinds:
+                found = {(r, c): self._chunks.find_key(r, c).key for r in ordinals}
+            elif FOOTER_KEY in kinds:
+                found = dict.fromkeys(product(ordinals, (c,)), self.footer.answer.key)
+            else:
+                continue
+            keys |= found
+            if None in found.values():
+                missing.append(c)
         if partial_groups:
             missing = self._add_whole_maps(missing, wanted)
         nulls = self._choose_nulls(missing, wanted, partial_groups)

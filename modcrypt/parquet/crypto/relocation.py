@@ -92,9 +92,9 @@ class Relocation:
             FormatError: A chunk's page offsets are not those of its pages.
         """
         absent: set[str] = set()
-        has_stats = any(
-            move.encoding_stats is not None for move in self.chunks.values()
-        ) and any(md.encoding_stats is not None for md in _all_metadata(row_groups))
+        has_stats = any(move.encoding_stats is not None for move in self.chunks.values()) and any(
+            md.encoding_stats is not None for md in _all_metadata(row_groups)
+        )
         for r, row_group in enumerate(row_groups):
             self._update_row_group(row_group, r, absent)
         if has_stats:

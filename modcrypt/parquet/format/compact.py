@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 from struct import Struct
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from modcrypt.errors import FormatError, LimitError
+from modcrypt.parquet.format.patterns import usual_struct
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -48,6 +50,12 @@ SET: Final = 10
 MAP: Final = 11
 STRUCT: Final = 12
 UUID: Final = 13
+
+_LARGE: Final = 1 << 20
+"""Size in bytes from which a footer is worth the compilation of `usual_struct`."""
+
+_MISSES: Final = 16
+"""Number of unusual structs in a list after which the interpreter expects no usual ones."""
 
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
@@ -226,6 +234,10 @@ def read_int(data: bytes, at: i64, bits: i64) -> tuple[i64, i64]:
     return ((value >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(value & 1), at
 
 
+INTERPRETED: Final = isinstance(read_int, FunctionType)
+"""Whether this module runs in the interpreter."""
+
+
 def _read_length(data: bytes, at: i64) -> tuple[i64, i64]:
     """Read a length or count, which is an i32; return it and the position after it."""
     byte: i64 = data[at]
@@ -333,9 +345,18 @@ def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bo
 def _locate_structs(
     plan: StructPlan, data: bytes, at: i64, count: i64, depth: i64
 ) -> tuple[StructList, i64]:
+    match = usual_struct().match if INTERPRETED and len(data) >= _LARGE else None
+    misses: i64 = 0
     starts: list[int] = [at]
     for _ in range(count):
-        at = skip_struct(data, at, depth + 1)
+        found = None if match is None else match(data, at)
+        if found is None:
+            at = skip_struct(data, at, depth + 1)
+            misses += 1
+            if misses == _MISSES:
+                match = None
+        else:
+            at = found.end()
         starts.append(at)
     if at > len(data):
         raise IndexError
@@ -498,6 +519,13 @@ def _skip_list(data: bytes, at: i64, depth: i64) -> i64:
     if depth > MAX_NESTING:
         raise LimitError(f"nested deeper than {MAX_NESTING} levels")
     element, count, at = _read_list_head(data, at)
+    if element == BINARY:
+        for _ in range(count):
+            length, at = _read_length(data, at)
+            if length > len(data) - at:
+                raise IndexError
+            at += length
+        return at
     if not I16 <= element <= I64:
         return _skip_elements(element, -1, count, data, at, depth)
     for _ in range(count):

@@ -13,7 +13,6 @@ nesting, unusual field order) are parsed, with the same result.
 from __future__ import annotations
 
 import re
-from types import FunctionType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
@@ -22,12 +21,14 @@ from modcrypt.parquet.format.compact import (
     FALSE,
     I32,
     I64,
+    INTERPRETED,
     STRUCT,
     TRUE,
     read_int,
     skip_field,
 )
 from modcrypt.parquet.format.idl import decode, varint, zigzag
+from modcrypt.parquet.format.patterns import usual_page_header
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -44,8 +45,6 @@ UNCOMPRESSED: Final = 0
 
 
 _SHORT_HEADER: Final = 1 << 10
-
-_INTERPRETED: Final = isinstance(read_int, FunctionType)
 
 
 class PageHeader:
@@ -91,34 +90,7 @@ class V2Layout(NamedTuple):
     is_compressed: bool
 
 
-def _usual_header() -> re.Pattern[bytes]:
-    """Compile a pattern for headers with ordered fields, two struct levels, binaries up to 64."""
-
-    def heads(wire: int, first: int = 1) -> bytes:
-        return b"[" + b"".join(b"\\x%x%x" % (delta, wire) for delta in range(first, 16)) + b"]"
-
-    i32 = rb"[\x80-\xff]{0,4}+[\x00-\x7f]"
-    i64 = rb"[\x80-\xff]{0,8}+[\x00-\x7f]"
-    binary = b"|".join(b"\\x%02x.{%d}" % (n, n) for n in range(65))
-    flat = b"(?:%s%s|%s%s|%s(?:%s)|%s|%s)" % (
-        heads(6), i64, heads(5), i32, heads(8), binary, heads(1), heads(2),
-    )  # fmt: skip
-    inner = b"%s%s*+\\x00" % (heads(12), flat)
-    sizes = rb"\x15([\x00-\x7f])\x15(%s)\x15(%s)" % (i32, i32)
-    # The struct of the page's kind: data page (id 5), dictionary page (7) or data page V2 (8),
-    # each with its required numbers, so that every header that matches here also decodes.
-    number = rb"\x15[\x80-\xff]{0,3}+[\x00-\x7f]"
-    v1, dictionary, v2 = (b"(?:%s){%d}+" % (number, count) for count in (4, 2, 6))
-    with_crc = rb"\x15(%s)(?:\x1c%s|\x3c%s|\x4c%s)" % (i32, v1, dictionary, v2)
-    without = rb"(?:\x2c%s|\x4c%s|\x5c%s)" % (v1, dictionary, v2)
-    body = b"(?:%s|%s)*+\\x00" % (flat, inner)
-    filling = rb"(?:\xf8(?:%s))?+" % binary  # written by views, fifteen ids after the struct
-    return re.compile(
-        sizes + rb"(?:%s|%s)" % (with_crc, without) + body + filling + rb"\x00", re.DOTALL
-    )
-
-
-_usual: Final = _usual_header().match if _INTERPRETED else None
+_usual: Final = usual_page_header().match if INTERPRETED else None
 
 
 def scan(buffer: bytes | bytearray | memoryview, start: i64, stop: i64) -> PageHeader:

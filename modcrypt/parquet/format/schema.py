@@ -96,10 +96,13 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
     out = []
     maps = {n for n, element in enumerate(schema) if element.type is None and is_map(element)}
     for path, elements in _walk_leaves(schema):
-        kinds = [schema[index].repetition_type for index in elements]
-        definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
+        definition = repetition = 0
+        for index in elements:
+            kind = schema[index].repetition_type
+            definition += kind != _REQUIRED
+            repetition += kind == _REPEATED
+        names = [schema[index].name for index in elements]
         in_map = next((index for index in elements if index in maps), None) if maps else None
-        names = [name.encode() for name in path]
         out.append(Leaf(path, names, elements, definition, repetition, in_map))
     return out
 

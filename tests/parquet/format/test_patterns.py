@@ -1,0 +1,73 @@
+"""The pattern for usual structs ends where skipping them field by field ends."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet.format import compact
+from modcrypt.parquet.format.idl import decode, encode, new
+from modcrypt.parquet.format.patterns import usual_struct
+
+
+def column_chunks() -> list[bytes]:
+    """Return the column chunks of a file with statistics, size statistics and a nested column."""
+    table = pa.table({"n": [1, None, 3], "s": ["a", "b", None], "l": [[1.5], [], [2.5, None]]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_index=True)
+    data = sink.getvalue().to_pybytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    metadata, _ = decode("FileMetaData", data[-8 - size :])
+    return [encode(chunk) for chunk in metadata.row_groups[0].columns]
+
+
+CHUNKS = column_chunks()
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_column_chunks_match(chunk: bytes) -> None:
+    found = usual_struct().match(b"?" + chunk + b"rest", 1)
+    assert found is not None
+    assert found.end() == 1 + len(chunk) == compact.skip_struct(b"?" + chunk + b"rest", 1, 0)
+
+
+@given(st.data())
+def test_whatever_matches_ends_at_the_same_place(data: st.DataObject) -> None:
+    altered = bytearray(data.draw(st.sampled_from(CHUNKS)) + bytes(8))
+    for _ in range(data.draw(st.integers(1, 4))):
+        altered[data.draw(st.integers(0, len(altered) - 1))] = data.draw(st.integers(0, 255))
+    if (found := usual_struct().match(altered)) is not None:
+        assert found.end() == compact.skip_struct(bytes(altered), 0, 0)
+
+
+def row_groups(*chunks: bytes) -> bytes:
+    """Return a footer with one row group of these chunks."""
+    footer = encode(new("FileMetaData", version=1, schema=[], num_rows=0, row_groups=[]))
+    count = len(chunks)
+    row_group = b"\x19\xfc" + bytes((count & 127 | 128, count >> 7)) + b"".join(chunks)
+    row_group += b"\x16\x00\x16\x00\x00"
+    assert footer.endswith(b"\x19\x0c\x00")
+    return footer[:-3] + b"\x19\x1c" + row_group + b"\x00"
+
+
+@pytest.mark.parametrize("unusual", [1, 3, 40])
+def test_large_footers_give_the_same_places(monkeypatch: pytest.MonkeyPatch, unusual: int) -> None:
+    long = decode("ColumnChunk", CHUNKS[0])[0]
+    long.meta_data.statistics.max_value = bytes(300)
+    chunks = [encode(long) if n < unusual else CHUNKS[n % len(CHUNKS)] for n in range(200)]
+    monkeypatch.setattr(compact, "_LARGE", 0)
+    metadata, _ = decode("FileMetaData", row_groups(*chunks), lazy=2)
+    columns = metadata.row_groups[0].columns
+    assert [columns.raw(n) for n in range(len(columns))] == chunks
+
+
+def test_a_large_footer_that_ends_early_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact, "_LARGE", 0)
+    whole = row_groups(*CHUNKS * 40)
+    for size in range(len(whole) - 200, len(whole)):
+        with pytest.raises(FormatError):
+            decode("FileMetaData", whole[:size], lazy=2)
