@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from modcrypt.errors import (
     FormatError,
@@ -81,6 +82,22 @@ class Session:
     ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
     lock: threading.Lock  # guards planning, because plans share ciphers
     shared: SharedResources  # resources to close after the last read
+    last_schema: dict[object, pq.ParquetFile] = field(default_factory=dict)
+
+    def open_schema(
+        self, columns: Collection[int], nullable: Collection[int] = ()
+    ) -> pq.ParquetFile:
+        """Open a file without rows that has the schema of some leaves; the last one is kept.
+
+        The leaves and `nullable` are those of `make_schema_file`.
+        """
+        wanted = frozenset(columns), frozenset(nullable)
+        opened = self.last_schema.get(wanted)
+        if opened is None:
+            opened = self.decoder.open(make_schema_file(self.file.metadata, *wanted))
+            self.last_schema.clear()
+            self.last_schema[wanted] = opened
+        return opened
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""
@@ -317,8 +334,7 @@ class Scan:
             return row_filter
         file, schema = self._session.file, self._request.schema
         if schema is None:
-            data = make_schema_file(file.metadata, range(len(file.leaves)), ())
-            own = self._session.decoder.open(data).schema_arrow
+            own = self._session.open_schema(range(len(file.leaves))).schema_arrow
             schema = pa.schema([*own, *self._request.partition_schema])
         return bind_filter(row_filter, _replace_views(schema))
 
@@ -352,8 +368,7 @@ class Scan:
         if file.properties.on_missing_key != "null":
             filled = set()
         columns = {c for c in leaves if plan.keep[c] or c in filled}
-        data = make_schema_file(file.metadata, columns, filled)
-        own = self._session.decoder.open(data).schema_arrow
+        own = self._session.open_schema(columns, filled).schema_arrow
         if twice := {name for name, count in Counter(own.names).items() if count > 1}:
             raise UnsupportedFormatError(
                 f"several columns have the same name: {_join_names(twice)}; read them with "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -21,7 +21,6 @@ from modcrypt.parquet.arrow.file_scan import (
     Scan,
     Session,
     concatenate_tables,
-    make_schema_file,
 )
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
@@ -107,16 +106,16 @@ class ParquetFile:
     @property
     def schema(self) -> pq.ParquetSchema:
         """The Parquet schema. Reading it needs only the footer key."""
-        return self._session.decoder.open(self._make_schema_file()).schema
+        return self.open_schema(range(len(self.open_file.leaves))).schema
 
     @property
     def schema_arrow(self) -> pa.Schema:
         """The Arrow schema. Reading it needs only the footer key."""
-        return self._session.decoder.open(self._make_schema_file()).schema_arrow
+        return self.open_schema(range(len(self.open_file.leaves))).schema_arrow
 
-    def _make_schema_file(self) -> pa.Buffer:
-        file = self._session.file
-        return make_schema_file(file.metadata, range(len(file.leaves)), ())
+    def open_schema(self, leaves: Collection[int]) -> pq.ParquetFile:
+        """Open a file without rows that has the schema of some leaves, given by their ordinals."""
+        return self._session.open_schema(leaves)
 
     @property
     def metadata(self) -> pq.FileMetaData:

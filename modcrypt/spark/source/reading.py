@@ -243,7 +243,11 @@ def _read_batches(
     file_filter, batch_filter = _split_terms(terms, own, target, file)
     if names:
         batches = file.iter_batches(
-            BATCH_ROWS, columns=names, row_groups=range(first, after), filters=file_filter
+            BATCH_ROWS,
+            columns=names,
+            row_groups=range(first, after),
+            filters=file_filter,
+            use_threads=False,
         )
     else:
         batches = _make_empty_rows(file, first, after)

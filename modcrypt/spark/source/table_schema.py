@@ -13,8 +13,6 @@ from pyspark.sql.types import LongType, StringType, StructType
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
 from modcrypt.kms.settings import Settings
-from modcrypt.parquet.arrow.decoding import Decoder
-from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import discover, is_dataset
@@ -130,8 +128,7 @@ def read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
     """Return the schema that Spark uses for some leaves of a file."""
     if not leaves:
         return pa.schema([])
-    footer = make_schema_file(file.open_file.metadata, leaves, ())
-    alone = Decoder(file.open_file.source.name, _HOW).open(footer)
+    alone = file.open_schema(leaves)
     return to_common_schema(alone.schema_arrow, alone.schema)
 
 
