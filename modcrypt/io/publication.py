@@ -1,6 +1,8 @@
 """Write local files that appear complete or not at all.
 
-A temporary file beside the destination is written, synced and renamed.
+A file without a name is written and synced, and then gets its name, so that nothing remains of a
+process that is killed. On file systems that lack such files, and on other systems than Linux, it
+has a temporary name beside the destination and is renamed.
 """
 
 from __future__ import annotations
@@ -11,12 +13,20 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from modcrypt.io.folders import open_folder, relative_to, symbolic_link_error
 from modcrypt.io.places import Place, exists_error
 from modcrypt.io.sinks import FdSink
 from modcrypt.io.store_errors import add_path_to_errors
+
+_DESCRIPTORS = "/proc/self/fd"
+"""Folder of links to the files that this process has open."""
+
+_CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+
+_NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.ENOENT)
+"""Errors by which systems refuse hard links."""
 
 
 @contextlib.contextmanager
@@ -29,59 +39,113 @@ def open_local_sink(
     """
     if not overwrite:
         place.check_absent()
-    unfinished = _create_temporary(place)
+    unfinished = _create_unfinished(place)
     try:
-        yield from _lend_sink(unfinished)
-        _publish_temporary(unfinished, overwrite, check)
+        _copy_owner(unfinished.before, unfinished.fd)
+        yield FdSink(unfinished.fd, place.path)
+        with add_path_to_errors(place.path):
+            os.fsync(unfinished.fd)
+        _publish_unfinished(unfinished, overwrite, check)
     except BaseException:
         with contextlib.suppress(OSError), open_folder(place.path, place.root) as (at, _):
             os.unlink(unfinished.temporary, **relative_to(at))
         raise
+    finally:
+        unfinished.close()
 
 
-class _Unfinished(NamedTuple):
+@dataclass
+class _Unfinished:
     """A file that is being written; both paths are relative to its folder if it has a root."""
 
     place: Place
-    temporary: str
+    temporary: str  # a name that is free, or that of the file if `named`
     target: str
     before: os.stat_result | None  # status of the file to replace
     fd: int
+    named: bool
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
-def _create_temporary(place: Place) -> _Unfinished:
+def _create_unfinished(place: Place) -> _Unfinished:
     with open_folder(place.path, place.root) as (at, name):
         # A symbolic link that the caller named continues to point at the file.
         target = os.path.realpath(place.path) if place.root is None else name
         before = _check_replaceable(target, at, place)
-        temporary = os.path.join(os.path.dirname(target), temporary_name())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        with add_path_to_errors(place.path):
-            fd = os.open(temporary, flags, 0o666, **relative_to(at))
-    return _Unfinished(place, temporary, target, before, fd)
+        folder = os.path.dirname(target)
+        temporary = os.path.join(folder, temporary_name())
+        fd = _create_unnamed(folder or ".", at)
+        named = fd is None
+        if fd is None:
+            with add_path_to_errors(place.path):
+                fd = _create_named(temporary, at)
+    return _Unfinished(place, temporary, target, before, fd, named)
 
 
-def _lend_sink(unfinished: _Unfinished) -> Iterator[FdSink]:
-    """Yield the sink; make its bytes durable, and close it in any case."""
-    fd, path = unfinished.fd, unfinished.place.path
+def _create_unnamed(folder: str, at: int | None) -> int | None:
+    """Create a file without a name, of which nothing remains if the process is killed.
+
+    Return its descriptor, or None if the system or the file system does not support it.
+    """
+    flag = getattr(os, "O_TMPFILE", 0)
+    if not flag or not os.path.isdir(_DESCRIPTORS):
+        return None
     try:
-        _copy_owner(unfinished.before, fd)
-        yield FdSink(fd, path)
-        with add_path_to_errors(path):
-            os.fsync(fd)
+        return os.open(folder, flag | os.O_RDWR | _CLOSE_ON_EXEC, 0o666, **relative_to(at))
+    except OSError:  # creating a file with a name reports all other errors
+        return None
+
+
+def _give_name(fd: int, name: str, at: int | None) -> None:
+    """Give an unnamed file a name, which may be relative to an open folder, `at`."""
+    # With a descriptor as `src_dir_fd`, although the path is absolute, Python follows the link.
+    where = {} if at is None else {"dst_dir_fd": at}
+    try:
+        os.link(f"{_DESCRIPTORS}/{fd}", name, src_dir_fd=fd, **where)  # type: ignore[arg-type]
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _copy_to_name(fd, name, at)
+
+
+def _copy_to_name(fd: int, name: str, at: int | None) -> None:
+    """Copy an unnamed file to a new one: few file systems or security modules refuse links."""
+    size = os.fstat(fd).st_size
+    copy = _create_named(name, at)
+    try:
+        os.fchmod(copy, stat.S_IMODE(os.fstat(fd).st_mode))
+        offset = 0
+        while offset < size:
+            offset += os.sendfile(copy, fd, offset, size - offset)
+        os.fsync(copy)
     finally:
-        os.close(fd)
+        os.close(copy)
 
 
-def _publish_temporary(
+def _create_named(name: str, at: int | None) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSE_ON_EXEC
+    return os.open(name, flags, 0o666, **relative_to(at))
+
+
+def _publish_unfinished(
     unfinished: _Unfinished, overwrite: bool, check: Callable[[], object] | None
 ) -> None:
     """Publish the file; reopen its folder, closed because a dataset has many files open."""
-    place, temporary, target, _, _ = unfinished
+    place, temporary, target = unfinished.place, unfinished.temporary, unfinished.target
     with open_folder(place.path, place.root) as (at, _):
         _remove_hadoop_checksum(target, at)
+        with add_path_to_errors(place.path):
+            if unfinished.named:
+                unfinished.close()  # some systems don't rename open files
+            else:
+                _give_name(unfinished.fd, temporary, at)
         if check is not None:
-            check()
+            check()  # right before the renaming, as little as possible may happen in between
         with add_path_to_errors(place.path):
             publish(temporary, target, overwrite, at)
         fsync_folder(os.path.dirname(target), at)
@@ -140,7 +204,7 @@ def publish(temporary: str, target: str, overwrite: bool, at: int | None = None)
         # Unlike rename, link refuses a target that was created concurrently.
         os.link(temporary, target, **both)  # type: ignore[arg-type]  # follow_symlinks is not in it
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+        if error.errno not in _NO_LINKS:
             raise
         if _exists(target, at):  # the file system has no hard links: check, then rename
             raise exists_error(target) from None

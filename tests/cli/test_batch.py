@@ -30,6 +30,7 @@ from tests.support.cli.forked import as_process
 from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
+from tests.support.unfinished_files import unfinished_files
 
 NAMES = ("country=NO/a.parquet", "country=NO/b.parquet", "country=SE/c.parquet", "d.parquet")
 HIDDEN = ("_metadata", ".a.parquet.crc", "_tmp/e.parquet", ".f/g.parquet")
@@ -601,7 +602,7 @@ def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
         assert process.stdout is not None
         while not (large / "out" / "0.parquet").exists():
             assert process.stdout.readline() == "writing\n"
-        while process.stdout.readline() == "writing\n" and not temporary_files(large / "out"):
+        while process.stdout.readline() == "writing\n" and not any(unfinished_files(process.pid)):
             pass
         process.kill()
     assert process.returncode == -signal.SIGKILL
@@ -615,10 +616,6 @@ def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
     assert set(found) == {"current", "encrypted"}
     for number in range(3):
         read_with_pyarrow(large / "out" / f"{number}.parquet", FOOTER_KEY)
-
-
-def temporary_files(folder: Path) -> list[Path]:
-    return list(folder.glob(".modcrypt-*"))
 
 
 def test_two_runs_do_not_share_a_record(folder: Path) -> None:
@@ -673,13 +670,12 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
-        assert temporary_files(large / "out")
+        assert any(unfinished_files(process.pid))
         process.send_signal(number)
         out, err = process.communicate()
     assert process.returncode == 128 + number
     assert err == f"modcrypt: error: interrupted: ended by {number.name}\n"
     assert json.loads(out.splitlines()[-1])["error"] == "interrupted"
-    assert not temporary_files(large / "out")
     assert len(files_in(large / "out")) < 3
     for name in files_in(large / "out"):
         read_with_pyarrow(large / "out" / name, FOOTER_KEY)

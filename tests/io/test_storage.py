@@ -40,7 +40,7 @@ from modcrypt.io.addresses import local_path
 from modcrypt.io.buffers import Output, Window, open_output
 from modcrypt.io.destinations import open_sink, open_sink_at
 from modcrypt.io.places import Place, place_of
-from modcrypt.io.sinks import Sink, copy_range
+from modcrypt.io.sinks import FdSink, Sink, copy_range
 from modcrypt.io.sources import FileSource, MemorySource, RangeSource, open_source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.io.streams import SourceStream, open_stream
@@ -703,7 +703,7 @@ def test_a_write_that_fails_leaves_nothing_whichever_it_is(
 def test_a_step_of_publishing_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, overwrite: bool
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise OSError(5, "input/output error")
 
     monkeypatch.setattr(os, step, fail)
@@ -721,7 +721,6 @@ def test_any_exception_leaves_neither_destination_nor_temporary_file(
     tmp_path: Path, error: type[BaseException], overwrite: bool
 ) -> None:
     def check() -> None:
-        assert os.listdir(tmp_path) != []
         assert not (tmp_path / "new").exists()
 
     with pytest.raises(error):
@@ -857,8 +856,8 @@ def test_permissions_follow_the_umask(
     try:
         with open_sink(tmp_path / "new", overwrite=overwrite) as sink:
             sink.append(DATA)
-            (temporary,) = tmp_path.iterdir()
-            assert temporary.stat().st_mode & 0o777 == mode  # and at no time more
+            assert isinstance(sink, FdSink)
+            assert os.fstat(sink.fd).st_mode & 0o777 == mode  # and at no time more
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == mode
@@ -941,7 +940,6 @@ def test_a_file_url_is_published_like_a_path(tmp_path: Path) -> None:
     try:
         with open_sink(f"file://{tmp_path}/new", overwrite=False) as sink:
             sink.append(DATA)
-            assert len(os.listdir(tmp_path)) == 1
             assert not (tmp_path / "new").exists()
     finally:
         os.umask(before)
@@ -983,12 +981,40 @@ def test_a_destination_that_is_no_regular_file_is_left_alone(tmp_path: Path) -> 
     assert stat.S_ISFIFO(fifo.stat().st_mode)
 
 
+def test_nothing_is_there_before_a_file_is_complete(tmp_path: Path) -> None:
+    with open_sink(tmp_path / "new", overwrite=False) as sink:
+        sink.append(DATA)
+        assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["new"]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_without_unnamed_files_there_is_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """Network file systems and other systems than Linux have none."""
+    monkeypatch.setattr(os, "O_TMPFILE", 0)
+    before = os.umask(0o027)
+    try:
+        with open_sink(tmp_path / "new", overwrite=overwrite) as sink:
+            sink.append(DATA)
+            (temporary,) = tmp_path.iterdir()
+            assert temporary.name.startswith(".modcrypt-")
+            assert temporary.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
+    assert os.listdir(tmp_path) == ["new"]
+    with pytest.raises(RuntimeError):
+        write_and_raise(tmp_path / "two", overwrite=overwrite)
+    assert os.listdir(tmp_path) == ["new"]
+
+
 def test_without_hard_links_a_new_file_is_renamed_and_an_old_one_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FAT and many network file systems know no hard links."""
 
-    def no_links(*_: object) -> None:
+    def no_links(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(os, "link", no_links)
