@@ -3,6 +3,7 @@ module arrow-go-client
 go 1.25.0
 
 require (
+	conformance/arrowrows v0.0.0
 	conformance/client v0.0.0
 	github.com/apache/arrow-go/v18 v18.8.0
 )
@@ -28,4 +29,7 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace conformance/client => ../go
+replace (
+	conformance/arrowrows => ../go/arrowrows
+	conformance/client => ../go
+)

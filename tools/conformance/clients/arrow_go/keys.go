@@ -1,4 +1,4 @@
-// Keys of a message, as arrow-go takes them.
+// Keys of a message, as arrow-go takes them; its options ignore empty values.
 package main
 
 import (
@@ -10,55 +10,36 @@ import (
 func raw(value any) string { return string(client.Raw(value)) }
 
 func decryption(message object) *parquet.FileDecryptionProperties {
-	var options []parquet.FileDecryptionOption
-	if message["footer_key"] != nil {
-		options = append(options, parquet.WithFooterKey(raw(message["footer_key"])))
-	}
-	keys := parquet.ColumnPathToDecryptionPropsMap{}
+	columns := parquet.ColumnPathToDecryptionPropsMap{}
 	for path, key := range message["column_keys"].(object) {
-		keys[path] = parquet.NewColumnDecryptionProperties(path, parquet.WithDecryptKey(raw(key)))
+		columns[path] = parquet.NewColumnDecryptionProperties(path, parquet.WithDecryptKey(raw(key)))
 	}
-	if len(keys) > 0 {
-		options = append(options, parquet.WithColumnKeys(keys))
-	}
-	if message["aad_prefix"] != nil {
-		options = append(options, parquet.WithDecryptAadPrefix(raw(message["aad_prefix"])))
-	}
+	made := []parquet.FileDecryptionOption{parquet.WithFooterKey(raw(message["footer_key"])),
+		parquet.WithColumnKeys(columns), parquet.WithDecryptAadPrefix(raw(message["aad_prefix"]))}
 	if message["check_footer_integrity"] == false {
-		options = append(options, parquet.DisableFooterSignatureVerification())
+		made = append(made, parquet.DisableFooterSignatureVerification())
 	}
-	return parquet.NewFileDecryptionProperties(options...)
+	return parquet.NewFileDecryptionProperties(made...)
 }
 
 func encryption(message object) *parquet.FileEncryptionProperties {
 	options := message["options"].(object)
-	cipher := parquet.AesGcm
-	if options["algorithm"] == "AES_GCM_CTR_V1" {
-		cipher = parquet.AesCtr
+	metadata := options["column_key_metadata"].(object)
+	columns := parquet.ColumnPathToEncryptionPropsMap{}
+	for path, key := range message["column_keys"].(object) {
+		columns[path] = parquet.NewColumnEncryptionProperties(path,
+			parquet.WithKey(raw(key)), parquet.WithKeyMetadata(raw(metadata[path])))
 	}
-	made := []parquet.EncryptOption{parquet.WithAlg(cipher)}
+	made := []parquet.EncryptOption{parquet.WithFooterKeyMetadata(raw(options["footer_key_metadata"])),
+		parquet.WithAadPrefix(raw(options["aad_prefix"])), parquet.WithEncryptedColumns(columns)}
+	if options["algorithm"] == "AES_GCM_CTR_V1" {
+		made = append(made, parquet.WithAlg(parquet.AesCtr))
+	}
 	if options["plaintext_footer"] == true {
 		made = append(made, parquet.WithPlaintextFooter())
 	}
-	if options["aad_prefix"] != nil {
-		made = append(made, parquet.WithAadPrefix(raw(options["aad_prefix"])))
-		if options["store_aad_prefix"] == false {
-			made = append(made, parquet.DisableAadPrefixStorage())
-		}
-	}
-	if options["footer_key_metadata"] != nil {
-		made = append(made, parquet.WithFooterKeyMetadata(raw(options["footer_key_metadata"])))
-	}
-	columns, texts := parquet.ColumnPathToEncryptionPropsMap{}, options["column_key_metadata"].(object)
-	for path, key := range message["column_keys"].(object) {
-		given := []parquet.ColumnEncryptOption{parquet.WithKey(raw(key))}
-		if texts[path] != nil {
-			given = append(given, parquet.WithKeyMetadata(raw(texts[path])))
-		}
-		columns[path] = parquet.NewColumnEncryptionProperties(path, given...)
-	}
-	if len(columns) > 0 {
-		made = append(made, parquet.WithEncryptedColumns(columns))
+	if options["store_aad_prefix"] == false {
+		made = append(made, parquet.DisableAadPrefixStorage())
 	}
 	return parquet.NewFileEncryptionProperties(raw(message["footer_key"]), made...)
 }

@@ -3,14 +3,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"runtime"
 
+	"conformance/arrowrows"
 	"conformance/client"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -30,19 +28,8 @@ func main() {
 		"write": object{"formats": []string{"parquet"}, "features": writeFeatures}}, read, write)
 }
 
-// refusePanics turns a panic into an error, as which arrow-go reports failed tags; runtime errors stay panics.
-func refusePanics() {
-	switch found := recover().(type) {
-	case nil:
-	case runtime.Error, client.Refusal:
-		panic(found)
-	default:
-		client.Refuse(fmt.Errorf("panic: %v", found))
-	}
-}
-
 func read(message object) object {
-	defer refusePanics()
+	defer client.RefusePanics()
 	properties := parquet.NewReaderProperties(memory.DefaultAllocator)
 	properties.FileDecryptProps = decryption(message)
 	input := client.Must(os.Open(message["path"].(string)))
@@ -52,16 +39,7 @@ func read(message object) object {
 		return object{"outcome": "metadata", "columns": columnsWithMetadata(reader)}
 	}
 	openIndexes(reader)
-	table := readTable(reader)
-	columns, rows := []string{}, []any{}
-	for _, field := range table.Schema().Fields() {
-		columns = append(columns, field.Name)
-	}
-	batches := array.NewTableReader(table, table.NumRows())
-	for batches.Next() {
-		rows = appendRows(rows, batches.RecordBatch())
-	}
-	return object{"outcome": "rows", "columns": columns, "rows": rows}
+	return arrowrows.Result(readTable(reader))
 }
 
 func readTable(reader *file.Reader) arrow.Table {
@@ -94,7 +72,7 @@ func openIndexes(reader *file.Reader) {
 }
 
 func write(message object) object {
-	defer refusePanics()
+	defer client.RefusePanics()
 	options := message["options"].(object)
 	table := readTable(client.Must(file.OpenParquetFile(message["input"].(string), false)))
 	made := []parquet.WriterProperty{parquet.WithEncryptionProperties(encryption(message)),

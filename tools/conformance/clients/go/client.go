@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 )
 
@@ -30,6 +32,18 @@ func Check(err error) {
 func Must[T any](value T, err error) T {
 	Check(err)
 	return value
+}
+
+// RefusePanics, deferred, ends an operation with an error if the library reports errors as panics; runtime
+// errors stay panics.
+func RefusePanics() {
+	switch found := recover().(type) {
+	case nil:
+	case runtime.Error, Refusal:
+		panic(found)
+	default:
+		Refuse(fmt.Errorf("panic: %v", found))
+	}
 }
 
 // Serve answers messages on standard output, and only those, until `stop` or the end of input.

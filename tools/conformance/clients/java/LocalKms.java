@@ -12,6 +12,16 @@ public class LocalKms implements KmsClient {
   /** The master keys of the message that is answered. */
   static JsonNode masters;
 
+  /** The configuration of parquet-java's key tools that lets them use this key service, and no cached keys. */
+  static Configuration configuration(JsonNode masterKeys) {
+    masters = masterKeys;
+    KeyToolkit.removeCacheEntriesForAllTokens();
+    Configuration conf = new Configuration();
+    conf.set("parquet.crypto.factory.class", PropertiesDrivenCryptoFactory.class.getName());
+    conf.set("parquet.encryption.kms.client.class", LocalKms.class.getName());
+    return conf;
+  }
+
   @Override
   public void initialize(Configuration conf, String instance, String url, String token) {
     if (!url.startsWith("http:")) return;

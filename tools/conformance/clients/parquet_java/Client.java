@@ -1,20 +1,17 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
-import java.nio.file.Path;
 import java.util.*;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
 import org.apache.parquet.*;
 import org.apache.parquet.column.ParquetProperties.WriterVersion;
-import org.apache.parquet.conf.PlainParquetConfiguration;
-import org.apache.parquet.crypto.*;
 import org.apache.parquet.example.data.Group;
 import org.apache.parquet.hadoop.*;
 import org.apache.parquet.hadoop.example.ExampleParquetWriter;
 import org.apache.parquet.hadoop.metadata.*;
-import org.apache.parquet.hadoop.util.HadoopInputFile;
-import org.apache.parquet.hadoop.util.HadoopOutputFile;
-import org.apache.parquet.io.*;
+import org.apache.parquet.hadoop.util.*;
+import org.apache.parquet.io.InputFile;
 
 /** The client of parquet-java: keys that are given, and its key tools. */
 public class Client {
@@ -31,31 +28,26 @@ public class Client {
   }
 
   static ParquetFileReader open(JsonNode message) throws IOException {
-    Path path = Path.of(message.get("path").asText());
-    if (message.get("format").asText().equals("pkmt1")) {
-      Configuration conf = Keys.configuration(message);
-      var place = new org.apache.hadoop.fs.Path(path.toUri());
-      var options = HadoopReadOptions.builder(conf, place).build();
-      return ParquetFileReader.open(HadoopInputFile.fromPath(place, conf), options);
-    }
-    var options = ParquetReadOptions.builder(new PlainParquetConfiguration())
-        .usePageChecksumVerification(true).withDecryption(Keys.decryption(message)).build();
-    return ParquetFileReader.open(new LocalInputFile(path), options);
+    Path path = new Path(message.get("path").asText());
+    boolean wrapped = message.has("master_keys");
+    Configuration conf = wrapped ? Keys.configuration(message) : new Configuration();
+    var options = HadoopReadOptions.builder(conf, path).usePageChecksumVerification(true);
+    if (!wrapped) options.withDecryption(Keys.decryption(message));
+    return ParquetFileReader.open(HadoopInputFile.fromPath(path, conf), options.build());
   }
 
   static ObjectNode read(JsonNode message) throws IOException {
     try (ParquetFileReader reader = open(message)) {
       if (message.path("operation").asText().equals("metadata")) return metadata(reader);
-      List<BlockMetaData> blocks = reader.getRowGroups();
-      for (int n = 0; n < blocks.size(); n++) {
-        BloomFilterReader blooms = reader.getBloomFilterDataReader(n);
-        for (ColumnChunkMetaData chunk : blocks.get(n).getColumns()) {
+      for (BlockMetaData block : reader.getRowGroups()) {
+        BloomFilterReader blooms = reader.getBloomFilterDataReader(block);
+        for (ColumnChunkMetaData chunk : block.getColumns()) {
           reader.readColumnIndex(chunk);
           reader.readOffsetIndex(chunk);
           blooms.readBloomFilter(chunk);
         }
       }
-      return Rows.tagged(reader);
+      return GroupRows.tagged(reader);
     }
   }
 
@@ -64,23 +56,20 @@ public class Client {
     for (BlockMetaData block : reader.getRowGroups())
       for (ColumnChunkMetaData chunk : block.getColumns())
         if (chunk.getValueCount() >= 0) columns.add(chunk.getPath().toDotString());
-    ObjectNode found = Messages.outcome("metadata");
-    found.set("columns", Messages.JSON.valueToTree(columns));
-    return found;
+    return Messages.outcome("metadata").set("columns", Messages.JSON.valueToTree(columns));
   }
 
   static ObjectNode write(JsonNode message) throws IOException {
     JsonNode options = message.get("options");
-    Path input = Path.of(message.get("input").asText()), path = Path.of(message.get("path").asText());
-    try (ParquetFileReader reader = ParquetFileReader.open(new LocalInputFile(input))) {
+    Path path = new Path(message.get("path").asText());
+    boolean wrapped = message.has("master_keys");
+    Configuration conf = wrapped ? Keys.configuration(message) : new Configuration();
+    InputFile input = HadoopInputFile.fromPath(new Path(message.get("input").asText()), new Configuration());
+    try (ParquetFileReader reader = ParquetFileReader.open(input)) {
       var schema = reader.getFileMetaData().getSchema();
-      boolean wrapped = message.get("format").asText().equals("pkmt1");
-      var place = new org.apache.hadoop.fs.Path(path.toUri());
-      Configuration conf = wrapped ? Keys.configuration(message) : new Configuration();
-      var builder = ExampleParquetWriter.builder(HadoopOutputFile.fromPath(place, conf)).withConf(conf)
-          .withType(schema).withWriterVersion(
-              options.path("data_page_version").asInt(1) == 2 ? WriterVersion.PARQUET_2_0 : WriterVersion.PARQUET_1_0);
+      var builder = ExampleParquetWriter.builder(HadoopOutputFile.fromPath(path, conf)).withConf(conf).withType(schema);
       if (!wrapped) builder.withEncryption(Keys.encryption(message, schema));
+      if (options.path("data_page_version").asInt() == 2) builder.withWriterVersion(WriterVersion.PARQUET_2_0);
       if (options.path("max_rows_per_page").isInt())
         builder.withPageRowCountLimit(options.get("max_rows_per_page").asInt()).withDictionaryEncoding(false)
             .withMinRowCountForPageSizeCheck(1);
@@ -90,7 +79,7 @@ public class Client {
         builder.withDictionaryEncoding(column.asText(), false).withBloomFilterEnabled(column.asText(), true)
             .withBloomFilterNDV(column.asText(), Math.max(1, reader.getRecordCount()));
       try (ParquetWriter<Group> writer = builder.build()) {
-        for (Group row : Rows.groups(reader)) writer.write(row);
+        for (Group row : GroupRows.groups(reader)) writer.write(row);
       }
     }
     return Messages.outcome("written");

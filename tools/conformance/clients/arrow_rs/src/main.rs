@@ -2,6 +2,7 @@
 
 #[path = "../../rust/client.rs"]
 mod client;
+#[path = "../../rust/arrow_rows.rs"]
 mod rows;
 
 use std::{error::Error, fs::File, sync::Arc};

@@ -11,8 +11,8 @@ import org.apache.parquet.io.*;
 import org.apache.parquet.schema.*;
 import org.apache.parquet.schema.LogicalTypeAnnotation.*;
 
-/** Rows as tagged values. */
-class Rows {
+/** Rows of parquet-java's groups, and these as tagged values. */
+class GroupRows {
   static List<Group> groups(ParquetFileReader reader) throws IOException {
     MessageType schema = reader.getFileMetaData().getSchema();
     MessageColumnIO io = new ColumnIOFactory(reader.getFileMetaData().getCreatedBy()).getColumnIO(schema);

@@ -1,5 +1,5 @@
-// Rows of Arrow arrays as tagged values.
-package main
+// Package arrowrows makes tagged values of Arrow arrays.
+package arrowrows
 
 import (
 	"encoding/hex"
@@ -12,6 +12,21 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 )
+
+type object = client.Object
+
+// Result returns the outcome of a read that found a table.
+func Result(table arrow.Table) object {
+	columns, rows := []string{}, []any{}
+	for _, field := range table.Schema().Fields() {
+		columns = append(columns, field.Name)
+	}
+	batches := array.NewTableReader(table, table.NumRows())
+	for batches.Next() {
+		rows = appendRows(rows, batches.RecordBatch())
+	}
+	return object{"outcome": "rows", "columns": columns, "rows": rows}
+}
 
 func appendRows(rows []any, batch arrow.RecordBatch) []any {
 	for row := range int(batch.NumRows()) {
