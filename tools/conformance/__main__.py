@@ -55,6 +55,8 @@ def main() -> int:
 
 def find_fault(options: argparse.Namespace) -> str | None:
     """Return what is wrong with options that would make a run pass without testing anything."""
+    if options.entrypoint is not None and not shlex.split(options.entrypoint):
+        return "--entrypoint is empty; pass the command that starts the client"
     if options.xfails and not options.xfails.exists():
         return f"{options.xfails} does not exist"
     cases = (*corpus.read_cases(), *corpus.write_cases())

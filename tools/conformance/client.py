@@ -12,6 +12,16 @@ from tools.conformance.process import ClientGoneError, ClientProcess, ClientTime
 
 Json = dict[str, Any]
 START_SECONDS = 90.0
+MAX_TIMEOUTS = 10
+"""Timeouts after which a client is asked no more, so that a run comes to an end."""
+OUTCOMES = {
+    ("read", "parquet"): "rows",
+    ("read", "pkmt1"): "rows",
+    ("read", "ags1"): "bytes",
+    ("read", "key-metadata"): "key",
+    ("write", "key-metadata"): "encoded",
+}
+"""Outcome of a success by type and format of a request; of others it is `written`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Client:
     folder: Path
     seconds: float = 20.0
     _process: ClientProcess | None = None
+    _timeouts: int = 0
 
     def start(self) -> Abilities:
         """Start the process and return what it declares.
@@ -56,13 +67,15 @@ class Client:
 
     def ask(self, request: Json) -> Json:
         """Send a request and return its result, or raise as `start` does."""
+        if self._timeouts >= MAX_TIMEOUTS:
+            raise ClientTimeoutError(f"not asked after {MAX_TIMEOUTS} timeouts")
         if self._process is None:
             self.start()
         assert self._process is not None
         answer = self._ask(self._process, request, "result")
-        if answer["id"] != request["id"]:
+        if problem := _mismatch(request, answer):
             self._drop()
-            raise ClientGoneError(f"the answer is to {answer['id']}")
+            raise ClientGoneError(problem)
         return answer
 
     def close(self) -> None:
@@ -80,7 +93,8 @@ class Client:
         except InvalidMessageError as error:
             self._drop()
             raise ClientGoneError(f"the answer does not fit the protocol: {error}") from None
-        except (ClientGoneError, ClientTimeoutError):
+        except (ClientGoneError, ClientTimeoutError) as error:
+            self._timeouts += isinstance(error, ClientTimeoutError)
             self._drop()
             raise
         return answer
@@ -89,3 +103,14 @@ class Client:
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+
+def _mismatch(request: Json, answer: Json) -> str | None:
+    """Return why an answer is not one to a request, else None."""
+    if answer["id"] != request["id"]:
+        return f"the answer is to {answer['id']}"
+    success = OUTCOMES.get((request["type"], request["format"]), "written")
+    success = "metadata" if request.get("operation") == "metadata" else success
+    if answer["outcome"] not in (success, "error", "unsupported"):
+        return f"answered with {answer['outcome']} instead of {success}"
+    return None

@@ -48,6 +48,8 @@ def _problem(value: Any, schema: dict[str, Any], document: dict[str, Any], at: s
         return f"{at} is not one of {', '.join(map(str, schema['enum']))}"
     if "type" in schema and not _has_type(value, schema["type"]):
         return f"{at} is not of type {schema['type']}"
+    if isinstance(value, str) and not _is_text(value):
+        return f"{at} has half of a surrogate pair"
     if isinstance(value, str) and not re.fullmatch(schema.get("pattern", ".*"), value, re.DOTALL):
         return f"{at} does not match {schema['pattern']}"
     if isinstance(value, dict):
@@ -56,6 +58,14 @@ def _problem(value: Any, schema: dict[str, Any], document: dict[str, Any], at: s
         found = (_problem(v, schema["items"], document, f"{at}[{n}]") for n, v in enumerate(value))
         return next(filter(None, found), None)
     return None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_type(value: Any, names: str | list[str]) -> bool:
@@ -68,8 +78,22 @@ def _has_type(value: Any, names: str | list[str]) -> bool:
 def _none_of(
     value: Any, schemas: list[dict[str, Any]], document: dict[str, Any], at: str
 ) -> str | None:
-    problems = [_problem(value, schema, document, at) for schema in schemas]
+    meant = [schema for schema in schemas if _is_meant(value, schema, document)]
+    if not meant:
+        names = (schema["$ref"].rpartition("/")[2] for schema in schemas)
+        return f"{at} has the outcome or format of none of {', '.join(names)}"
+    problems = [_problem(value, schema, document, at) for schema in meant]
     return None if None in problems else "; or ".join(filter(None, problems))
+
+
+def _is_meant(value: Any, schema: dict[str, Any], document: dict[str, Any]) -> bool:
+    """Return whether a message has the format or outcome that a schema is for."""
+    properties = document["$defs"][schema["$ref"].removeprefix("#/$defs/")]["properties"]
+    return isinstance(value, dict) and all(
+        _problem(value.get(name), properties[name], document, name) is None
+        for name in ("format", "outcome")
+        if name in properties
+    )
 
 
 def _object_problem(

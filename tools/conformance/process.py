@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
-import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from typing import IO, Any
 MAX_LINE = 256 << 20
 """Bytes of an answer that the runner reads at most."""
 KEPT_ERRORS = 2000
-"""Characters at the end of a client's standard error that a crash report has."""
+"""Bytes at the end of a client's standard error that a crash report has."""
 
 
 class ClientGoneError(Exception):
@@ -29,46 +29,51 @@ class ClientTimeoutError(Exception):
 
 
 class ClientProcess:
-    """A running client."""
+    """A running client; every wait for it has a limit."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
+        try:
+            self._process = subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ClientGoneError(str(error)) from None
+        self._stdin, self._stdout = _pipe(self._process.stdin), _pipe(self._process.stdout)
+        os.set_blocking(self._stdin.fileno(), False)  # a client may never read
+        self._errors = _ErrorTail(_pipe(self._process.stderr))
         self._pending = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
 
     def ask(self, message: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Send a message and return the answer.
 
         Raises:
-            ClientGoneError: The process ended, or what it sent is not a JSON object.
+            ClientGoneError: The process ended, or what it sent is not one JSON object in a line.
             ClientTimeoutError: It took longer than `seconds`.
         """
+        deadline = time.monotonic() + seconds
+        if _is_ready(self._stdout, select.POLLIN, 0):
+            self._read_more(deadline)
+            raise self._gone("output came before the request")
         try:
-            self._send(message)
-            answer = json.loads(self._line(time.monotonic() + seconds))
+            self._send(message, deadline)
+            answer = json.loads(self._line(deadline))
         except BrokenPipeError:
             raise self._gone("the process ended") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._gone("the answer is not JSON") from None
         if not isinstance(answer, dict):
             raise self._gone("the answer is not a JSON object")
+        if self._pending:
+            raise self._gone("output follows the answer")
         return answer
 
     def stop(self, seconds: float = 10) -> None:
         """Ask the client to end, and kill it if it does not."""
-        assert self._process.stdin is not None
-        try:
-            self._send({"type": "stop"})
-            self._process.stdin.close()  # some runtimes do not end while their input is open
+        with suppress(OSError, ClientTimeoutError, subprocess.TimeoutExpired):
+            self._send({"type": "stop"}, time.monotonic() + seconds)
+            self._stdin.close()  # some runtimes do not end while their input is open
             self._process.wait(seconds)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
         self.kill()
 
     def kill(self) -> None:
@@ -76,39 +81,76 @@ class ClientProcess:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
+        for stream in (self._stdin, self._stdout):
             with suppress(BrokenPipeError):
                 stream.close()
-        self._selector.close()
-        self._errors.close()
+        self._errors.read()
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        self._process.stdin.flush()
+    def _send(self, message: Mapping[str, Any], deadline: float) -> None:
+        left = json.dumps(message).encode() + b"\n"
+        while left:
+            _wait(self._stdin, select.POLLOUT, deadline)
+            with suppress(BlockingIOError):
+                left = left[os.write(self._stdin.fileno(), left) :]
 
     def _line(self, deadline: float) -> bytes:
-        assert self._process.stdout is not None
-        parts = [self._pending]
+        parts, size = [self._pending], len(self._pending)
         while b"\n" not in parts[-1]:
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise ClientTimeoutError("no answer in time")
-            parts.append(os.read(self._process.stdout.fileno(), 1 << 20))
-            if not parts[-1]:
-                raise self._gone("the process ended")
-            if sum(map(len, parts)) > MAX_LINE:
+            parts.append(self._read_more(deadline))
+            size += len(parts[-1])
+            if size > MAX_LINE:
                 raise self._gone("the answer is too long")
         line, _, self._pending = b"".join(parts).partition(b"\n")
         return line
+
+    def _read_more(self, deadline: float) -> bytes:
+        _wait(self._stdout, select.POLLIN, deadline)
+        found = os.read(self._stdout.fileno(), 1 << 20)
+        if not found:
+            raise self._gone("the process ended")
+        return found
 
     def _gone(self, why: str) -> ClientGoneError:
         try:
             status: int | None = self._process.wait(1)
         except subprocess.TimeoutExpired:
             status = None
-        self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, self._errors.tell() - KEPT_ERRORS))
-        tail = self._errors.read().decode(errors="replace").strip()
         ended = "" if status is None else f", exit status {status}"
+        tail = self._errors.read()
         return ClientGoneError(f"{why}{ended}: {tail}" if tail else why + ended)
+
+
+class _ErrorTail:
+    """The end of what a client prints to standard error, however much that is."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._kept = stream, b""
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def read(self) -> str:
+        """Return the end of the text; a program that outlives its client may hold the stream."""
+        self._thread.join(1)
+        return self._kept.decode(errors="replace").strip()
+
+    def _drain(self) -> None:
+        with self._stream:
+            while found := os.read(self._stream.fileno(), 1 << 16):
+                self._kept = (self._kept + found)[-KEPT_ERRORS:]
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None  # as Popen was asked for it
+    return stream
+
+
+def _wait(stream: IO[bytes], event: int, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0 or not _is_ready(stream, event, left):
+        raise ClientTimeoutError("no answer in time")
+
+
+def _is_ready(stream: IO[bytes], event: int, seconds: float) -> bool:
+    waiting = select.poll()
+    waiting.register(stream, event)
+    return bool(waiting.poll(seconds * 1000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tools.conformance import corpus, verdicts
@@ -53,15 +54,25 @@ def _without_control(case: Case, found: dict[str, tuple[Case, Verdict]]) -> Verd
 def _run(
     client: Client, case: Case, folder: Path, listener: Listener, control: Json | None
 ) -> Verdict:
+    folder.mkdir(parents=True, exist_ok=True)
+    # Clients may do with a folder what they like, so that each case has its own.
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
+        try:
+            request = corpus.read_request(case, Path(place), listener.port)
+        except UnavailableError as error:
+            return Verdict(NOT_DECLARED, str(error))
+        listener.take_count()
+        answer = ask(client, request)
+    if isinstance(answer, Verdict):
+        return answer
+    return verdicts.judge_read(case, answer, bool(listener.take_count()), control)
+
+
+def ask(client: Client, request: Json) -> Json | Verdict:
+    """Return the answer to a request, or the verdict on a client that gave none."""
     try:
-        request = corpus.read_request(case, folder, listener.port)
-    except UnavailableError as error:
-        return Verdict(NOT_DECLARED, str(error))
-    listener.take_count()
-    try:
-        answer = client.ask(request)
+        return client.ask(request)
     except ClientTimeoutError as error:
         return Verdict(TIMEOUT, str(error))
     except ClientGoneError as error:
         return Verdict(CRASH, str(error))
-    return verdicts.judge_read(case, answer, bool(listener.take_count()), control)

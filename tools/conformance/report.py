@@ -23,6 +23,9 @@ from tools.conformance.verdicts import (
 Json = dict[str, Any]
 _PATH = re.compile(r"(?<![\w/.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
 _NUMBER = re.compile(r"0x[0-9a-f]{4,}|(?<=@)[0-9a-f]{6,8}\b|(?<=\()\d{3,}(?=\))|(?<=goroutine )\d+")
+_RANDOM = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\b\d+\b", re.IGNORECASE)
+SHOWN = 240
+"""Characters of a detail in results."""
 SEVERITIES = ("security", "feature")
 
 
@@ -31,16 +34,16 @@ def print_summary(runs: list[ClientRun]) -> None:
     for run in runs:
         name = run.entry.name
         if run.abilities is None:
-            print(f"{name}: skipped: {run.skipped}")
+            print(f"{name}: skipped: {_printable(run.skipped or '')}")
             continue
-        print(f"{name} {run.abilities.version} ({run.seconds:.0f} s)")
+        print(f"{name} {_printable(run.abilities.version)} ({run.seconds:.0f} s)")
         for severity in SEVERITIES:
             counts = run.counts(severity)
             shown = ", ".join(f"{counts[kind]} {kind}" for kind in ALL if counts[kind])
             print(f"  {severity}: {shown}")
         for case, (_, verdict) in run.unexpected().items():
             intact = " (rows intact)" if verdict.intact else ""
-            print(f"  {verdict.kind}{intact}: {case}: {' '.join(verdict.detail.split())[:200]}")
+            print(f"  {verdict.kind}{intact}: {case}: {shorten(verdict.detail)}")
         for pattern in run.unused:
             print(f"  expected, but it did not happen: {pattern}")
 
@@ -67,7 +70,7 @@ def _write(path: Path, value: Any) -> None:
 def describe_run(run: ClientRun) -> Json:
     """Return a run as JSON."""
     if run.abilities is None:
-        return {"client": run.entry.name, "skipped": run.skipped}
+        return {"client": run.entry.name, "skipped": shorten(run.skipped or "")}
     abilities = run.abilities
     return {
         "client": run.entry.name,
@@ -82,7 +85,10 @@ def describe_run(run: ClientRun) -> Json:
         },
         "counts": {severity: dict(run.counts(severity)) for severity in SEVERITIES},
         "cases": {
-            name: {"severity": severity_of(case, verdict), **describe_verdict(verdict)}
+            name: {
+                "severity": severity_of(case, verdict),
+                **describe_verdict(verdict, written=case.direction == "write"),
+            }
             for name, (case, verdict) in run.verdicts.items()
             if verdict.kind != NOT_DECLARED
         },
@@ -92,25 +98,36 @@ def describe_run(run: ClientRun) -> Json:
 def describe_verdicts(found: dict[str, Verdict]) -> Json:
     """Return the verdicts of what was declared."""
     return {
-        case: describe_verdict(verdict)
+        case: describe_verdict(verdict, written=True)
         for case, verdict in found.items()
         if verdict.kind != NOT_DECLARED
     }
 
 
-def shorten(detail: str) -> str:
-    """Return a detail in a line, without the folders, addresses and threads of this run."""
-    text = _NUMBER.sub("0", _PATH.sub(r"\1", detail))
-    return " ".join(text.split())[:240]
+def shorten(detail: str, *, written: bool = False) -> str:
+    """Return the start of a detail in a line, without what differs from run to run.
+
+    Args:
+        detail: Text of a client or of the verifier.
+        written: Whether the text is about a file that a client wrote; its bytes are random, so
+            that numbers in the text may be.
+    """
+    text = _NUMBER.sub("0", _PATH.sub(r"\1", _printable(detail)))
+    return (_RANDOM.sub("#", text) if written else text)[:SHOWN]
 
 
-def describe_verdict(verdict: Verdict) -> Json:
-    """Return the members of a verdict that say something."""
+def _printable(text: str) -> str:
+    """Return a client's text in a line, without characters that change what a terminal shows."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def describe_verdict(verdict: Verdict, *, written: bool) -> Json:
+    """Return the members of a verdict that say something; `written` as for `shorten`."""
     members = {
         "verdict": verdict.kind,
         "failure": verdict.failure,
         "intact": verdict.intact,
-        "detail": shorten(verdict.detail) or None,
+        "detail": shorten(verdict.detail, written=written) or None,
         "reason": verdict.reason,
     }
     return {name: value for name, value in members.items() if value is not None}
@@ -139,7 +156,7 @@ def write_junit(path: Path, runs: list[ClientRun]) -> None:
             ET.SubElement(case, "skipped", message=run.skipped or "")
         for name, (_, verdict) in run.verdicts.items():
             case = ET.SubElement(suite, "testcase", classname=run.entry.name, name=name)
-            text = "".join(c if c.isprintable() else "?" for c in verdict.detail)
+            text = _printable(verdict.detail)
             if verdict.kind in FAILURES:
                 ET.SubElement(case, "failure", message=verdict.kind).text = text
             elif verdict.kind in (NOT_DECLARED, EXPECTED):

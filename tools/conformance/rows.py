@@ -14,8 +14,11 @@ def canonical_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> by
 
 
 def row_digest(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return the SHA-256 of the canonical form in hex."""
-    return hashlib.sha256(canonical_bytes(columns, rows)).hexdigest()
+    """Return the SHA-256 of the canonical form in hex; values nested too deeply have none."""
+    try:
+        return hashlib.sha256(canonical_bytes(columns, rows)).hexdigest()
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _line(entry: Sequence[Any]) -> bytes:

@@ -71,8 +71,6 @@ def judge_read(case: Case, answer: Json, contacted: bool, control: Json | None) 
 
 
 def _judge_metadata(case: Case, answer: Json) -> Verdict:
-    if answer["outcome"] != "metadata":
-        return Verdict(CRASH, f"answered with {answer['outcome']}")
     if shown := sorted({*answer["columns"]} & {*case.raw["keyless"]}):
         return Verdict(FAIL_OPEN, f"returned metadata of {', '.join(shown)} without the key")
     return Verdict(PASS, f"returned metadata of {', '.join(answer['columns']) or 'no column'}")

@@ -8,20 +8,18 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tools.conformance import corpus, verdicts
 from tools.conformance.client import Abilities, Client
 from tools.conformance.corpus import Case
-from tools.conformance.process import ClientGoneError, ClientTimeoutError
-from tools.conformance.reading import undeclared
+from tools.conformance.reading import ask, undeclared
 from tools.conformance.verdicts import (
-    CRASH,
     FAIL_CLOSED,
     FAIL_OPEN,
     NOT_DECLARED,
     PASS,
-    TIMEOUT,
     Verdict,
 )
 
@@ -60,12 +58,9 @@ def run_writes(
 def _run(client: Client, case: Case, folder: Path) -> tuple[Verdict, Written | None]:
     folder.mkdir(parents=True)
     request = corpus.write_request(case, folder)
-    try:
-        answer = client.ask(request)
-    except ClientTimeoutError as error:
-        return Verdict(TIMEOUT, str(error)), None
-    except ClientGoneError as error:
-        return Verdict(CRASH, str(error)), None
+    answer = ask(client, request)
+    if isinstance(answer, Verdict):
+        return answer, None
     outcome, message = answer["outcome"], answer.get("message", "")
     if outcome == "unsupported":
         return Verdict(NOT_DECLARED, message), None
@@ -74,7 +69,10 @@ def _run(client: Client, case: Case, folder: Path) -> tuple[Verdict, Written | N
     if case.format == "key-metadata":
         same = answer.get("bytes") == case.raw["hex"]
         return Verdict(PASS if same else FAIL_CLOSED, "" if same else "other bytes"), None
-    return _judge(request, folder), Written(case, request, Path(request["path"]))
+    path = Path(request["path"])
+    if path.is_symlink() or not path.is_file():
+        return Verdict(FAIL_CLOSED, f"{path.name} is not a file"), None
+    return _judge(request, path), Written(case, request, path)
 
 
 def _unjudged(case: Case) -> Verdict | None:
@@ -84,10 +82,10 @@ def _unjudged(case: Case) -> Verdict | None:
     return Verdict(NOT_DECLARED, "judging files needs the package cryptography")
 
 
-def _judge(request: Json, folder: Path) -> Verdict:
+def _judge(request: Json, path: Path) -> Verdict:
     from tools.conformance.judge import judge_file  # needs a package that the runner does not
 
-    faults = judge_file(request, Path(request["path"]))
+    faults = judge_file(request, path)
     if not faults:
         return Verdict(PASS)
     exposed = any(fault.kind == FAIL_OPEN for fault in faults)
@@ -117,12 +115,11 @@ def _read_one(client: Client, abilities: Abilities, written: Written, folder: Pa
     })  # fmt: skip
     if verdict := undeclared(asked, abilities):
         return verdict
-    try:
-        answer = client.ask(_request(asked.id, written, folder))
-    except ClientTimeoutError as error:
-        return Verdict(TIMEOUT, str(error))
-    except ClientGoneError as error:
-        return Verdict(CRASH, str(error))
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
+        answer = ask(client, _request(asked.id, written, Path(place)))
+    if isinstance(answer, Verdict):
+        return answer
     return verdicts.judge_read(asked, answer, contacted=False, control=None)
 
 
@@ -136,8 +133,8 @@ def _digest(raw: Json) -> Json | None:
 def _request(name: str, written: Written, folder: Path) -> Json:
     """Return the request to read a file back, from a copy of its own."""
     request = written.request
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(written.path.parent, folder)
+    for beside in filter(Path.is_file, written.path.parent.iterdir()):
+        shutil.copyfile(beside, folder / beside.name)
     path = str(folder / written.path.name)
     common: Json = {"type": "read", "id": name, "format": written.case.format, "path": path}
     if written.case.format == "ags1":
