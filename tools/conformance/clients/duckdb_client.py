@@ -19,7 +19,11 @@ def read(request: Json) -> Json:
         raise UnsupportedError("DuckDB has no column keys, AAD prefix or metadata of columns")
     with connect(request) as database:
         query = f"FROM read_parquet('{request['path']}', encryption_config={{footer_key: 'k'}})"
-        return {"outcome": "rows", **tagged_rows(database.execute(query).to_arrow_table())}
+        try:
+            table = database.execute(query).to_arrow_table()
+        except duckdb.Error as error:
+            raise type(error)(str(error).partition("\n\nLINE 1:")[0]) from None  # not the query
+        return {"outcome": "rows", **tagged_rows(table)}
 
 
 def write(request: Json) -> Json:
