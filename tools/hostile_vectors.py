@@ -31,6 +31,7 @@ from tools.vector_patches import Patch, fixed_bytes, flip, replace
 T = ModuleType
 Json = dict[str, Any]
 UNIFORM, SIMPLE, SIGNED = "gcm-ef-uniform", "gcm-ef-simple", "gcm-pf-simple"
+NUMBERS = "gcm-ef-numbers"
 INSIDER = ("insider",)
 
 
@@ -171,7 +172,7 @@ def drop_ordinals(metadata: Any) -> None:
 def label_cases() -> Iterator[Json]:
     """Yield cases in which GCM pages pass for CTR pages, in files of a single key."""
     both = {"algorithms": [GCM_V1, CTR_V1]}
-    for name in (UNIFORM, SIMPLE):
+    for name in (UNIFORM, SIMPLE, NUMBERS):
         data = encrypt_base(name)
         at = footer_start(data) + 1
         short = name.removeprefix("gcm-ef-")

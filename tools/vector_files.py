@@ -81,6 +81,7 @@ def write_inputs() -> None:
     write("v2", v2, data_page_version="2.0", use_dictionary=False, compression="snappy", **pages)
     flat_ids = pa.table([ids], schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     write("required", flat_ids, data_page_version="2.0", use_dictionary=False, **pages)
+    write("numbers", flat_ids, use_dictionary=False, compression="none")
     write("simple", small, use_dictionary=False, compression="none", row_group_size=4)
     write("types", table_of_types(), use_dictionary=False, compression="none")
     constant = pa.array([7] * 32_769, pa.int32())
@@ -202,6 +203,8 @@ BASES = [
          ("gcm", "encrypted-footer", "uniform"), footer="footer-256"),
     Base("gcm-pf-simple", "simple", "the same with a signed plaintext footer",
          ("gcm", "plaintext-footer", "uniform"), options=PF),
+    Base("gcm-ef-numbers", "numbers", "numbers alone, neither null nor compressed: any bytes are "
+         "values", ("gcm", "encrypted-footer", "uniform")),
     Base("types", "types", "a column of every common type", ("gcm", "encrypted-footer", "uniform")),
     Base("foreign-extensions", "unknown-fields", "extensions and unknown fields in every struct, "
          "as FlatBuffer footers and jump tables would be",

@@ -9,7 +9,10 @@ from tools.conformance.corpus import Case
 
 AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     "Reading valid Parquet files": {
-        "Encrypted footer, uniform": ("read/parquet/gcm-ef-uniform*", "read/parquet/gcm-ef-simple"),
+        "Encrypted footer, uniform": (
+            "read/parquet/gcm-ef-uniform*", "read/parquet/gcm-ef-simple",
+            "read/parquet/gcm-ef-numbers",
+        ),
         "Signed plaintext footer": ("read/parquet/gcm-pf-*",),
         "Column keys": ("read/parquet/gcm-ef-mixed", "read/parquet/gcm-ef-columns"),
         "AES_GCM_CTR_V1": (
