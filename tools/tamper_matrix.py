@@ -1,8 +1,8 @@
-"""Run the tamper matrix and write its table into docs/reference/tamper-matrix.md.
+"""Run the attacks of the tamper matrix that are no cases of the conformance suite.
 
-    python tools/tamper_matrix.py            run all, write the table
+    python tools/tamper_matrix.py            run all, write attacks.json and the document
     python tools/tamper_matrix.py --why      also print what each reader reported
-    python tools/tamper_matrix.py --check    run all, write nothing; fails if the table differs
+    python tools/tamper_matrix.py --check    run all, write nothing; fails if attacks.json differs
 
 Needs the packages of the dependency group `test`, and a Java.
 """
@@ -10,42 +10,46 @@ Needs the packages of the dependency group `test`, and a Java.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # After the path: a script's own folder alone is on it.
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.tamper.matrix import (
-    DOCUMENT,
+    RESULTS,
     Cell,
     all_readers,
-    document_with,
-    published_table,
+    describe_attacks,
     run,
-    table_text,
+    unmeasured,
 )
 from tests.support.tamper.readers import close
+from tools.conformance import tamper_table
 
 
-def run_all(*, why: bool) -> str:
-    """Run the matrix and return the table."""
-    matrix: dict[str, dict[str, Cell]] = {}
+def run_all(*, why: bool) -> dict[str, Any]:
+    """Run the attacks and return what attacks.json has."""
+    found: dict[str, Any] = {}
     with ParquetJava() as java, tempfile.TemporaryDirectory() as folder:
         readers = all_readers(java)
         try:
             for name, reader in readers.items():
                 start = time.perf_counter()
-                matrix[name] = run(reader, Path(folder) / f"{len(matrix)}")
+                cells = run(reader, Path(folder) / f"{len(found)}", unmeasured(reader))
+                outcomes = {title: str(cell) for title, cell in cells.items()}
+                found[name] = {"version": reader.version, "outcomes": outcomes}
                 print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
                 if why:
-                    _print_outcomes(name, matrix[name])
+                    _print_outcomes(name, cells)
         finally:
             close(readers.values())
-    return table_text(matrix, [reader.version for reader in readers.values()])
+    return {"attacks": describe_attacks(), "readers": found}
 
 
 def _print_outcomes(name: str, outcomes: dict[str, Cell]) -> None:
@@ -58,11 +62,13 @@ def main() -> None:
     parser.add_argument("--why", action="store_true", help="print what each reader reported")
     parser.add_argument("--check", action="store_true", help="write nothing, and compare")
     arguments = parser.parse_args()
-    table = run_all(why=arguments.why)
+    text = json.dumps(run_all(why=arguments.why), indent=1, ensure_ascii=False) + "\n"
+    path = RESULTS / tamper_table.ATTACKS
     if not arguments.check:
-        DOCUMENT.write_text(document_with(table))
-    elif table != published_table():
-        sys.exit(f"{DOCUMENT.name} differs from this run: run again without --check to write it")
+        path.write_text(text)
+        tamper_table.write_document(RESULTS)
+    elif text != path.read_text():
+        sys.exit(f"{path.name} differs from this run: run again without --check to write it")
 
 
 if __name__ == "__main__":

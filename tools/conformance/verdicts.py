@@ -19,6 +19,7 @@ TIMEOUT = "timeout"
 NOT_DECLARED = "not declared"
 EXPECTED = "expected failure"
 
+CONTACTED = "connected to an address that the file names"
 FAILURES = (FAIL_OPEN, FAIL_CLOSED, WRONG_ROWS, CRASH, TIMEOUT)
 SUBSTITUTIONS = {"plaintext", "aad-prefix", "signature", "no-key"}
 """Error codes of files in another one's place: that their rows are the same is no comfort."""
@@ -50,7 +51,7 @@ def judge_read(case: Case, answer: Json, contacted: bool, control: Json | None) 
     """Judge the result of a read; `control` is what the valid case expects."""
     outcome, message = answer["outcome"], answer.get("message", "")
     if contacted:
-        return Verdict(FAIL_OPEN, "connected to an address that the file names")
+        return Verdict(FAIL_OPEN, CONTACTED)
     if outcome == "unsupported":
         return Verdict(NOT_DECLARED, message)
     demanded = case.raw.get("outcome")

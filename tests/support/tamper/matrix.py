@@ -9,21 +9,18 @@
     crash        it took its process down, or raised what no caller expects
     n/a          it can't do this reading at all, with the reason
 
-`docs/reference/tamper-matrix.md` holds the table; `tools/tamper_matrix.py` writes it.
+`tools/tamper_matrix.py` runs it and writes `tools/conformance/results/attacks.json`.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
 
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.paths import ROOT
@@ -41,12 +38,9 @@ from tests.support.tamper.readers import (
     pyarrow_readers,
 )
 from tests.support.tamper.suite import case_of
+from tools.conformance.tamper_table import case_outcome
 
-DOCUMENT = ROOT / "docs/reference/tamper-matrix.md"
-OURS = 3
-"""The first columns are modcrypt's: reading, decrypting, verifying."""
-
-START, END = "<!-- table: python tools/tamper_matrix.py -->", "<!-- end of table -->"
+RESULTS = ROOT / "tools/conformance/results"
 
 
 @dataclass(frozen=True)
@@ -176,12 +170,12 @@ def _judge(answer: Answer, attack: Attack, *, right: bool) -> str:
     return "named" if answer.kind == "named" and attack.unseen in NAMED else "wrong data"
 
 
-def run(reader: Reader, folder: Path) -> dict[str, Cell]:
-    """Try a reader against all attacks; return the outcomes by the attacks' names."""
+def run(reader: Reader, folder: Path, attacks: Iterable[Attack] = ATTACKS) -> dict[str, Cell]:
+    """Try a reader against attacks; return the outcomes by the attacks' titles."""
     folder.mkdir()
     with listening() as listener:
         trial = Trial(reader, folder, listener)
-        return {title(attack): trial.outcome(attack) for attack in ATTACKS}
+        return {title(attack): trial.outcome(attack) for attack in attacks}
 
 
 def title(attack: Attack) -> str:
@@ -189,96 +183,26 @@ def title(attack: Attack) -> str:
     return f"{attack.group}: {attack.name}"
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-Matrix = Mapping[str, Mapping[str, Cell]]
-"""Outcomes by reader and by attack."""
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-LOUD = ("wrong data", "crash", "token sent")
-HEADINGS = ("", "Attack", "Keys held", "Case")
+# --- results -------------------------------------------------------------------------------------
 
 
-def table_text(matrix: Matrix, versions: Iterable[str]) -> str:
-    """Spell the table, its notes, and what modcrypt does not notice."""
-    cells = [cell for outcomes in matrix.values() for cell in outcomes.values()]
-    reasons = list(dict.fromkeys(cell.reason for cell in cells if cell.reason))
-    lines = [f"Run with {', '.join(dict.fromkeys(versions))}.", ""]
-    numbered = enumerate(ATTACKS, 1)
-    for group, attacks in groupby(numbered, key=lambda pair: pair[1].group):
-        lines += [f"### {group}", "", _row(*HEADINGS, *matrix)]
-        lines.append(_row(*["---"] * (len(HEADINGS) + len(matrix))))
-        for number, attack in attacks:
-            outcomes = [_cell(matrix[name][title(attack)], reasons) for name in matrix]
-            case = case_of(title(attack))
-            lines.append(
-                _row(f"{number}", attack.name, attack.who, case and f"`{case}`", *outcomes)
-            )
-        lines.append("")
-    lines += ["Why a reader was not tried:", ""]
-    lines += [f"- {LETTERS[n]}: {reason}" for n, reason in enumerate(reasons)]
-    return "\n".join([*lines, "", *_limits(matrix)]) + "\n"
+def describe_attacks() -> list[dict[str, str]]:
+    """Return the attacks as `tools/conformance/tamper_table.py` reads them."""
+    return [
+        {
+            "group": attack.group,
+            "name": attack.name,
+            "held": attack.who,
+            "case": case_of(title(attack)),
+            "unseen": attack.unseen,
+        }
+        for attack in ATTACKS
+    ]
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cell(cell: Cell, reasons: list[str]) -> str:
-    if cell.reason:
-        return f"n/a ({LETTERS[reasons.index(cell.reason)]})"
-    return f"**{cell.outcome}**" if cell.outcome in LOUD else cell.outcome
-
-
-def _limits(matrix: Matrix) -> Iterator[str]:
-    """Say for each attack that modcrypt let pass why, and what helps."""
-    ours = list(matrix)[:OURS]
-    passed: dict[str, list[int]] = {}
-    for number, attack in enumerate(ATTACKS, 1):
-        outcomes = {matrix[name][title(attack)].outcome for name in ours}
-        if outcomes - {"detected", "n/a"}:
-            passed.setdefault(attack.unseen, []).append(number)
-    yield "### What modcrypt lets pass, and what helps"
-    yield ""
-    for why, numbers in passed.items():
-        yield from _wrap(f"- {', '.join(map(str, numbers))}: {why}")
-
-
-def _wrap(item: str) -> Iterator[str]:
-    """Yield the lines of a list item: each sentence starts one."""
-    for number, sentence in enumerate(re.split(r"(?<=\.) (?=[A-Z`])", item)):
-        indent = "  " if number else ""
-        yield from wrap(sentence, 100, initial_indent=indent, subsequent_indent="  ")
-
-
-def document_with(table: str) -> str:
-    """Return the document with another table."""
-    text = DOCUMENT.read_text()
-    head, _, rest = text.partition(START)
-    _, _, foot = rest.partition(END)
-    return f"{head}{START}\n\n{table}\n{END}{foot}"
-
-
-def published_table() -> str:
-    """Return the table of the document."""
-    return DOCUMENT.read_text().partition(START)[2].partition(END)[0].strip() + "\n"
-
-
-def published_outcomes(name: str) -> dict[str, str]:
-    """Return the outcomes that the document has for a reader, by the attacks' titles."""
-    text = published_table()
-    reasons = dict(re.findall(r"^- ([a-z]): (.*)$", text, re.MULTILINE))
-    found: dict[str, str] = {}
-    group, names = "", [""]
-    for line in text.splitlines():
-        if line.startswith("### "):
-            group = line[4:]
-        elif line.startswith("| ") and "---" not in line:
-            number, attack, _, _, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
-            if number:
-                cell = dict(zip(names, cells, strict=True)).get(name, "").strip("*")
-                reason = cell.startswith("n/a") and reasons[cell[-2]]
-                found[f"{group}: {attack}"] = f"n/a: {reason}" if reason else cell
-            else:
-                names = cells
-    return found
+def unmeasured(reader: Reader) -> list[Attack]:
+    """Return the attacks for which the conformance suite has no outcome of a reader."""
+    return [
+        attack for attack in ATTACKS
+        if not case_outcome(RESULTS, reader.name, case_of(title(attack)))
+    ]  # fmt: skip
