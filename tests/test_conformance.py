@@ -129,6 +129,13 @@ def test_every_sentence_is_traced() -> None:
     assert list(trace.problems()) == []
 
 
+def test_quotes_are_looked_for_in_a_text() -> None:
+    (first, *others) = [sentence for sentence in trace.sentences() if sentence.spec == "ags1"]
+    text = f"# AGS1\n\nThe stream **{first.quote}**".replace(" ", "\n")
+    missing = [line.partition(":")[0] for line in trace.invented_quotes("ags1", text)]
+    assert missing == [sentence.id for sentence in others]
+
+
 def test_tracing_notices_what_is_gone() -> None:
     sentence = trace.Sentence(
         "pme", "X", "1", "so be it", ("a.py:f",), ("read/x",), frozenset(), ""

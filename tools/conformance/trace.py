@@ -2,6 +2,8 @@
 
     python tools/conformance/trace.py          print what covers each sentence
     python tools/conformance/trace.py --ci     fail if a sentence has nothing, or names what is gone
+    python tools/conformance/trace.py --text pme Encryption.md
+                                               fail if a quote is not in the specification's text
 
 The files trace/*.toml list the sentences.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -134,6 +137,19 @@ def sentence_problems(sentence: Sentence) -> Iterator[str]:
             yield f"{check} does not exist"
 
 
+def invented_quotes(spec: str, text: str) -> Iterator[str]:
+    """Yield the numbers of sentences whose quotes a specification's text does not have."""
+    plain = _without_markup(text)
+    for sentence in sentences():
+        if sentence.spec == spec and _without_markup(sentence.quote) not in plain:
+            yield f"{sentence.id}: the text has no {sentence.quote!r}"
+
+
+def _without_markup(text: str) -> str:
+    linked = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return " ".join(re.sub(r"[`*_\\]", "", linked).split())
+
+
 def exists(check: str) -> bool:
     """Return whether FILE or FILE:SYMBOL exists; the symbol may be Class.method."""
     file, _, symbol = check.partition(":")
@@ -156,8 +172,14 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ci", action="store_true", help="print problems only; fail if any")
-    if parser.parse_args().ci:
+    parser.add_argument(
+        "--text", nargs=2, metavar=("SPEC", "FILE"), help="look for the quotes in a file"
+    )
+    options = parser.parse_args()
+    if options.ci or options.text:
+        spec, path = options.text or ("", "")
         found = list(problems())
+        found += invented_quotes(spec, Path(path).read_text()) if spec else ()
         print(*found, sep="\n", end="\n" if found else "")
         print(f"{len(sentences())} sentences, {len(all_cases())} cases, {len(found)} problems")
         return int(bool(found))
