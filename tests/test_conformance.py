@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.conformance import RUNNER, copy_fake, run_suite
-from tools.conformance import corpus, trace
+from tools.conformance import corpus, registry, trace
 from tools.conformance.expected_failures import read_expected
 from tools.conformance.message_schema import InvalidMessageError, check_message
-from tools.conformance.registry import CLIENTS, known_clients
+from tools.conformance.registry import CLIENTS, Entry, SkippedError, known_clients
 from tools.conformance.report import shorten
 from tools.conformance.rows import canonical_bytes, row_digest
 from tools.conformance.verdicts import FAILURES
@@ -104,9 +104,31 @@ def test_one_case_is_shown_with_its_files(tmp_path: Path) -> None:
     assert len([*(tmp_path / "conformance-case").iterdir()]) == 3  # data, material, plaintext
 
 
-def test_the_runner_needs_only_the_standard_library() -> None:
-    status, output = run_suite("--help", python=(sys.executable, "-I", "-S"))
-    assert (status, "CLIENT" in output) == (0, True), output
+def test_the_runner_needs_only_the_standard_library(tmp_path: Path) -> None:
+    (tmp_path / "fake.xfails").write_text("read/key-metadata/* fail-closed # it reads nothing\n")
+    status, output = run_suite(
+        "--entrypoint", copy_fake("refuses", tmp_path), "--name", "fake",
+        "--xfails", tmp_path / "fake.xfails", "--results", tmp_path,
+        python=(sys.executable, "-I", "-S"),
+    )  # fmt: skip
+    assert status == 0, output
+    assert (tmp_path / "fake.badge.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("needs", "reason"),
+    [
+        ({"programs": ("no-such-program",)}, "no-such-program is not installed"),
+        ({"packages": ("no_such_package",)}, "the Python package no_such_package is not installed"),
+        ({"build": ((sys.executable, "-c", "exit('no')"),)}, "the build failed: no"),
+    ],
+)
+def test_a_client_that_cannot_be_built_is_skipped_with_the_reason(
+    needs: Json, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "BUILD", tmp_path)
+    with pytest.raises(SkippedError, match=reason):
+        Entry("absent", ("true",), **needs).prepare()
 
 
 @pytest.mark.parametrize("name", known_clients())
