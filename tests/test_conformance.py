@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from tests.support.conformance import RUNNER, copy_fake, run_suite
 from tools.conformance import corpus, registry, trace
 from tools.conformance.expected_failures import read_expected
 from tools.conformance.message_schema import InvalidMessageError, check_message
+from tools.conformance.page import read_runs
 from tools.conformance.registry import CLIENTS, Entry, SkippedError, known_clients
 from tools.conformance.report import shorten
 from tools.conformance.rows import canonical_bytes, row_digest
@@ -145,6 +147,18 @@ def test_every_expected_failure_of_the_list_has_a_reason() -> None:
     for name in known_clients():
         for entry in read_expected(CLIENTS / f"{name}.xfails"):
             assert entry.verdict in FAILURES
+
+
+def test_every_fail_open_and_crash_is_described() -> None:
+    text = (RUNNER / "FINDINGS.md").read_text()
+    patterns = re.findall(r"`((?:read|write)/[^`\s]+)`", text)
+    cases = [case.id for case in (*corpus.read_cases(), *corpus.write_cases())]
+    assert [pattern for pattern in patterns if not fnmatch.filter(cases, pattern)] == []
+    for run in read_runs(RUNNER / "results"):
+        for name, verdict in run["cases"].items():
+            if verdict.get("failure") in ("fail-open", "crash", "wrong rows", "timeout"):
+                described = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+                assert described, (run["client"], name)
 
 
 def test_every_sentence_is_traced() -> None:
