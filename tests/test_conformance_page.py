@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.support.browser import POOR_CONTRAST, Browser, chromium
+from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
 from tools.conformance import page, results_table, trace
 from tools.conformance.page_groups import AREAS, group_cases
 
@@ -79,3 +80,24 @@ def test_cells_open_the_sentence_the_bytes_and_the_upstream_issue(
     assert "→" in shown
     link = chromium.run("return document.querySelector('#cases a').href")
     assert link.startswith("https://github.com/")
+
+
+def test_what_a_client_says_is_text(chromium: Browser, tmp_path: Path) -> None:
+    for name in ("modcrypt", "polars"):
+        run = json.loads((RESULTS / f"{name}.json").read_text())
+        run["name"] = EVIL[0]
+        for verdict, evil in zip(run["cases"].values(), EVIL * 1000, strict=False):
+            verdict["detail"] = verdict["reason"] = evil.encode(errors="replace").decode()
+        (tmp_path / f"{name}.json").write_text(json.dumps(run))
+    chromium.show(page.make_page(tmp_path), width=480)
+    chromium.run(
+        "document.querySelectorAll('#features [data-open]').forEach(button => button.click())"
+    )
+    chromium.run(
+        "document.querySelectorAll('#cases details').forEach(entry => { entry.open = true })"
+    )
+    assert chromium.run("return document.title") == "Conformance of Parquet encryption"
+    assert chromium.run("return document.querySelectorAll('img, #cases script').length") == 0
+    assert chromium.overflow() <= 0
+    assert chromium.complaints() == []
+    assert len(chromium.requests()) == 1
