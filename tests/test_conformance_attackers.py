@@ -38,6 +38,7 @@ NEXT = "read/key-metadata/cut-to-0"
         ("flood-errors", CRASH, "exit status 1"),
         ("wrong", "wrong rows", "returned key"),
         ("refuses", FAIL_CLOSED, "no"),
+        ("long", FAIL_CLOSED, "x" * 240),
         ("escapes", FAIL_CLOSED, "?[2J?<script>"),
     ],
 )
@@ -50,6 +51,7 @@ def test_whatever_a_client_does_is_a_verdict(
     # The run goes on, with a new process if need be.
     assert found[NEXT]["verdict"] == "pass"
     assert "read/ags1/empty" not in found  # not declared
+    assert (tmp_path / "junit.xml").stat().st_size < 200_000
     assert ("last words" in (tmp_path / "junit.xml").read_text()) == (behaviour == "flood-errors")
 
 

@@ -114,6 +114,7 @@ BEHAVIOURS: dict[str, Callable[[Json], object]] = {
     "bytes": lambda request: os.write(1, b'{"type": "result", "id": "\xff\xfe"}\n'),
     "surrogate": lambda request: say(result(request, message="\ud800")),
     "escapes": lambda request: say(result(request, message="\x1b[2J\u202e<script>")),
+    "long": lambda request: say(result(request, message="x" * (1 << 24))),
     "number": lambda request: print("1" * 10_000, flush=True),
     "twice": lambda request: print(json.dumps(result(request)) + "\n{}", flush=True),
     "flood": flood,

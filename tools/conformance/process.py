@@ -54,18 +54,18 @@ class ClientProcess:
         deadline = time.monotonic() + seconds
         if _is_ready(self._stdout, select.POLLIN, 0):
             self._read_more(deadline)
-            raise self._gone("output came before the request")
+            raise self._wrong("output came before the request")
         try:
             self._send(message, deadline)
             answer = json.loads(self._line(deadline))
         except BrokenPipeError:
-            raise self._gone("the process ended") from None
+            raise self._gone() from None
         except (ValueError, RecursionError):
-            raise self._gone("the answer is not JSON") from None
+            raise self._wrong("the answer is not JSON") from None
         if not isinstance(answer, dict):
-            raise self._gone("the answer is not a JSON object")
+            raise self._wrong("the answer is not a JSON object")
         if self._pending:
-            raise self._gone("output follows the answer")
+            raise self._wrong("output follows the answer")
         return answer
 
     def stop(self, seconds: float = 10) -> None:
@@ -84,7 +84,7 @@ class ClientProcess:
         for stream in (self._stdin, self._stdout):
             with suppress(BrokenPipeError):
                 stream.close()
-        self._errors.read()
+        self._errors.read(1)
 
     def _send(self, message: Mapping[str, Any], deadline: float) -> None:
         left = json.dumps(message).encode() + b"\n"
@@ -99,7 +99,7 @@ class ClientProcess:
             parts.append(self._read_more(deadline))
             size += len(parts[-1])
             if size > MAX_LINE:
-                raise self._gone("the answer is too long")
+                raise self._wrong("the answer is too long")
         line, _, self._pending = b"".join(parts).partition(b"\n")
         return line
 
@@ -107,17 +107,19 @@ class ClientProcess:
         _wait(self._stdout, select.POLLIN, deadline)
         found = os.read(self._stdout.fileno(), 1 << 20)
         if not found:
-            raise self._gone("the process ended")
+            raise self._gone()
         return found
 
-    def _gone(self, why: str) -> ClientGoneError:
-        try:
-            status: int | None = self._process.wait(1)
-        except subprocess.TimeoutExpired:
-            status = None
-        ended = "" if status is None else f", exit status {status}"
-        tail = self._errors.read()
-        return ClientGoneError(f"{why}{ended}: {tail}" if tail else why + ended)
+    def _wrong(self, why: str) -> ClientGoneError:
+        return ClientGoneError(": ".join(filter(None, (why, self._errors.read(0)))))
+
+    def _gone(self) -> ClientGoneError:
+        """Return the error of a process that closed its output, which may end a little later."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        status = self._process.returncode
+        ended = "the process ended" + ("" if status is None else f", exit status {status}")
+        return ClientGoneError(": ".join(filter(None, (ended, self._errors.read(1)))))
 
 
 class _ErrorTail:
@@ -128,9 +130,9 @@ class _ErrorTail:
         self._thread = threading.Thread(target=self._drain, daemon=True)
         self._thread.start()
 
-    def read(self) -> str:
-        """Return the end of the text; a program that outlives its client may hold the stream."""
-        self._thread.join(1)
+    def read(self, seconds: float) -> str:
+        """Return the end of the text, which a process may hold open for longer than `seconds`."""
+        self._thread.join(seconds)
         return self._kept.decode(errors="replace").strip()
 
     def _drain(self) -> None:

@@ -24,6 +24,8 @@ Json = dict[str, Any]
 _PATH = re.compile(r"(?<![\w/.])(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
 _NUMBER = re.compile(r"0x[0-9a-f]{4,}|(?<=@)[0-9a-f]{6,8}\b|(?<=\()\d{3,}(?=\))|(?<=goroutine )\d+")
 _RANDOM = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\b\d+\b", re.IGNORECASE)
+MAX_TEXT = 4000
+"""Characters of a client's text that are looked at: it may be as long as an answer."""
 SHOWN = 240
 """Characters of a detail in results."""
 SEVERITIES = ("security", "feature")
@@ -118,7 +120,7 @@ def shorten(detail: str, *, written: bool = False) -> str:
 
 def _printable(text: str) -> str:
     """Return a client's text in a line, without characters that change what a terminal shows."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text[:MAX_TEXT].split()))
 
 
 def describe_verdict(verdict: Verdict, *, written: bool) -> Json:
