@@ -34,6 +34,7 @@ NEXT = "read/key-metadata/cut-to-0"
         ("other", CRASH, "the answer is to read/key-metadata/key-192"),
         ("other-kind", CRASH, "answered with rows instead of key"),
         ("twice", CRASH, "output follows the answer"),
+        ("flood", CRASH, "the answer is too long"),
         ("flood-lines", CRASH, "output follows the answer"),
         ("flood-errors", CRASH, "exit status 1"),
         ("wrong", "wrong rows", "returned key"),
@@ -45,7 +46,7 @@ NEXT = "read/key-metadata/cut-to-0"
 def test_whatever_a_client_does_is_a_verdict(
     behaviour: str, verdict: str, detail: str, tmp_path: Path
 ) -> None:
-    found = run_fake(behaviour, tmp_path, "--timeout", 1)
+    found = run_fake(behaviour, tmp_path, "--timeout", 3 if behaviour == "hang" else 20)
     assert found[ASKED]["verdict"] == verdict
     assert detail in found[ASKED]["detail"]
     # The run goes on, with a new process if need be.
@@ -53,12 +54,6 @@ def test_whatever_a_client_does_is_a_verdict(
     assert "read/ags1/empty" not in found  # not declared
     assert (tmp_path / "junit.xml").stat().st_size < 200_000
     assert ("last words" in (tmp_path / "junit.xml").read_text()) == (behaviour == "flood-errors")
-
-
-def test_a_flood_without_lines_ends_at_a_limit(tmp_path: Path) -> None:
-    found = run_fake("flood", tmp_path, "--timeout", 1)
-    assert found[ASKED]["verdict"] in (CRASH, TIMEOUT)  # of size or of time
-    assert found[NEXT]["verdict"] == "pass"
 
 
 def test_accepting_what_must_be_refused_is_fail_open(tmp_path: Path) -> None:

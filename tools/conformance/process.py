@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-MAX_LINE = 256 << 20
+MAX_LINE = 64 << 20
 """Bytes of an answer that the runner reads at most."""
 KEPT_ERRORS = 2000
 """Bytes at the end of a client's standard error that a crash report has."""
