@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
-from modcrypt.fork_safety import fork_safe
+from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.jobs.shredding import is_ags1, stores_of
@@ -381,8 +381,6 @@ class _Keys:
             try_decode_metadata(metadata) is not None for metadata in all_metadata
         )
         self.without = _GONE if by_tools else _ELSEWHERE  # the meaning of missing key metadata
-        self._read: dict[str, str] | None = None
-        self._is_read = False
         self._used: set[str] = set()
         self._refusals = Refusals(prove=True)
 
@@ -391,10 +389,10 @@ class _Keys:
         """The identity of the external key material."""
         return identify(self._place)
 
-    def _load_store(self) -> dict[str, str] | None:
-        if not self._is_read:
-            self._read, self._is_read = read_store_at(self._place), True
-        return self._read
+    @cached_property
+    def _entries(self) -> dict[str, str] | None:
+        """The external key material; None if it does not exist."""
+        return read_store_at(self._place)
 
     def try_if_selected(self, metadata: bytes | None) -> KeyProof | None:
         """Try a key; return None if the key is known not to be selected."""
@@ -425,7 +423,7 @@ class _Keys:
 
     def _resolve_reference(self, reference: KeyReference) -> KeyMaterial | KeyProof:
         try:
-            store = self._load_store()
+            store = self._entries
         except KeyMaterialError as error:
             return _make_result("unknown", f"{error.word}: {error}")
         if store is None:
@@ -468,7 +466,7 @@ class _Keys:
     ) -> Iterator[KeyProof]:
         entries = {
             name: text
-            for name, text in (self._load_store() or {}).items()
+            for name, text in (self._entries or {}).items()
             if name not in self._used and named(name)
         }
         return self._trial.try_entries(entries, self._refusals, select)

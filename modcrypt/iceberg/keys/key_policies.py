@@ -30,7 +30,7 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
-from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 
 PREFIX = "modcrypt.encryption."
@@ -342,13 +342,11 @@ def make_keks(
     return [resolver.cache_key(kek) for kek in keks]
 
 
-def _require_store(table: KeyedTable) -> KeyStore:
-    store = table.resolver.store
-    if store is None:
+def _require_store(table: KeyedTable) -> None:
+    if table.resolver.store is None:
         raise ValueError(
             "the table's policy keeps KEKs in a key store: open the table with key_store"
         )
-    return store
 
 
 def require_encrypted(metadata: TableMetadata) -> str:

@@ -29,7 +29,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError, TagError
@@ -157,17 +157,9 @@ class MasterKeys:
         with record_use(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
             return wrapped_bytes(rewrap(self.client, format_wrapped_key(wrapped), old_id))
 
-    def new_kek(
-        self,
-        master_key_id: str,
-        length: int,
-        scope: str = "",
-        *,
-        table: str | None = None,
-        now_ms: int | None = None,
-    ) -> OpenKey:
+    def new_kek(self, master_key_id: str, length: int, scope: str = "", **more: Any) -> OpenKey:
         """Create a KEK. Arguments and errors are those of `new_keks`."""
-        return self.new_keks(master_key_id, length, [scope], table=table, now_ms=now_ms)[0]
+        return self.new_keks(master_key_id, length, [scope], **more)[0]
 
     def new_keks(
         self,

@@ -86,9 +86,6 @@ _DOES_NOT_DECRYPT = (token_errors.EncryptedDataInvalid, token_errors.EncryptedDa
 _AMBIGUOUS = (token_errors.GeneralError, token_errors.FunctionFailed)
 
 
-# --- the URI -------------------------------------------------------------------------------------
-
-
 # --- opening -------------------------------------------------------------------------------------
 
 
