@@ -70,12 +70,8 @@ _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
 class Batch:
     """SOURCE and DESTINATION of a command, files or folders; nothing is written before `run`.
 
-    Args:
-        verb: Name of the command.
-        source: Path or URL.
-        destination: Path or URL; None with `--in-place`.
-        options: Values of the command's other options; those of `batch_options`, `in_place_option`
-            and `output_options` are removed.
+    The values of `batch_options`, `in_place_option` and `output_options` are taken out of
+    `options`. There is no destination with `--in-place`.
     """
 
     def __init__(

@@ -36,12 +36,7 @@ html_options = combine_options(
 def properties_of_options(
     reading: dict[str, Any], root: str | None
 ) -> FileDecryptionProperties | None:
-    """Return the properties that the options describe; None if no option is typed.
-
-    Args:
-        reading: Values of the options.
-        root: Folder that the files are in, if it is the only one.
-    """
+    """Return the properties for files below `root` that options describe; None if none is typed."""
     if not is_any_typed(reading):
         return None
     settings = decryption_settings(reading)
@@ -49,13 +44,7 @@ def properties_of_options(
 
 
 class HtmlPage:
-    """The HTML page that --html requests.
-
-    Args:
-        out: Path of the page.
-        force: Whether to replace the path if it exists.
-        files: Files that the command examines; None for a table.
-    """
+    """The HTML page that --html requests, about a table or the only one of `files`."""
 
     def __init__(self, out: str, force: bool, files: Sequence[File] | None = None) -> None:
         from modcrypt.io.places import place_of

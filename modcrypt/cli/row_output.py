@@ -26,12 +26,7 @@ safe_option = click.option(
 
 
 def row_options(order: str, condition: str) -> Callable[[F], F]:
-    """Return the options that select rows and columns.
-
-    Args:
-        order: Owner of the order of columns, for the help text.
-        condition: Form of a condition, for the help text.
-    """
+    """Return the options that select rows and columns; the arguments are parts of help texts."""
     return combine_options(
         click.option(
             "--column",

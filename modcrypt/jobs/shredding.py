@@ -453,11 +453,7 @@ class _Shredding:
 def end_master_keys(
     tools: KeyTools, master_keys: Iterable[str], failed: int, *, dry_run: bool
 ) -> list[ShreddedFile]:
-    """Destroy master keys after all files; keep them if a file has failed.
-
-    Returns:
-        The result of each master key.
-    """
+    """Destroy master keys after all files, unless a file has failed; return their results."""
     unique = dict.fromkeys(master_keys)
     return [_end_master_key(tools, key_id, failed, dry_run) for key_id in unique]
 

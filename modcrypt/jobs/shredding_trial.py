@@ -104,10 +104,7 @@ class Traces:
 class Trial:
     """A trial of the keys of many files, which remembers how they are related. Thread-safe.
 
-    Args:
-        tools: Key tools of the key service that unwraps keys; None for no key service.
-        wanted: Selection of keys.
-        decryption: Properties that decrypt encrypted footers; None to decrypt none.
+    Without tools, no key service unwraps keys; without `decryption`, no encrypted footer is opened.
     """
 
     def __init__(

@@ -40,9 +40,7 @@ def expect_also(
 ) -> tuple[FileDecryptionProperties, ExpectedKeys | None]:
     """Return properties that accept further master keys, and the master keys that they expect.
 
-    Args:
-        properties: Result of `KeyTools.decryption`; other properties stay unchanged.
-        master_key_ids: Ids of the further master keys.
+    Properties that are no result of `KeyTools.decryption` stay unchanged.
     """
     retriever = properties.key_retriever
     if not isinstance(retriever, KmsKeyRetriever):

@@ -71,64 +71,45 @@ class _Keyed:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile(_Keyed):
-    """A row of a manifest list.
+    """A row of a manifest list."""
 
-    Attributes:
-        location: Location of the manifest.
-        length: Trusted length of the manifest as stored, in bytes.
-        spec_id: Id of the partition spec of its files.
-        content: Kind of its files: 0 for data files, 1 for delete files.
-        sequence_number, added_snapshot_id: Sequence number and snapshot of the commit that added
-            the manifest.
-        key_metadata: Key metadata that opens the manifest; a secret. None for a manifest in
-            plaintext.
-        row: The complete row, under the spec's names; its key metadata is a `Secret`.
-    """
-
-    location: str
-    length: int
-    spec_id: int
-    content: int
+    location: str  # location of the manifest
+    length: int  # trusted length of the manifest as stored, in bytes
+    spec_id: int  # id of the partition spec of its files
+    content: int  # kind of its files: 0 for data files, 1 for delete files
+    # Sequence number and snapshot of the commit that added the manifest.
     sequence_number: int
     added_snapshot_id: int
+    # Key metadata that opens the manifest; a secret. None for a manifest in plaintext.
     _key_metadata: Secret[bytes] | None = field(repr=False)
+    # The complete row, under the spec's names; its key metadata is a `Secret`.
     row: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry(_Keyed):
-    """A row of a manifest: a data file or a delete file.
+    """A row of a manifest: a data file or a delete file."""
 
-    Attributes:
-        status: Status of the entry: 0 existing, 1 added, 2 deleted.
-        snapshot_id, sequence_number, file_sequence_number: Ids of the commit that added the file,
-            inherited if the row leaves them open.
-        content: Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector),
-            2 equality deletes.
-        location: Location of the file.
-        file_format: Format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
-        spec_id: Id of the partition spec; the values of its partition are in `file`.
-        record_count: Number of rows, or of deleted rows.
-        size: Size of the file as stored, in bytes.
-        key_metadata: Key metadata that opens the file; a secret unless it is encrypted. None for
-            a file in plaintext.
-        file: The complete `data_file`, under the spec's names; its key metadata is a `Secret`.
-        partition_names: Names in `partition`, by the ids of the partition fields: names change,
-            and Avro cannot represent all of them.
-    """
-
-    status: int
+    status: int  # status of the entry: 0 existing, 1 added, 2 deleted
+    # Ids of the commit that added the file, inherited if the row leaves them open.
     snapshot_id: int | None
     sequence_number: int | None
     file_sequence_number: int | None
+    # Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector), 2 equality
+    # deletes.
     content: int
-    location: str
-    file_format: str
-    spec_id: int
-    record_count: int
-    size: int
+    location: str  # location of the file
+    file_format: str  # format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`
+    spec_id: int  # id of the partition spec; the values of its partition are in `file`
+    record_count: int  # number of rows, or of deleted rows
+    size: int  # size of the file as stored, in bytes
+    # Key metadata that opens the file; a secret unless it is encrypted. None for a file in
+    # plaintext.
     _key_metadata: Secret[bytes] | None = field(repr=False)
+    # The complete `data_file`, under the spec's names; its key metadata is a `Secret`.
     file: Mapping[str, Any] = field(repr=False)
+    # Names in `partition`, by the ids of the partition fields: names change, and Avro cannot
+    # represent all of them.
     partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     @property
