@@ -28,43 +28,23 @@ def open_upload(
     exists and `overwrite` is False.
     """
     if is_arrow(filesystem):
-        return _open_arrow_sink(filesystem, path, name, overwrite)
+        # PyArrow cannot abandon an upload: closing the stream, or losing it, completes it.
+        return _open_moved_sink(
+            filesystem, path, name, posixpath.dirname(path),
+            lambda: not overwrite and filesystem.get_file_info(path).type.name != "NotFound",
+            create=lambda where: filesystem.open_output_stream(where, compression=None),
+            move=filesystem.move, delete=filesystem.delete_file,
+        )  # fmt: skip
     if getattr(filesystem, "writes_whole_files", False):
         return _open_whole_sink(filesystem, path, overwrite)
     if _can_withhold_commit(filesystem):
         return _open_committed_sink(filesystem, path, name, overwrite)
-    return _open_fsspec_sink(filesystem, path, name, overwrite)
-
-
-def _open_arrow_sink(
-    filesystem: Any, path: str, name: str, overwrite: bool
-) -> AbstractContextManager[ObjectSink]:
-    # PyArrow cannot abandon an upload: closing the stream, or losing it, completes it.
     return _open_moved_sink(
-        filesystem,
-        path,
-        name,
-        posixpath.dirname(path),
-        lambda: not overwrite and filesystem.get_file_info(path).type.name != "NotFound",
-        create=lambda where: filesystem.open_output_stream(where, compression=None),
-        move=filesystem.move,
-        delete=filesystem.delete_file,
-    )
-
-
-def _open_fsspec_sink(
-    filesystem: Any, path: str, name: str, overwrite: bool
-) -> AbstractContextManager[ObjectSink]:
-    return _open_moved_sink(
-        filesystem,
-        path,
-        name,
-        filesystem._parent(path),
+        filesystem, path, name, filesystem._parent(path),
         lambda: not overwrite and filesystem.exists(path),
         create=lambda where: filesystem.open(where, "wb"),
-        move=partial(_move, filesystem),
-        delete=filesystem.rm_file,
-    )
+        move=partial(_move, filesystem), delete=filesystem.rm_file,
+    )  # fmt: skip
 
 
 def _move(filesystem: Any, old: str, new: str) -> None:

@@ -163,7 +163,7 @@ def _csv_pieces(
 
     change = _defuse_formulas if safe else lambda column: column
     names = change(pa.array(schema.names, pa.string())).to_pylist()
-    for number, batch in enumerate(chain([_empty(schema)], batches)):
+    for number, batch in enumerate(chain([pa.RecordBatch.from_pylist([], schema)], batches)):
         columns = [change(_to_csv_column(column)) for column in batch.columns]
         sink = io.BytesIO()
         table = pa.Table.from_arrays(columns, names)
@@ -188,10 +188,6 @@ def _defuse_formulas(column: pa.Array) -> pa.Array:
     changed = pc.replace_substring_regex(column, _FORMULA, r"\1'\2")
     changed = pc.replace_substring_regex(changed, r"^([\t\r\n])", r"'\1")
     return pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, changed)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 _IN_CSV = (
