@@ -25,13 +25,8 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
     """A file system with the names, folders and times of its target file system.
 
     Sizes are known only for files that are opened. Subclasses define `protocol`, and an `_open`
-    whose files have a `size`.
-
-    Args:
-        fs: Target file system, of fsspec. Without it, `target_protocol` and `target_options`
-            describe one; the default is the local file system.
-        fo: Path of a chained URL; ignored, as every call passes its path.
-        storage_options: Options of fsspec itself.
+    whose files have a `size`. `fo`, the path of a chained URL, is ignored: every call passes its
+    path.
     """
 
     cachable = False  # fsspec compares the repr of the arguments, where all keys look the same
@@ -159,10 +154,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         **_: Any,
     ) -> None:
         """Copy a file's plaintext to a local path, complete or not at all, or into a file object.
-
-        Args:
-            lpath: Local path, or writable binary file object.
-            outfile: Writable binary file object to use instead of `lpath`.
 
         Raises:
             ModcryptError: The file cannot be decrypted.

@@ -122,9 +122,7 @@ def run_job(
 class Meter:
     """A counter of the bytes and files that all threads have processed.
 
-    Args:
-        update: Function that the calling thread of a run calls with the numbers of bytes and of
-            files done.
+    The calling thread of a run calls `update` with both numbers.
     """
 
     def __init__(self, update: Callable[[int, int], object]) -> None:

@@ -93,10 +93,7 @@ class NamedFiles(NamedTuple):
 
 
 def find_named_files(paths: Sequence[str], glob: str | None) -> NamedFiles:
-    """Return the files at paths, including those in folders.
-
-    Args:
-        glob: Pattern that the paths of files within their folder must match; None for all.
+    """Return the files at paths, and those in folders whose paths there match `glob`, if given.
 
     Raises:
         FileNotFoundError: A path does not exist.

@@ -27,8 +27,7 @@ class KmsKeyRetriever:
     def for_file(self, source: Source, lenient: bool) -> _FileKeys:
         """Return the retriever of one file's keys.
 
-        Args:
-            lenient: Whether to treat a column whose master key is refused as one without a key.
+        If `lenient`, a column whose master key is refused counts as one without a key.
         """
         place = source.place
         name = source.name if place is None else place.full_name

@@ -104,11 +104,8 @@ class Kek:
 class Refusals:
     """A count of the refused keys of one file, which limits requests to the key service.
 
-    Anyone can write a file, or alter the key material beside it, to name thousands of keys.
-
-    Args:
-        prove: Whether to request every key that is not damaged, however many are refused, in order
-            to prove that all of them are.
+    Anyone can write a file, or alter the key material beside it, to name thousands of keys. With
+    `prove`, every key that is not damaged is requested, to prove that all of them are refused.
     """
 
     def __init__(self, *, prove: bool = False) -> None:
@@ -158,8 +155,7 @@ class Refusals:
 class KeyWrapper:
     """A tool that wraps and unwraps data keys with one key service, from any thread.
 
-    Args:
-        aad: AAD to which the service binds every wrapped key, if it supports AAD.
+    The service binds every wrapped key to `aad`, if it supports AAD.
     """
 
     def __init__(

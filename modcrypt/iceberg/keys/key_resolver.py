@@ -58,9 +58,8 @@ class KeyStore(Protocol):
 class KeyResolver:
     """A resolver that opens and encrypts the key metadata of a table's files. It is thread-safe.
 
-    Args:
-        master_key_ids: Ids of the master keys that KEKs may be under. By default the table's
-            `encryption.key-id` alone, for KEKs in a table's metadata.
+    KEKs may be under `master_key_ids`; by default those in a table's metadata may only be under its
+    `encryption.key-id`.
     """
 
     def __init__(

@@ -188,9 +188,8 @@ def _flatten(array: pa.Array) -> pa.Array:
 class KeysOfFiles:
     """The keys in some delete files.
 
-    Args:
-        keys: Values of the keys, a column for each, and the sequence number of the newest delete;
-            each key occurs once. None if there are none.
+    `keys` has their values, a column for each, and the sequence number of the newest delete; each
+    key occurs once. None stands for no keys.
     """
 
     def __init__(self, columns: Sequence[NestedField], keys: pa.RecordBatch | None) -> None:

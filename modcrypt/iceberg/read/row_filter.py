@@ -78,13 +78,9 @@ def _make_optional(field: NestedField, *, optional: bool) -> NestedField:
 
 
 class RowFilter:
-    """A filter that is bound to a schema.
+    """A filter that is bound to a table's schema, as `null_with_parents` returns it.
 
-    Args:
-        schema: Schema of the table, as returned by `null_with_parents`.
-
-    Raises:
-        ValueError: The schema lacks a column of the expression, or a value does not fit.
+    Raise ValueError if the schema lacks a column of the expression, or a value does not fit.
     """
 
     def __init__(self, schema: Schema, expression: BooleanExpression) -> None:

@@ -51,11 +51,7 @@ def _encode_passphrase(value: str | bytes) -> bytes:
 
 
 class Seals:
-    """The keys derived from a keyring's passphrases, each derived only once.
-
-    Args:
-        ask: Function that returns the passphrase; None without a passphrase.
-    """
+    """The keys derived from the passphrases that `ask` returns, each derived only once."""
 
     def __init__(self, path: str, ask: Ask | None) -> None:
         self.ask = ask

@@ -34,8 +34,7 @@ def policy_options(
 ) -> dict[str, str]:
     """Return the options for reading and writing by a policy.
 
-    Args:
-        kms: URI of the key service; without a policy, a master key that it names is required.
+    Without a policy, a master key that the URI of the key service names is required.
     """
     ids = None if master_key_ids is None else id_set(master_key_ids)
     named = named_key(kms)

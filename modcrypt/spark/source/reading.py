@@ -133,12 +133,8 @@ _HIVE = r"(?:^|/)([^/=]+)="
 def parse_folder_values(names: Iterable[str], schema: StructType) -> dict[str, dict[str, Any]]:
     """Return the values that the folder names of each file state, in the types of the schema.
 
-    Args:
-        names: Paths of the files in the folder of their table.
-        schema: Schema of the table; "007" may be text.
-
-    Raises:
-        ValueError: A name is not UTF-8, or a value is not of its type.
+    `names` has the paths of the files in the folder of their table. Raise ValueError if a name is
+    not UTF-8, or a value is not of its type.
     """
     names, types = list(names), {f.name: f.type for f in to_spark_arrow_schema(schema)}
     folders = {os.path.dirname(name) for name in names}

@@ -62,9 +62,6 @@ def check_query(query: object) -> str:
 def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) -> None:
     """Publish the files of a batch's tasks, unless the batch was decided before.
 
-    Args:
-        tasks: Files of the tasks, below `job_folder(base, query)`.
-
     Raises:
         ValueError: A later batch was published before.
         FormatError, LimitError: The record is damaged or too long.
