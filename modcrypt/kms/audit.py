@@ -16,18 +16,18 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.kms.private_files import check_trusted
 from modcrypt.pkmt1.material import KeyMaterial
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEvent:
+class AuditEvent(JsonFields):
     """One use of a key.
 
     Attributes:
@@ -57,9 +57,7 @@ class AuditEvent:
     count: int = 1
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
-    def fields(self) -> dict[str, Any]:
-        """Return the event as a dict for JSON."""
-        return {"time": self.time, **json_fields(self)}
+    _first = ("time",)
 
 
 Audit: TypeAlias = Callable[[AuditEvent], object]

@@ -21,10 +21,12 @@ class JsonFields:
     """A dataclass whose attributes can be represented in JSON."""
 
     __slots__ = ()
+    _first: tuple[str, ...] = ()  # properties with which the result begins
+    _without: tuple[str, ...] = ()  # attributes that are left out
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values that JSON can represent; bytes are text with escapes."""
-        return json_fields(self)
+        return json_fields(self, *self._first, without=self._without)
 
 
 def _to_json(value: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_policies import retired_kek_ids
@@ -20,11 +19,11 @@ from modcrypt.iceberg.rotate.rotation_report import latest, older_versions
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealed_manifests
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pruned:
+class Pruned(JsonFields):
     """The result of `prune_keys`: what was dropped, or in a dry run would be dropped.
 
     Attributes:
@@ -45,9 +44,7 @@ class Pruned:
     saved: int = 0
     older_versions: tuple[str, ...] = ()
 
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values for JSON, without the table."""
-        return json_fields(self, without=("table",))
+    _without = ("table",)
 
 
 def prune_keys(table: IcebergTable, *, dry_run: bool = False) -> Pruned:

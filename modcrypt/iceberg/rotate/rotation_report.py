@@ -14,7 +14,7 @@ from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import KmsClient, capabilities_of
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
 LISTED = 5
@@ -24,7 +24,7 @@ Rotated: TypeAlias = Literal["mek", "kek", "dek"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRotation:
+class TableRotation(JsonFields):
     """The result of `rotate_table`: what was done, or in a dry run would be done.
 
     Attributes:
@@ -74,6 +74,8 @@ class TableRotation:
     older_snapshots: tuple[int, ...] = ()
     older_refs: tuple[str, ...] = ()
 
+    _first, _without = ("advice",), ("table",)
+
     @property
     def advice(self) -> str | None:
         """Remaining steps until the old keys are useless; None if there are none."""
@@ -111,10 +113,6 @@ class TableRotation:
                 "old keys: expire_history drops them, and the history that they lead to"
             )
         return "; ".join(steps) or None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values for JSON, without the table."""
-        return json_fields(self, "advice", without=("table",))
 
 
 def logged_versions(metadata: TableMetadata) -> tuple[str, ...]:

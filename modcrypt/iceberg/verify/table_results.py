@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from modcrypt.iceberg.verify.table_findings import (
     OPEN_PARTS,
@@ -14,7 +13,6 @@ from modcrypt.iceberg.verify.table_findings import (
 )
 from modcrypt.parquet.format.findings import Unauthenticated
 from modcrypt.parquet.verify.verification_results import VerificationResult
-from modcrypt.report.json_fields import json_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +46,8 @@ class TableVerification(VerificationResult):
     findings: tuple[TableFinding, ...]
     not_authenticated: tuple[Unauthenticated, ...]
 
+    _first = ("ok", "complete", "tags", "bytes")
+
     @property
     def complete(self) -> bool:
         """Whether there is no fault, and tags of all parts that the format encrypts are verified.
@@ -75,10 +75,6 @@ class TableVerification(VerificationResult):
     def bytes(self) -> int:
         """Total size of all files reached, according to the manifests and lists that name them."""
         return sum(file.size or 0 for file in self.files)
-
-    def fields(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return json_fields(self, "ok", "complete", "tags", "bytes")
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for display."""

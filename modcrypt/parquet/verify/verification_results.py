@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
-from modcrypt.report.json_fields import json_fields
+from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
 
-class VerificationResult:
+class VerificationResult(JsonFields):
     """The members that the results of verifying files and tables share."""
 
     findings: Sequence[Finding]
@@ -76,6 +76,8 @@ class Verification(VerificationResult):
     not_authenticated: tuple[Unauthenticated, ...]
     regions: tuple[Region, ...] = field(default=(), repr=False)
 
+    _first = ("ok", "complete")
+
     @property
     def complete(self) -> bool:
         """Whether there is no fault, and tags or signatures authenticate the whole file.
@@ -85,10 +87,6 @@ class Verification(VerificationResult):
         plaintext.
         """
         return self.ok and all(note.by_design for note in self.not_authenticated)
-
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values that JSON can represent."""
-        return json_fields(self, "ok", "complete")
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: properties of the file, and the result."""
@@ -120,6 +118,8 @@ class DatasetVerification(VerificationResult):
     findings: tuple[Finding, ...]
     not_authenticated: tuple[Unauthenticated, ...] = ()
 
+    _first = ("ok", "complete", "num_rows")
+
     @property
     def ok(self) -> bool:
         """Whether there is no fault in the set or in any file."""
@@ -136,10 +136,6 @@ class DatasetVerification(VerificationResult):
         counts = [file.num_rows for file in self.files]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values that JSON can represent."""
-        return json_fields(self, "ok", "complete", "num_rows")
 
     def raise_for_faults(self) -> None:
         """Raise the first fault: those of the set come before those of its files.
