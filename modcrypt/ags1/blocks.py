@@ -58,10 +58,8 @@ class BlockCipher:
 def block_cipher(key: Ags1Key, aad_prefix: bytes | None) -> BlockCipher:
     """Return the cipher of a stream. No AAD prefix and an empty one mean the same.
 
-    Raises:
-        ValueError: The key has no length of AES, or the AAD prefix differs from the one in the key
-            metadata.
-        TypeError: The key or AAD prefix has the wrong type.
+    Raise ValueError if the key has no length of AES, or the AAD prefix differs from the one in the
+    key metadata, and TypeError if the key or AAD prefix has the wrong type.
     """
     prefix = b"" if aad_prefix is None else as_prefix(aad_prefix)
     if isinstance(key, StandardKeyMetadata):

@@ -17,11 +17,9 @@ def write_ags1(
     """Encrypt a new file with a fresh key of `key_length` bytes; return its key metadata.
 
     The result includes the length of the file; the caller must keep it, and keep it secret. Keep
-    the plaintext of a manifest out of local variables, because tracebacks hold them.
-
-    Raises:
-        FileExistsError: The file exists already.
-        FormatError: The location is outside the table.
+    the plaintext of a manifest out of local variables, because tracebacks hold them. Raise
+    FileExistsError if the file exists already, and FormatError if the location is outside the
+    table.
     """
     keys = StandardKeyMetadata.generate(key_length)
     sealed = seal(data, keys)

@@ -207,11 +207,9 @@ def _decompress(data: bytes, name: str) -> bytes:
 def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
     """Read the current version of a table; if it disappears meanwhile, read its successor.
 
-    `find` returns the place of the current version, as `Versions.current`.
-
-    Raises:
-        FileNotFoundError: The version does not exist, and is still the current one.
-        ModcryptError, OSError: `read_metadata` or `find` fails.
+    `find` returns the place of the current version, as `Versions.current`. Raise FileNotFoundError
+    if the version does not exist, and is still the current one, and ModcryptError or OSError if
+    `read_metadata` or `find` fails.
     """
     place = find()
     while True:
@@ -251,11 +249,9 @@ def create_once(place: Place, data: bytes) -> None:
     """Create a file; handle errors after which the file may exist nevertheless.
 
     Networks lose answers. Stores and network file systems then repeat the request silently, and
-    report that the file exists: it is the one that the first request created.
-
-    Raises:
-        FileExistsError: Another writer's file exists.
-        OSError: The file system reports an error, or it is unknown whose file exists.
+    report that the file exists: it is the one that the first request created. Raise FileExistsError
+    if another writer's file exists, and OSError if the file system reports an error, or it is
+    unknown whose file exists.
     """
     try:
         _create(place, data)

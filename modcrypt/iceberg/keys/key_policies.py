@@ -363,11 +363,9 @@ def master_key_of(table: KeyedTable) -> str:
     """Return the id of the master key for new keys.
 
     Nothing signs the metadata.json that names it, so the table's KEKs must agree: all KEKs in the
-    metadata, and at least one of those in a key store, which a rotation moves first.
-
-    Raises:
-        PlaintextError: The table is not encrypted.
-        KeyMaterialError: Its KEKs are under other master keys.
+    metadata, and at least one of those in a key store, which a rotation moves first. Raise
+    PlaintextError if the table is not encrypted, and KeyMaterialError if its KEKs are under other
+    master keys.
     """
     metadata, resolver = table.metadata, table.resolver
     master = require_encrypted(metadata)

@@ -74,12 +74,9 @@ def move_deletes(
     """Return a position delete file, in plaintext, with new locations of data files.
 
     The second result is the least and greatest location in a Parquet or Avro file that has rows,
-    otherwise None. The blobs of a Puffin file keep their offsets.
-
-    Raises:
-        FormatError: The data is not a position delete file.
-        UnsupportedFormatError: The format is not `PARQUET`, `AVRO` or `PUFFIN`, or a Puffin footer
-            is compressed.
+    otherwise None. The blobs of a Puffin file keep their offsets. Raise FormatError if the data is
+    not a position delete file, and UnsupportedFormatError if the format is not `PARQUET`, `AVRO` or
+    `PUFFIN`, or a Puffin footer is compressed.
     """
     with as_format_errors(name):
         if file_format == "PARQUET":

@@ -93,10 +93,8 @@ def _format_type(kind: IcebergType) -> str:
 def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
     """Return rows with a table's columns: ordered, cast, and missing ones filled with defaults.
 
-    Raises:
-        FormatError: A column's type cannot be converted to the table's, or a required column is
-            missing.
-        ValueError: A value does not fit.
+    Raise FormatError if a column's type cannot be converted to the table's, or a required column is
+    missing, and ValueError if a value does not fit.
     """
     defaults = {
         field.field_id: field.write_default

@@ -121,11 +121,9 @@ def make_reference_asker(reference: str, keyring: str | None = None) -> Ask:
     """Return a function that reads the passphrase at `env:NAME`, `file:PATH`, `fd:N` or `prompt`.
 
     `keyring` is the keyring's URI, for a prompt; None for a reference in this URI. Messages do not
-    repeat other references, where a user may have typed the passphrase itself.
-
-    Raises:
-        ValueError: The reference has another form.
-        KeyRetrievalError: The descriptor is not open, or at its end.
+    repeat other references, where a user may have typed the passphrase itself. Raise ValueError if
+    the reference has another form, and KeyRetrievalError if the descriptor is not open, or at its
+    end.
     """
     check_passphrase_reference(reference)
     kind, _, where = reference.partition(":")

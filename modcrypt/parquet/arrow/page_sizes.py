@@ -80,11 +80,8 @@ def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where:
 
     The result has the largest possible sizes of a byte array; zeros for values of a fixed width.
     `data` is a plaintext file, in which `start` and `end` bound the pages. Errors name the chunk by
-    `str(where)`.
-
-    Raises:
-        LimitError: A page declares more bytes than its codec can produce, or than the limit.
-        FormatError: A page header is damaged, or its page exceeds the chunk's end.
+    `str(where)`. Raise LimitError if a page declares more bytes than its codec can produce, or than
+    the limit, and FormatError if a page header is damaged, or its page exceeds the chunk's end.
     """
     at, delta = start, 0
     dictionaries: list[Dictionary] = []

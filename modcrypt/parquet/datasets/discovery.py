@@ -67,11 +67,9 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
 
     Files and folders whose names begin with a dot or an underscore do not belong to the dataset,
     nor do files of an incomplete write, or files that a write replaced: see `write_notes`.
-    `partitioning` is "hive", a pyarrow.dataset.Partitioning with a schema, or None.
-
-    Raises:
-        ValueError: There are no files, or the listed files are in several file systems.
-        FileNotFoundError: The folder does not exist.
+    `partitioning` is "hive", a pyarrow.dataset.Partitioning with a schema, or None. Raise
+    ValueError if there are no files, or the listed files are in several file systems, and
+    FileNotFoundError if the folder does not exist.
     """
     if isinstance(source, list | tuple):
         if not all(isinstance(path, str | os.PathLike) for path in source):

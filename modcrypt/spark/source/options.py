@@ -110,12 +110,9 @@ def read_options(
 ) -> tuple[Settings, ReadOptions]:
     """Parse the options of a read, whose names are not case-sensitive.
 
-    `also` names further options, which the caller handles.
-
-    Raises:
-        ValueError: An option is unknown, a value is invalid, or a key is given instead of a
-            reference.
-        OSError: The policy can't be read.
+    `also` names further options, which the caller handles. Raise ValueError if an option is
+    unknown, a value is invalid, or a key is given instead of a reference, and OSError if the policy
+    can't be read.
     """
     given = _Options(options, also)
     columns = given.names("columns")

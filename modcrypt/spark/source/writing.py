@@ -456,11 +456,8 @@ def _remove_empty_folders(base: str, old: Iterable[Place]) -> None:
 class Writer(DataSourceArrowWriter):
     """A writer of rows into a table; picklable, it holds only paths and references to keys.
 
-    Spark makes one writer per job, so all tasks and the commit use the same job name.
-
-    Raises:
-        ValueError: As in `check_columns`.
-        NotADirectoryError: The folder of the table is a file.
+    Spark makes one writer per job, so all tasks and the commit use the same job name. Raise
+    ValueError as in `check_columns`, and NotADirectoryError if the folder of the table is a file.
     """
 
     def __init__(
