@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modcrypt.parquet.format.findings import fold
@@ -28,10 +29,8 @@ def render_html(result: Inspection | Verification | TableVerification | KeyTree)
         ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
         TypeError: No page exists for such a result.
     """
-    if isinstance(result, Inspection):
-        return _render_inspection(result)
-    if isinstance(result, Verification):
-        return _render_verification(result)
+    if isinstance(result, Inspection | Verification):
+        return _draw_file(result)
     from modcrypt.iceberg.verify.key_tree_drawing import draw_page
     from modcrypt.iceberg.verify.key_trees import KeyTree
     from modcrypt.iceberg.verify.table_results import TableVerification
@@ -46,34 +45,22 @@ def render_html(result: Inspection | Verification | TableVerification | KeyTree)
     )
 
 
-def _render_inspection(result: Inspection) -> str:
-    return draw(
-        title=format_name(result.name),
-        facts=result.facts(),
-        columns=[column.path for column in result.columns or ()],
-        row_groups=result.row_groups or 0,
-        size=result.size,
-        regions=result.regions,
-        notes=[
+def _draw_file(result: Inspection | Verification) -> str:
+    if isinstance(result, Inspection):
+        columns: Sequence[str] = [column.path for column in result.columns or ()]
+        notes = [
             *(("Visible without keys", sentence) for sentence in result.leaks),
             *(("Hidden here", sentence) for sentence in result.hidden),
             *(("Peculiar", sentence) for sentence in result.quirks),
-        ],
-    )
-
-
-def _render_verification(result: Verification) -> str:
-    folded = fold((None, note) for note in result.not_authenticated)
+        ]
+    else:
+        folded = fold((None, note) for note in result.not_authenticated)
+        columns, notes = result.columns, [(f"Not authenticated: {n.what}", n.why) for n in folded]
     return draw(
-        title=format_name(result.name),
-        facts=result.facts(),
-        columns=result.columns,
-        row_groups=result.row_groups,
-        size=result.size,
-        regions=result.regions,
-        findings=result.findings,
-        notes=[(f"Not authenticated: {note.what}", note.why) for note in folded],
-    )
+        title=format_name(result.name), facts=result.facts(), columns=columns,
+        row_groups=result.row_groups or 0, size=result.size, regions=result.regions,
+        findings=() if isinstance(result, Inspection) else result.findings, notes=notes,
+    )  # fmt: skip
 
 
 def _render_table_verification(result: TableVerification) -> str:
