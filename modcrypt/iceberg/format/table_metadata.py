@@ -121,13 +121,6 @@ class Snapshot:
 class TableMetadata:
     """The content of a metadata.json; immutable: `with_members` returns a changed copy.
 
-    Attributes:
-        document: The complete document.
-        last_sequence_number: Sequence number of the newest snapshot; 0 without one, and in format
-            version 1.
-        refs: Branches and tags by name, in the form of the document.
-        compared: Cache of `manifest_headers.find_redefinitions`.
-
     Raises:
         FormatError: The data is not a metadata.json, or a needed part of it is malformed.
         UnsupportedFormatError: The format version is unknown.
@@ -145,6 +138,7 @@ class TableMetadata:
         self.format_version = version
         self.location = self._text(self.document, "location").rstrip("/")
         self.uuid = self._text(self.document, "table-uuid")
+        # That of the newest snapshot; 0 without one, and in format version 1.
         self.last_sequence_number = self._whole(self.document, "last-sequence-number", 0)
         self.properties: Mapping[str, str] = self._texts(self.document.get("properties") or {})
         self.snapshots = tuple(self._snapshot(entry) for entry in self._list("snapshots"))
@@ -152,6 +146,7 @@ class TableMetadata:
         refs = self.document.get("refs")
         named = refs.items() if isinstance(refs, dict) else ()
         self.refs = {name: ref for name, ref in named if isinstance(ref, dict)}
+        # A cache of `manifest_headers.find_redefinitions`.
         self.compared: dict[tuple[str | None, ...], tuple[str, ...]] = {}
 
     def __repr__(self) -> str:

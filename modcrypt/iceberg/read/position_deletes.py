@@ -73,9 +73,7 @@ class EqualityDeletes:
 class DeleteIndex:
     """An index of a snapshot's delete files by the data files that they apply to.
 
-    Args:
-        partitions: Function that returns the partitions of a spec by its id.
-        oldest: Smallest sequence number of the data files that are looked up.
+    `oldest` is the smallest sequence number of the data files that are looked up.
 
     Raises:
         FormatError: An entry is not a delete file, equality deletes name no columns, or a location

@@ -96,9 +96,8 @@ def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) ->
 class Projection:
     """A projection of the rows of one file onto the schema of a table.
 
-    Args:
-        constants: Values of fields that the file may lack, by their ids.
-        filled: Columns that the file lacks, shared with other projections.
+    `constants` has values of fields that the file may lack, by their ids. Columns that it lacks are
+    in `filled`, which projections share.
 
     Raises:
         FormatError: A field of the file has a type that its column never had, or a required field

@@ -189,19 +189,16 @@ _ATTRIBUTES = {
 
 
 class _Losses:
-    """The snapshots and files that an expiry drops once a new version of a table is committed.
-
-    Attributes:
-        files: Locations of files to delete by path, by the attribute of `Expired`.
-        metadata: Older metadata.json files by path, in the order of deletion.
-        unreadable: Locations by path of files that are named or exist, but must be kept.
-    """
+    """The snapshots and files that an expiry drops once a new version of a table is committed."""
 
     def __init__(self, table: IcebergTable, new: TableMetadata) -> None:
         self._table, self._new, self._rule = table, new, DeletionRule.of(table, new)
         self.snapshots: dict[int, Snapshot] = {}
+        # Locations of files to delete by path, by the attribute of `Expired`.
         self.files: dict[str, dict[str, str]] = {name: {} for stage in _STAGES for name in stage}
+        # Older metadata.json files by path, in the order of deletion.
         self.metadata: dict[str, tuple[str, Place]] = {}
+        # Locations by path of files that are named or exist, but must be kept.
         self.unreadable: dict[str, str] = {}
 
     def find(self, keep: Sequence[int], *, changes: bool) -> None:

@@ -288,12 +288,7 @@ class _Box:
 
 
 class _Picture:
-    """A picture with five columns of boxes, and lines from keys to what they decrypt.
-
-    Attributes:
-        columns: Boxes of each column.
-        edges: Start and end of each line, with its style classes.
-    """
+    """A picture with five columns of boxes, and lines from keys to what they decrypt."""
 
     heads = ("Master keys", "KEKs", "Manifest lists", "Manifests", "Data and delete files")
     box_width, box_height, row, column = 216, 40, 50, 284
@@ -302,6 +297,7 @@ class _Picture:
         self._hues = hues
         self._at: list[dict[object, _Box]] = []
         self.columns: list[list[_Box]] = []
+        # Start and end of each line, with its style classes.
         self.edges: dict[tuple[int, int, int, int, str], None] = {}
         keks = _used_first(tree.keks)
         columns: dict[str, tuple[Sequence[object], Sequence[object]]] = {
