@@ -199,8 +199,10 @@ def encrypt(
             return {"encrypted_bytes": writer.encrypted_length}
 
         result = convert("Encrypting", source, destination, work, as_json)
-        if not as_json:
-            _print_length(result["encrypted_bytes"])
+        if not as_json and sys.stdout is sys.stderr:  # see `_open_output`
+            click.echo(f"modcrypt: encrypted length: {result['encrypted_bytes']}", err=True)
+        elif not as_json:
+            print_line(str(result["encrypted_bytes"]))
 
 
 @ags1.command(epilog=_DECRYPT_EXAMPLE)
@@ -490,13 +492,6 @@ def _seal(
                 progress(writer.tell())
         if kept is not None:
             kept.write(encrypted_length(writer.tell(), writer.block_length))
-
-
-def _print_length(length: int) -> None:
-    if sys.stdout is sys.stderr:  # see `_open_output`
-        click.echo(f"modcrypt: encrypted length: {length}", err=True)
-    else:
-        print_line(str(length))
 
 
 # --- files and pipes -----------------------------------------------------------------------------

@@ -294,7 +294,7 @@ def format_table(
     """
     from modcrypt.cli.output.text_table import align_cells  # not to be loaded for the help
 
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [["-" if value is None else printable(str(value)) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)
     return align_cells(titles, cells, right=right)[0]
 
@@ -313,10 +313,6 @@ def format_counts(counts: Mapping[str, int], words: Mapping[str, str] | None = N
 def print_facts(facts: Iterable[Sequence[object]]) -> None:
     """Print pairs of a name and a value as a table without titles."""
     print_line(format_table(("", ""), facts, left=(0, 1)).partition("\n")[2])
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None else printable(str(value))
 
 
 # --- results -------------------------------------------------------------------------------------

@@ -41,9 +41,6 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
         path = address[match.end() :]
         # File URIs are percent-encoded (RFC 8089): pathlib and pyarrow follow it, fsspec does not.
         # Only fsspec has `local:`, so modcrypt reads it as fsspec does.
-        return _unquote(path) if match[1].lower() == "file" else path
+        is_quoted = match[1].lower() == "file"
+        return os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(path))) if is_quoted else path
     return None if is_url(address) else address
-
-
-def _unquote(path: str) -> str:
-    return os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(path)))

@@ -157,7 +157,9 @@ class AzureKms(UnpicklableClient):
     def _call(self, name: str, version: str, operation: str, value: bytes) -> tuple[str, bytes]:
         """Call the service to wrap or unwrap; return the full id of the key, and the result."""
         path = f"/keys/{name}/{version}/{operation}"
-        content = {"alg": self._algorithm, "value": _encode_base64url(value)}
+        # Without padding, because some managed HSMs treat padding as bytes of the key.
+        text = base64.urlsafe_b64encode(value).decode().rstrip("=")
+        content = {"alg": self._algorithm, "value": text}
         with _convert_errors(name, unwrapping=operation == "unwrapkey"):
             answer = self._client.send_request(
                 HttpRequest("POST", path, json=content), **_EACH_CALL
@@ -165,22 +167,14 @@ class AzureKms(UnpicklableClient):
             answer.raise_for_status()
         with contextlib.suppress(ValueError, KeyError, TypeError):  # whose text may contain the key
             members = answer.json()
-            return str(members["kid"]), _decode_base64url(members["value"])
+            padded = members["value"] + "=" * (-len(members["value"]) % 4)
+            return str(members["kid"]), base64.b64decode(padded, altchars=b"-_", validate=True)
         raise self._make_answer_error(name)
 
     def _make_answer_error(self, name: str) -> KeyRetrievalError:
         return KeyRetrievalError(
             f"master key {name}: the answer of vault {self._host} does not describe a key"
         )
-
-
-def _encode_base64url(data: bytes) -> str:
-    # Without padding, because some managed HSMs treat padding as bytes of the key.
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _decode_base64url(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def _refuse_aad(aad: bytes) -> None:
