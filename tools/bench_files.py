@@ -26,7 +26,8 @@ from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.io.sources import MemorySource
 from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.format.page_header import PageHeader, scan
+from modcrypt.parquet.format.page_header import PageHeader
+from modcrypt.parquet.format.page_header_scan import scan
 from tools.figures import MIB, Bench, Figure, Job, Row, below, faster, figure, within
 
 KEY = b"only-for-a-bench"  # text, for DuckDB takes no other keys of 16 bytes

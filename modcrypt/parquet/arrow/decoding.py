@@ -21,7 +21,7 @@ from modcrypt.parquet.arrow.page_sizes import Dictionary, Longest
 from modcrypt.parquet.convert.null_chunks import encode_page_header
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.format.page_header import scan
+from modcrypt.parquet.format.page_header_scan import scan
 
 BATCH_BYTES = 64 << 20
 """Planned maximum of Arrow memory, in bytes, for the rows that are decoded at once.

@@ -16,8 +16,8 @@ from modcrypt.parquet.format.page_header import (
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
     PageHeader,
-    scan,
 )
+from modcrypt.parquet.format.page_header_scan import scan
 
 _LARGEST_RATIO = {
     0: 1,  # UNCOMPRESSED

@@ -34,9 +34,9 @@ from modcrypt.parquet.format.page_header import (
     DICTIONARY_PAGE,
     PageHeader,
     contradicts,
-    scan,
     v2_layout,
 )
+from modcrypt.parquet.format.page_header_scan import scan
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -17,8 +17,8 @@ from modcrypt.parquet.format.page_header import (
     PageHeader,
     check_size,
     contradicts,
-    scan,
 )
+from modcrypt.parquet.format.page_header_scan import scan
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from modcrypt.code_form import code_form
 from modcrypt.errors import FormatError
-from modcrypt.parquet.format import compact, idl, page_header
+from modcrypt.parquet.format import compact, idl, page_header, page_header_scan
 from tests.support.randomness import examples
 from tests.support.thrift_judge import STRUCTS, footer_of, of_rich_types
 
@@ -41,6 +42,7 @@ def load_interpreted(module: ModuleType, **replaced: ModuleType) -> ModuleType:
 COMPACT = load_interpreted(compact)
 IDL = load_interpreted(idl, compact=COMPACT)
 PAGE_HEADER = load_interpreted(page_header, compact=COMPACT, idl=IDL)
+SCAN = load_interpreted(page_header_scan, compact=COMPACT, idl=IDL, page_header=PAGE_HEADER).scan
 
 FOOTER = footer_of(of_rich_types())
 BYTES = st.sampled_from([0, 1, 2, 12, 16, 21, 22, 24, 25, 28, 44, 127, 128, 249, 252, 255])
@@ -80,12 +82,46 @@ def test_damaged_footers(data: st.DataObject) -> None:
         assert outcome(encode_again, idl, *case) == outcome(encode_again, IDL, *case)
 
 
+HEADERS = [
+    idl.encode(idl.new("PageHeader", type=kind, **sizes, **{name: idl.new(struct, **numbers)}))
+    for kind, name, struct, numbers in (
+        (0, "data_page_header", "DataPageHeader", {
+            "num_values": 300, "encoding": 0, "definition_level_encoding": 3,
+            "repetition_level_encoding": 3,
+        }),
+        (2, "dictionary_page_header", "DictionaryPageHeader", {"num_values": 5, "encoding": 2}),
+    )
+    for sizes in (
+        {"uncompressed_page_size": 70, "compressed_page_size": 40_000},
+        {"uncompressed_page_size": 0, "compressed_page_size": 0, "crc": -5},
+    )
+]  # fmt: skip
+
+
+def scanned(scan: Callable[..., Any], *arguments: object) -> object:
+    """Return what a scan finds as a tuple, or its error."""
+    found: Any = outcome(scan, *arguments)
+    if isinstance(found, tuple):
+        return found
+    return tuple(getattr(found, name) for name in PAGE_HEADER.PageHeader.__slots__)
+
+
 @settings(max_examples=examples(2000))
 @given(ANY, st.integers(0, 3))
 def test_page_headers(data: bytes, start: int) -> None:
     for buffer in (data, bytearray(data)):
-        found = outcome(page_header.scan, buffer, start, len(buffer))
-        assert found == outcome(PAGE_HEADER.scan, buffer, start, len(buffer))
+        arguments = (buffer, start, len(buffer))
+        assert scanned(page_header_scan.scan, *arguments) == scanned(SCAN, *arguments)
+
+
+@settings(max_examples=examples(1000))
+@given(st.data())
+def test_altered_page_headers(data: st.DataObject) -> None:
+    header = bytearray(data.draw(st.sampled_from(HEADERS)))
+    for _ in range(data.draw(st.integers(0, 2))):
+        header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
+    arguments = (bytes(header), 0, len(header))
+    assert scanned(page_header_scan.scan, *arguments) == scanned(SCAN, *arguments)
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 2**31 - 1, 2**31, -(2**31) - 1, 2**63 - 1, 2**63])

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
-from modcrypt.parquet.format import page_header
+from modcrypt.parquet.format import page_header_scan
 from modcrypt.parquet.format.idl import varint, zigzag
-from modcrypt.parquet.format.page_header import PageHeader, scan, splice, v2_layout
+from modcrypt.parquet.format.page_header import PageHeader, splice, v2_layout
+from modcrypt.parquet.format.page_header_scan import scan
 from tests.support.cases import each_case
 from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
@@ -31,7 +32,7 @@ from tests.support.thrift_judge import (
     values,
 )
 
-walk = page_header._scan_unusual
+walk = page_header_scan._scan_unusual
 FIELDS = (
     "raw", "type", "uncompressed_size", "compressed_size", "size_start", "size_end", "crc",
     "crc_start", "crc_end",
@@ -114,7 +115,7 @@ def test_the_usual_headers_take_the_short_way(
 ) -> None:
     """Not for its result, which is the same, but because the long way is many times slower."""
     file = WRITERS[writer](tmp_path)
-    monkeypatch.setattr(page_header, "_scan_unusual", lambda *_: pytest.fail("walked"))
+    monkeypatch.setattr(page_header_scan, "_scan_unusual", lambda *_: pytest.fail("walked"))
     for name, data in structs_of(file):
         if name == "PageHeader":
             scan(data, 0, len(data))
@@ -129,7 +130,7 @@ def test_headers_of_views_take_the_short_way(
     filled = [_pad_struct(data, len(data) + overhead) for data in headers]
     for data in filled:
         check_scan(data)
-    monkeypatch.setattr(page_header, "_scan_unusual", lambda *_: pytest.fail("walked"))
+    monkeypatch.setattr(page_header_scan, "_scan_unusual", lambda *_: pytest.fail("walked"))
     for data in filled:
         scan(data, 0, len(data))
 
