@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from modcrypt.errors import (
     FormatError,
@@ -26,7 +26,8 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.parquet.crypto.ciphers import assign_keys
+from modcrypt.kms.policy import Policy
+from modcrypt.parquet.crypto.ciphers import ColumnKey, assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
@@ -43,6 +44,9 @@ from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, restore_properties
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+
+MAX_COMPARED = 1000
+"""Maximum number of compared files that are remembered, as far as their keys differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +293,7 @@ class NewKeys:
         if not isinstance(encryption, FileEncryptionProperties):
             encryption = encryption.for_check()
         self._wanted = encryption
+        self._compared: dict[KeyFacts, str | None] = {}
 
     def find_difference(
         self, place: Place, expected: Shape | ExpectedMasks | None = None
@@ -330,6 +335,10 @@ class NewKeys:
         """
         return self._compare_modes(place, file.footer) or self._compare_keys(place, file)
 
+    def compare_verified(self, place: Place, footer: Footer, facts: KeyFacts) -> str | None:
+        """Return how a file under a policy differs, given its footer and facts about its keys."""
+        return self._compare_modes(place, footer) or self.compare_facts(facts)
+
     def _make_decryption(self, place: Place) -> FileDecryptionProperties:
         """Return properties that are stricter than readers': success means the work is done."""
         strict: dict[str, Any] = {
@@ -362,68 +371,167 @@ class NewKeys:
         return self._wanted.aad_prefix
 
     def _compare_keys(self, place: Place, file: OpenFile) -> str | None:
-        wanted = self._wanted
-        everything, read = range(len(file.leaves)), cache(partial(read_store, place))
-        if fault := self._compare_wrapping(None, file.footer.key_metadata, read):
-            return f"its footer key is {fault}"
-        has_explicit_keys = isinstance(self.encryption, FileEncryptionProperties)
-        if has_explicit_keys and file.footer.footer_key != wanted.footer_key:
-            return "it has another footer key"
-        if fault := self._compare_length(file.footer.footer_key):
-            return f"its footer key has {fault}"
-        if has_explicit_keys and file.footer.key_metadata != wanted.footer_key_metadata:
-            return "its footer key has other key metadata"
+        if not isinstance(self.encryption, KeyedEncryption):
+            return self._compare_explicit_keys(file)
+        footer = file.footer
         if not file.metadata.row_groups:
+            columns: dict[str, ColumnKey] = {}
+        else:
+            columns = file.own_keys(range(len(file.leaves)))
+        plain = file.plaintext_columns(range(len(file.leaves)))
+        return self.compare_facts(
+            gather_key_facts(place, footer, file.leaves, plain, columns)
+        )
+
+    def compare_facts(self, facts: KeyFacts) -> str | None:
+        """Return how the keys of a file differ from the policy; None if they do not.
+
+        Most files of a dataset have the same facts, which are compared once.
+        """
+        if facts not in self._compared:
+            if len(self._compared) >= MAX_COMPARED:
+                self._compared.clear()
+            self._compared[facts] = self._compare_with_policy(facts)
+        return self._compared[facts]
+
+    def _compare_with_policy(self, facts: KeyFacts) -> str | None:
+        assert isinstance(self.encryption, KeyedEncryption)
+        policy = self.encryption.policy
+        if fault := _compare_wrapping(policy, policy.footer_key, facts.footer):
+            return f"its footer key is {fault}"
+        if fault := _compare_length(policy, facts.footer):
+            return f"its footer key has {fault}"
+        if not facts.has_rows:
             return None  # without row groups, no column has a key
-        own, plain = file.own_keys(everything), set(file.plaintext_columns(everything))
+        own = dict(facts.columns)
+        if fault := self._compare_kinds(facts.leaves, facts.plain, own):
+            return fault
+        for leaf in facts.leaves:
+            name = ".".join(leaf)
+            given = covering_name(leaf, policy.key_of_column)
+            if name not in own or given is None:
+                continue
+            key, master = own[name], policy.key_of_column[given]
+            length = _compare_length(policy, key)
+            fault = _compare_wrapping(policy, master, key) or (f"one of {length}" if length else "")
+            if fault:
+                return f"the key of column {name} is {fault}"
+        return None
+
+    def _compare_kinds(
+        self, leaves: Sequence[tuple[str, ...]], plain: Collection[str], own: Collection[str]
+    ) -> str | None:
+        """Return which column is plaintext, or under the footer key or its own, unexpectedly."""
         try:
-            rules = assign_keys(file.leaves, wanted)
+            rules = assign_keys(list(leaves), self._wanted)
         except ValueError as error:
             return str(error)
-        for leaf, rule in zip(file.leaves, rules, strict=True):
+        for leaf, rule in zip(leaves, rules, strict=True):
             name = ".".join(leaf)
-            kind = (name in plain, name in own)
-            if kind != (rule is None, rule is not None and rule.own):
+            if (name in plain, name in own) != (rule is None, rule is not None and rule.own):
                 return f"column {name} is encrypted differently, or not encrypted"
-            if rule is not None and rule.own:
-                given = covering_name(leaf, wanted.column_keys)
-                fault = self._compare_wrapping(given, own[name].metadata, read)
-                length = self._compare_length(own[name].key)
-                fault = fault or (f"one of {length}" if length else None)
-                if has_explicit_keys and own[name].key != rule.key:
-                    fault = "another one"
-                elif has_explicit_keys and given is not None:
-                    same = own[name].metadata == wanted.column_key_metadata.get(given)
-                    fault = None if same else "stored with other key metadata"
-                if fault:
-                    return f"the key of column {name} is {fault}"
         return None
 
-    def _compare_length(self, key: Key | None) -> str | None:
-        """Return how the length of a key differs from the policy; None if it does not."""
-        if key is None or not isinstance(self.encryption, KeyedEncryption):
+    def _compare_explicit_keys(self, file: OpenFile) -> str | None:
+        """Compare a file with keys that the caller gave, not a policy."""
+        wanted = self._wanted
+        if file.footer.footer_key != wanted.footer_key:
+            return "it has another footer key"
+        if file.footer.key_metadata != wanted.footer_key_metadata:
+            return "its footer key has other key metadata"
+        if not file.metadata.row_groups:
             return None
-        bits = self.encryption.policy.data_key_length_bits
-        return None if 8 * len(key) == bits else f"{8 * len(key)} bits, not {bits}"
-
-    def _compare_wrapping(
-        self, name: str | None, metadata: bytes | None, read: Callable[[], dict[str, str]]
-    ) -> str | None:
-        """Return how the wrapping of a key differs from the policy; None if it does not.
-
-        `name` names the column or group; None for the footer. `read` reads the external key
-        material of the file.
-        """
-        if not isinstance(self.encryption, KeyedEncryption):
-            return None
-        policy, decoded = self.encryption.policy, decode_metadata(metadata or b"")
-        is_internal = isinstance(decoded, KeyMaterial)
-        material = decoded if isinstance(decoded, KeyMaterial) else find_material(read(), decoded)
-        master = policy.footer_key if name is None else policy.key_of_column[name]
-        if material.master_key_id != master:
-            return f"under the master key {material.master_key_id}, not {master}"
-        if material.double_wrapping != policy.double_wrapping:
-            return "not wrapped (single or double) as in the policy"
-        if is_internal != policy.internal_key_material:
-            return "not stored (internally or externally) as in the policy"
+        own = file.own_keys(range(len(file.leaves)))
+        plain = file.plaintext_columns(range(len(file.leaves)))
+        if fault := self._compare_kinds(file.leaves, plain, own):
+            return fault
+        for leaf in file.leaves:
+            name, given = ".".join(leaf), covering_name(leaf, wanted.column_keys)
+            if name not in own or given is None:
+                continue
+            if own[name].key != wanted.column_keys[given]:
+                return f"the key of column {name} is another one"
+            if own[name].metadata != wanted.column_key_metadata.get(given):
+                return f"the key of column {name} is stored with other key metadata"
         return None
+
+
+class WrappedKey(NamedTuple):
+    """How a data key is wrapped, and its length."""
+
+    master_key_id: str
+    double_wrapping: bool
+    internal: bool
+    bits: int | None
+
+
+class KeyFacts(NamedTuple):
+    """What decides whether the keys of a file are as a policy says.
+
+    Attributes:
+        has_rows: Whether the file has row groups.
+        leaves: Paths of its leaf columns.
+        plain: Dotted names of the plaintext columns.
+        footer: The footer key.
+        columns: The keys of columns that have one of their own, by dotted name.
+    """
+
+    has_rows: bool
+    leaves: tuple[tuple[str, ...], ...]
+    plain: tuple[str, ...]
+    footer: WrappedKey
+    columns: tuple[tuple[str, WrappedKey], ...]
+
+
+def gather_key_facts(
+    place: Place, footer: Footer, leaves: Sequence[tuple[str, ...]], plain: Iterable[str],
+    columns: Mapping[str, ColumnKey],
+) -> KeyFacts:  # fmt: skip
+    """Return the facts about the keys of an open file.
+
+    Args:
+        place: Place of the file, for its external key material.
+        footer: Footer of the file.
+        leaves: Paths of its leaf columns.
+        plain: Dotted names of the plaintext columns.
+        columns: The keys of columns that have one of their own, by dotted name.
+
+    Raises:
+        ModcryptError: Key metadata is malformed, or external key material cannot be read.
+    """
+    read = cache(partial(read_store, place))
+    return KeyFacts(
+        bool(footer.metadata.row_groups),
+        tuple(leaves),
+        tuple(plain),
+        _describe_key(footer.key_metadata, footer.footer_key, read),
+        tuple((name, _describe_key(key.metadata, key.key, read)) for name, key in columns.items()),
+    )
+
+
+def _describe_key(
+    metadata: bytes | None, key: Key | None, read: Callable[[], dict[str, str]]
+) -> WrappedKey:
+    """Describe a key; `read` reads the external key material of the file."""
+    decoded = decode_metadata(metadata or b"")
+    internal = isinstance(decoded, KeyMaterial)
+    material = decoded if isinstance(decoded, KeyMaterial) else find_material(read(), decoded)
+    bits = None if key is None else 8 * len(key)
+    return WrappedKey(material.master_key_id, material.double_wrapping, internal, bits)
+
+
+def _compare_length(policy: Policy, key: WrappedKey) -> str | None:
+    """Return how the length of a key differs from the policy; None if it does not."""
+    bits = policy.data_key_length_bits
+    return None if key.bits in (None, bits) else f"{key.bits} bits, not {bits}"
+
+
+def _compare_wrapping(policy: Policy, master_key_id: str, key: WrappedKey) -> str | None:
+    """Return how the wrapping of a key differs from the policy; None if it does not."""
+    if key.master_key_id != master_key_id:
+        return f"under the master key {key.master_key_id}, not {master_key_id}"
+    if key.double_wrapping != policy.double_wrapping:
+        return "not wrapped (single or double) as in the policy"
+    if key.internal != policy.internal_key_material:
+        return "not stored (internally or externally) as in the policy"
+    return None

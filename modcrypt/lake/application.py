@@ -7,22 +7,26 @@ interrupted run therefore leaves finished files and untouched ones, and the next
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads, usable_cores
-from modcrypt.jobs.conversion import Conversion, ConvertedFile
+from modcrypt.jobs.conversion import Conversion
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
-from modcrypt.jobs.listing import File
+from modcrypt.jobs.listing import File, Folder
 from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
-from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
+from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.report.text import format_count
+
+BATCH = 10_000
+"""Number of files whose keys are rotated together, with one request for each KEK."""
 
 _RESULTS = ("encrypted", "rekeyed", "rotated", "current", "failed", "refused")
 
@@ -61,25 +65,31 @@ class LakeApplication:
     new_versions: Sequence[str] = ()
     dry_run: bool = False
 
+    @cached_property
+    def totals(self) -> ApplicationTotals:
+        """Counts of the results."""
+        totals = ApplicationTotals()
+        for file in self.files:
+            totals.add(file)
+        return totals
+
     @property
     def changed(self) -> int:
         """Number of files that were changed."""
-        return sum(file.result in ("encrypted", "rekeyed", "rotated") for file in self.files)
+        results = self.totals.results
+        return results["encrypted"] + results["rekeyed"] + results["rotated"]
 
     @property
     def code(self) -> int:
         """The exit code: 0 if every file is now as declared, or will be after a dry run."""
-        codes = {file.code for file in self.files} | {self.plan.refusal_code}
-        return common_code(codes - {0})
+        return common_code(self.totals.codes | {self.plan.refusal_code} - {0})
 
     def summary(self) -> str:
         """Return the result as one line for people."""
         if self.dry_run or self.plan.error or not (self.files or self.new_versions):
             return self.plan.summary()
-        counts = Counter(
-            "failed" if file.code and file.result != "refused" else file.result
-            for file in self.files
-        )
+        results, failed = self.totals.results, self.totals.failed
+        counts = {result: results[result] for result in _RESULTS} | {"failed": failed}
         parts = [f"{counts[result]:,} {result}" for result in _RESULTS if counts[result]]
         if self.new_versions:
             parts.append(f"new versions of {', '.join(self.new_versions)}")
@@ -87,54 +97,60 @@ class LakeApplication:
         current = f"{self.plan.current:,} of {total} were as declared"
         return f"{self.plan.dataset}: {', '.join(parts)} ({current})"
 
-    def fields(self) -> list[dict[str, Any]]:
-        """Return the result as lines of JSON: one for each file, then the totals."""
+    def fields(self) -> Iterator[dict[str, Any]]:
+        """Yield the result as lines of JSON: one for each file, then the totals."""
         if self.dry_run:
-            return self.plan.fields()
+            yield from self.plan.fields()
+            return
         start = {"schema": SCHEMA, "dataset": self.plan.dataset}
-        lines: list[dict[str, Any]] = [
-            {
+        for file in self.files:
+            yield {
                 **start, "kind": "file", "file": file.path, "result": file.result,
                 "message": file.message,
-            }
-            for file in self.files
-        ]  # fmt: skip
-        results = Counter(file.result for file in self.files)
-        totals = {
-            **start, "kind": "dataset", "current": self.plan.current, "results": dict(results),
-            "new_versions": list(self.new_versions), "error": self.plan.error,
+            }  # fmt: skip
+        yield {
+            **start, "kind": "dataset", "current": self.plan.current,
+            "results": dict(self.totals.results), "new_versions": list(self.new_versions),
+            "error": self.plan.error,
         }  # fmt: skip
-        return [*lines, totals]
+
+
+@dataclass(slots=True)
+class ApplicationTotals:
+    """Counts of results."""
+
+    results: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+    codes: set[int] = field(default_factory=set)
+
+    def add(self, file: AppliedFile) -> None:
+        """Count a file."""
+        self.results[file.result] += 1
+        if file.code:
+            self.codes.add(file.code)
+            self.failed += file.result != "refused"
 
 
 def carry_out(
     plan: LakePlan,
-    files: LakeFiles,
     policies: DatasetPolicies,
     *,
     jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> list[AppliedFile]:
+) -> Spool[AppliedFile]:
     """Carry out a plan; return the result of each of its files, in order.
 
     Args:
         plan: The plan.
-        files: Files of the dataset and of its source.
         policies: Policies of the files.
         jobs: Number of files processed concurrently; None for the default.
         progress: Function called with the number of planned files after each.
     """
-    by_path = {policies.path_of(file.place): file for file in files.files}
-    run = _Run(policies, by_path, files.waiting, jobs, progress, len(plan.work))
-    work = [file for file in plan.work if file.action in ("encrypt", "rekey")]
-    converted = zip(work, run.convert(work), strict=True)
-    done = {(file.state.path, file.waits): result for file, result in converted}
-    done.update(((file.path, False), file) for file in run.rotate(plan.work))
-    for file in plan.refused:
-        done[file.state.path, False] = AppliedFile(
-            path=file.state.path, result="refused", message=file.why, code=exit_code([file.word])
-        )
-    return [done[file.state.path, file.waits] for file in plan.files]
+    run = _Run(policies, jobs, progress, plan.changes)
+    results: Spool[AppliedFile] = Spool()
+    for batch in take_batches(plan.files, BATCH):
+        results.extend(run.apply_batch(batch))
+    return results
 
 
 @dataclass(frozen=True)
@@ -142,62 +158,48 @@ class _Run:
     """The work on the files of one plan."""
 
     policies: DatasetPolicies
-    files: Mapping[str, File]
-    waiting: Mapping[str, File]
     jobs: int | None
     progress: Callable[[int], object] | None
     total: int
 
-    def convert(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
+    def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
+        """Yield the result of each file, in order."""
+        work = [file for file in planned if file.action in ("encrypt", "rekey")]
+        converted = iter(self._convert(work))
+        rotated = {file.path: file for file in self._rotate(planned)}
+        for file in planned:
+            if file.action == "refuse":
+                yield _refuse_file(file)
+            elif file.action == "rotate":
+                yield rotated[file.state.path]
+            else:
+                yield next(converted)
+
+    def _convert(self, planned: Sequence[PlannedChange]) -> list[AppliedFile]:
         """Encrypt plaintext files in place, and re-key files under other policies."""
+        results = []
         threads = self.jobs or usable_cores()
         for done in in_threads(self._convert_file, planned, threads, "modcrypt-apply"):
             self._note_progress()
-            yield done
+            results.append(done)
+        return results
 
     def _convert_file(self, planned: PlannedChange) -> AppliedFile:
-        path = planned.state.path
-        try:
-            file = (self.waiting if planned.waits else self.files)[path]
-            done = self._make_conversion(planned, file.place).run(file)
-        except Exception as error:  # the run continues with the other files
-            failure = describe(error)
-            return AppliedFile(
-                path=path, result=failure.word, message=failure.message, code=failure.code
-            )
-        return _take_result(path, done)
+        return convert_file(self.policies, planned)
 
-    def _make_conversion(self, planned: PlannedChange, place: Place) -> Conversion:
-        policies, path = self.policies, planned.state.path
-        source = policies.source if planned.waits else None
-        with open_source_at(place) as opened:
-            if planned.action == "encrypt":
-                decryption, columns = None, read_plain_columns(opened)
-            else:
-                decryption = policies.opening(place, planned.state.previous_prefix)
-                columns = policies.open_columns(opened, decryption)
-        policy = policies.policy(path, columns)
-        return Conversion(
-            verb="encrypt" if decryption is None else "rekey",
-            source=source or policies.root,
-            destination=None if source is None else policies.root,
-            decryption=decryption,
-            encryption=policies.encryption(policy),
-        )
-
-    def rotate(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
+    def _rotate(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Rewrap keys under the newest versions, and move them from previous master keys."""
-        groups: defaultdict[Any, list[Place]] = defaultdict(list)
+        groups: defaultdict[Any, list[PlannedChange]] = defaultdict(list)
         for file in planned:
             if file.action == "rotate":
-                place = self.files[file.state.path].place
-                groups[self.policies.group_of(file.state.path)].append(place)
-        for places in groups.values():
-            yield from self._rotate_group(places)
+                groups[self.policies.group_of(file.state.path)].append(file)
+        for files in groups.values():
+            yield from self._rotate_group(files)
 
-    def _rotate_group(self, places: list[Place]) -> Iterator[AppliedFile]:
+    def _rotate_group(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Rotate files that the same properties open."""
         policies = self.policies
+        places = [policies.place_of(file.state.path) for file in planned]
         for done in rotate_keys(
             places, policies.tools, new_master_keys=policies.dataset.previous.master_keys,
             decryption=policies.opening(places[0]), threads=self.jobs or THREADS,
@@ -210,8 +212,47 @@ class _Run:
             self.progress(self.total)
 
 
-def _take_result(path: str, done: ConvertedFile) -> AppliedFile:
+def convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
+    """Encrypt a plaintext file, or re-key one under another policy; return the result."""
+    path = planned.state.path
+    try:
+        source = policies.source if planned.waits else None
+        folder = policies.root if source is None else source
+        place = policies.place_of(path) if source is None else source.place.below(path)
+        conversion = _make_conversion(policies, planned, place, source)
+        name = folder.file(path) if policies.is_folder else folder.name
+        done = conversion.run(File(name, planned.state.size, place))
+    except Exception as error:  # the run continues with the other files
+        failure = describe(error)
+        return AppliedFile(
+            path=path, result=failure.word, message=failure.message, code=failure.code
+        )
     return AppliedFile(path=path, result=done.result, message=done.message, code=done.code)
+
+
+def _make_conversion(
+    policies: DatasetPolicies, planned: PlannedChange, place: Place, source: Folder | None
+) -> Conversion:
+    path = planned.state.path
+    with open_source_at(place) as opened:
+        if planned.action == "encrypt":
+            decryption, columns = None, read_plain_columns(opened)
+        else:
+            decryption = policies.opening(place, planned.state.previous_prefix)
+            columns = policies.open_columns(opened, decryption)
+    policy = policies.policy(path, columns)
+    return Conversion(
+        verb="encrypt" if decryption is None else "rekey",
+        source=source or policies.root,
+        destination=None if source is None else policies.root,
+        decryption=decryption,
+        encryption=policies.encryption(policy),
+    )
+
+
+def _refuse_file(planned: PlannedChange) -> AppliedFile:
+    path, code = planned.state.path, exit_code([planned.word])
+    return AppliedFile(path=path, result="refused", message=planned.why, code=code)
 
 
 def _take_rotation(path: str, done: RotatedFile) -> AppliedFile:

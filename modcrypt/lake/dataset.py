@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.lake.file_policies import DatasetPolicies, read_columns
-from modcrypt.lake.lake_files import list_dataset
+from modcrypt.lake.lake_files import LakeFiles
 from modcrypt.parquet.arrow.field_metadata import plan_footer
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -137,10 +137,9 @@ class LakeDataset:
         more = {"partitioning": "hive" if self.policies.dataset.partitions else None}
         if not root.is_folder:
             return self.location, {}
-        files = list_dataset(root, self.policies.dataset.include)
-        if not files.strays:
-            return self.location, more
-        return [file.name for file in files.files], more
+        files = LakeFiles(root, self.policies.dataset.include)
+        names = [root.file(file.path) for file in files]
+        return (names, more) if files.strays else (self.location, more)
 
     def _decryption_of(
         self, source: Any, master_key_ids: Collection[str], on_missing_key: str

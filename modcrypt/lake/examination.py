@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from modcrypt.errors import (
@@ -21,14 +21,15 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.jobs.listing import File
-from modcrypt.lake.file_policies import DatasetPolicies, read_columns, read_plain_columns
+from modcrypt.lake.file_policies import MAX_KEPT, DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.file_states import FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.lake_files import LakeFile
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, KeyReference, try_decode_metadata
 
@@ -47,74 +48,90 @@ class FooterExamination:
     policies: DatasetPolicies
     ages: KeyAges
     _outages: list[KmsUnavailableError] = field(default_factory=list, init=False, repr=False)
+    _keys: dict[tuple[KeyUse, ...], tuple[KeyUse, ...]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
-    def run(self, file: File) -> FileState:
+    def run(self, file: LakeFile) -> FileState:
         """Return the state of a file; errors about it are states, too."""
-        path = self.policies.path_of(file.place)
+        place = self.policies.place_of(file.path)
         try:
-            with open_source_at(file.place, file.name) as source:
-                state = self._examine(file.place, source, path)
+            with open_source_at(place) as source:
+                return self._examine(place, source, file)
         except Exception as error:
             word, message = describe_failure(error)
-            state = FileState(path=path, state="unreadable", reason=word, message=message)
-        return replace(state, size=file.size)
+            return FileState(
+                path=file.path, size=file.size, state="unreadable", reason=word, message=message
+            )
 
-    def _examine(self, place: Place, source: Source, path: str) -> FileState:
+    def _examine(self, place: Place, source: Source, file: LakeFile) -> FileState:
         """Try the declared AAD prefix first, then the previous ones."""
-        if self._outages and _is_encrypted(source):
-            return self._refuse(source, path, "unreadable", self._outages[0])
+        if self._outages and is_encrypted(source):
+            return self._refuse(source, file, "unreadable", self._outages[0])
         misplaced: FileState | None = None
         for template in (None, *self.policies.dataset.previous.aad_prefixes):
             try:
-                return self._open(place, source, path, template)
+                return self._open(place, source, file, template)
             except PlaintextError as error:
-                return _examine_plaintext(source, path, error)
+                return _examine_plaintext(source, file, error)
             except AadPrefixError as error:
-                misplaced = misplaced or self._refuse(source, path, "misplaced", error)
+                misplaced = misplaced or self._refuse(source, file, "misplaced", error)
             except UnsupportedFormatError as error:
-                return self._refuse(source, path, "other-policy", error)
+                return self._refuse(source, file, "other-policy", error)
             except KeyMaterialError as error:
-                return self._refuse(source, path, "other-keys", error)
+                return self._refuse(source, file, "other-keys", error)
             except KeyRetrievalError as error:
-                return self._refuse(source, path, "unreadable", error)
+                return self._refuse(source, file, "unreadable", error)
         assert misplaced is not None
         return misplaced
 
-    def _open(self, place: Place, source: Source, path: str, template: str | None) -> FileState:
+    def _open(
+        self, place: Place, source: Source, listed: LakeFile, template: str | None
+    ) -> FileState:
         decryption = self.policies.opening(place, template)
         file = OpenFile(source, decryption)
-        keys = tuple(_list_uses(place, list_footer_keys(file.metadata, file.footer.key_metadata)))
+        uses = _list_uses(place, list_footer_keys(file.metadata, file.footer.key_metadata))
+        keys = self._share(tuple(uses))
         try:
             _retrieve_keys(file, keys)
         except KeyRetrievalError as error:
-            state: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
-            return self._refuse(source, path, state, error, keys)
+            refused: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
+            return self._refuse(source, listed, refused, error, keys)
         check_border(file.footer.file_unique, decryption)
-        facts = _count(file)
-        found = FileState(path=path, state="declared", keys=keys, **facts)
         if template is not None:
+            state: State = "other-policy"
             message = f"its AAD prefix is the previous one, {template!r}"
-            return replace(found, state="other-policy", message=message, previous_prefix=template)
-        return self._compare(found, place, file)
+        else:
+            state, message = self._compare(listed.path, keys, place, file)
+        return FileState(
+            path=listed.path, size=listed.size, state=state, message=message, keys=keys,
+            previous_prefix=template, **_count(file),
+        )  # fmt: skip
 
-    def _compare(self, state: FileState, place: Place, file: OpenFile) -> FileState:
+    def _share(self, keys: tuple[KeyUse, ...]) -> tuple[KeyUse, ...]:
+        """Return one object for the same keys of many files."""
+        if len(self._keys) >= MAX_KEPT:
+            self._keys.clear()
+        return self._keys.setdefault(keys, keys)
+
+    def _compare(
+        self, path: str, keys: Sequence[KeyUse], place: Place, file: OpenFile
+    ) -> tuple[State, str]:
         """Compare an open file with its policy, then with the rules for old keys."""
         policies = self.policies
-        policy = policies.policy(state.path, read_columns(file.footer, file.leaves))
+        policy = policies.policy(path, read_columns(file.footer, file.leaves))
         why = policies.new_keys(policy).compare_encryption(place, file)
         if why is not None and policies.dataset.previous.master_keys:
             previous = policies.previous_policy(policy)
             if policies.new_keys(previous).compare_encryption(place, file) is None:
-                message = "its keys are under previous master keys"
-                return replace(state, state="old-keys", message=message)
+                return "old-keys", "its keys are under previous master keys"
         if why is not None:
-            return replace(state, state="other-policy", message=why)
-        if old := self.ages.find_old(state.keys, policies.dataset.rotation):
-            return replace(state, state="old-keys", message=old)
-        return state
+            return "other-policy", why
+        old = self.ages.find_old(keys, policies.dataset.rotation)
+        return ("old-keys", old) if old else ("declared", "")
 
     def _refuse(
-        self, source: Source, path: str, state: State, error: ModcryptError,
+        self, source: Source, file: LakeFile, state: State, error: ModcryptError,
         keys: tuple[KeyUse, ...] | None = None,
     ) -> FileState:  # fmt: skip
         """Return the state of a file that an error kept from being opened.
@@ -129,7 +146,10 @@ class FooterExamination:
         destroyed = listed[0].metadata == SHREDDED or any(map(self.ages.is_destroyed, keys))
         closed = isinstance(error, KeyDisabledError | KeyNotFoundError)
         reason = "destroyed" if closed and destroyed else error.word
-        return FileState(path=path, state=state, reason=reason, message=str(error), keys=keys)
+        return FileState(
+            path=file.path, size=file.size, state=state, reason=reason, message=str(error),
+            keys=keys,
+        )  # fmt: skip
 
 
 def _retrieve_keys(file: OpenFile, uses: Sequence[KeyUse]) -> None:
@@ -140,24 +160,19 @@ def _retrieve_keys(file: OpenFile, uses: Sequence[KeyUse]) -> None:
             raise KeyNotFoundError(f"column {name} has no key metadata", name)
 
 
-def _is_encrypted(source: Source) -> bool:
-    try:
-        list_key_metadata(source)
-    except PlaintextError:
-        return False
-    return True
-
-
-def _examine_plaintext(source: Source, path: str, error: PlaintextError) -> FileState:
+def _examine_plaintext(source: Source, file: LakeFile, error: PlaintextError) -> FileState:
     """Return the state of a file in plaintext, or one whose encryption was tampered with."""
     try:
-        metadata = read_plain(source).metadata
+        footer = read_plain(source)
     except ModcryptError:
-        return FileState(path=path, state="unreadable", reason=error.word, message=str(error))
-    columns = len(read_plain_columns(source).leaves)
+        return FileState(
+            path=file.path, size=file.size, state="unreadable", reason=error.word,
+            message=str(error),
+        )  # fmt: skip
     return FileState(
-        path=path, state="plaintext", rows=metadata.num_rows, columns=columns, encrypted_columns=0
-    )
+        path=file.path, size=file.size, state="plaintext", rows=footer.metadata.num_rows,
+        columns=len(leaf_paths(footer.metadata.schema)), encrypted_columns=0,
+    )  # fmt: skip
 
 
 def _count(file: OpenFile) -> dict[str, Any]:

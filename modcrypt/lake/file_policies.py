@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from modcrypt.fork_safety import fork_safe
+from modcrypt.errors import PlaintextError
+from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.idempotence import NewKeys
+from modcrypt.jobs.idempotence import NewKeys, gather_key_facts
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
@@ -21,17 +24,36 @@ from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
-from modcrypt.parquet.arrow.field_metadata import read_field_metadata
+from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
+from modcrypt.parquet.crypto.chunk_opening import Chunk
+from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
+from modcrypt.parquet.datasets.discovery import as_arrow
 from modcrypt.parquet.format.schema import leaf_paths
+from modcrypt.parquet.verify.chunk_plan import ChunkPlan
+
+MAX_KEPT = 10_000
+"""Maximum number of policies in memory: names of folders and columns may be hostile."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def read_columns(footer: Footer, leaves: list[Path] | None = None) -> FileColumns:
-    """Return the columns of a file with an open footer."""
-    found = leaf_paths(footer.metadata.schema) if leaves is None else leaves
-    return FileColumns(tuple(found), read_field_metadata(footer.metadata))
+    """Return the columns of a file with an open footer.
+
+    Files with the same columns share the result.
+    """
+    found = tuple(leaf_paths(footer.metadata.schema) if leaves is None else leaves)
+    return _make_columns(found, get_arrow_schema(footer.metadata))
+
+
+@functools.lru_cache(maxsize=256)
+def _make_columns(leaves: tuple[Path, ...], arrow_schema: bytes | None) -> FileColumns:
+    return FileColumns(leaves, parse_field_metadata(arrow_schema))
 
 
 @dataclass(frozen=True)
@@ -49,6 +71,9 @@ class DatasetPolicies:
     audit: str | None = None
     _policies: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False)
     _openings: dict[Any, FileDecryptionProperties] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _readings: dict[Any, tuple[Policy, FileDecryptionProperties]] = field(
         default_factory=dict, init=False, repr=False
     )
     _previous: dict[int, tuple[Policy, Policy]] = field(
@@ -71,10 +96,19 @@ class DatasetPolicies:
         )
         object.__setattr__(self, "tools", tools)
         root = Folder.at(self.dataset.location)
-        object.__setattr__(self, "root", replace(root, _located=root.place))
+        root = replace(root, _located=root.place)
+        object.__setattr__(self, "root", root)
 
     tools: KeyTools = field(init=False, repr=False)
     root: Folder = field(init=False, repr=False)
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether the dataset is not a single file; a folder may have yet to be made."""
+        place = self.root.place
+        if place.filesystem is None:
+            return not os.path.isfile(place.path)
+        return not as_arrow(place.filesystem).get_file_info(place.path).is_file
 
     @property
     def source(self) -> Folder | None:
@@ -88,6 +122,13 @@ class DatasetPolicies:
         if place.path.startswith(f"{base}/"):  # as listed
             return place.path[len(base) + 1 :]
         return place.inside(self.root.place) or place.name
+
+    def place_of(self, path: str) -> Place:
+        """Return the place of a file by its path inside the dataset, or its name if it is that.
+
+        Writing follows no symbolic link below the dataset's folder.
+        """
+        return self.root.place.below(path) if self.is_folder else self.root.place
 
     def place_at(self, path: str) -> Place:
         """Return the place of a file of the dataset by its path in the file system."""
@@ -106,27 +147,28 @@ class DatasetPolicies:
                 other.
         """
         values = self._values_of(path)
-        key = self.group_of(path), self._identify(columns)
+        key = self._key_of(values), self._identify(columns)
         with self._lock:
-            if key not in self._policies:
-                self._policies[key] = self._make_policy(values, columns)
-            return self._policies[key]
+            policy = self._policies.get(key)
+            if policy is None:
+                policy = _remember(self._policies, key, self._make_policy(values, columns))
+            return policy
 
     def group_of(self, path: str) -> Any:
         """Return what files share that `opening` treats alike: the values of their partitions."""
-        return tuple(sorted(self._values_of(path).items()))
+        return self._key_of(self._values_of(path))
+
+    def _key_of(self, values: Mapping[str, str]) -> Any:
+        return tuple(values.get(name) for name in self.dataset.used_partitions)
 
     def _values_of(self, path: str) -> dict[str, str]:
-        if not self.dataset.partitions:
+        if not self.dataset.used_partitions:
             return {}
         known = read_values(path)
-        return {name: known[name] for name in self.dataset.partitions if name in known}
+        return {name: known[name] for name in self.dataset.used_partitions if name in known}
 
     def _identify(self, columns: FileColumns | None) -> Any:
-        if columns is None or not self.dataset.needs_columns:
-            return None
-        metadata = {path: tuple(sorted(pairs.items())) for path, pairs in columns.metadata.items()}
-        return columns.leaves, tuple(sorted(metadata.items()))
+        return columns if self.dataset.needs_columns else None
 
     def _make_policy(self, values: Mapping[str, str], columns: FileColumns | None) -> Policy:
         names = names_by_key(self.dataset.rules, columns)
@@ -149,7 +191,8 @@ class DatasetPolicies:
         """Return the keys that a file under a policy must have, to compare files with."""
         known = self._new_keys.get(id(policy))
         if known is None or known[0] is not policy:
-            known = self._new_keys[id(policy)] = policy, NewKeys(self.encryption(policy))
+            made = policy, NewKeys(self.encryption(policy))
+            known = _remember(self._new_keys, id(policy), made)
         return known[1]
 
     # --- properties ------------------------------------------------------------------------------
@@ -171,10 +214,35 @@ class DatasetPolicies:
             ModcryptError, OSError: The file's columns cannot be read.
         """
         further = id_set(master_key_ids) | set(self.dataset.previous.master_keys)
-        policy = self.policy(self.path_of(place), self._columns_at(place, further))
-        return self.tools.decryption(
-            policy, root=self.root.place, master_key_ids=further, **properties
-        )
+        columns = self._columns_at(place, further)
+        return self.reading_with(self.path_of(place), columns, further, **properties)
+
+    def reading_with(
+        self, path: str, columns: FileColumns | None, further: Collection[str] | None = None,
+        **properties: Any,
+    ) -> FileDecryptionProperties:  # fmt: skip
+        """Return the properties that open a file exactly as declared, given its columns.
+
+        Args:
+            path: Path of the file inside the dataset.
+            columns: Columns of the file; None if no rule depends on them, or to open the footer.
+            further: Ids of further master keys to accept; by default the previous ones.
+
+        Raises:
+            ValueError: As `policy`.
+        """
+        policy = self.policy(path, columns)
+        ids = frozenset(self.dataset.previous.master_keys if further is None else further)
+        key = id(policy), ids
+        known = self._readings.get(key)
+        if properties or known is None or known[0] is not policy:
+            made = policy, self.tools.decryption(
+                policy, root=self.root.place, master_key_ids=ids, **properties
+            )
+            if properties:
+                return made[1]
+            known = _remember(self._readings, key, made)
+        return known[1]
 
     def _columns_at(self, place: Place, further: Collection[str]) -> FileColumns | None:
         if not self.dataset.needs_columns:
@@ -199,9 +267,11 @@ class DatasetPolicies:
         """
         path = self.path_of(place)
         key = self.group_of(path), aad_prefix, frozenset(master_key_ids)
-        if key not in self._openings:  # files of a partition share them
-            self._openings[key] = self._make_opening(path, aad_prefix, master_key_ids)
-        return self._openings[key]
+        known = self._openings.get(key)
+        if known is None:  # files of a partition share them
+            made = self._make_opening(path, aad_prefix, master_key_ids)
+            known = _remember(self._openings, key, made)
+        return known
 
     def _make_opening(
         self, path: str, aad_prefix: str | None, master_key_ids: Collection[str]
@@ -219,6 +289,33 @@ class DatasetPolicies:
             },
         )
 
+    def compare(
+        self, path: str, place: Place, plan: ChunkPlan, columns: FileColumns
+    ) -> str | None:
+        """Return how a verified file differs from the declaration; None if it does not.
+
+        Keys under previous master keys are declared, too.
+
+        Raises:
+            ValueError: As `policy`.
+            ModcryptError: The key metadata of the file is malformed.
+        """
+        policy = self.policy(path, columns)
+        leaves = [leaf.path for leaf in plan.leaves]
+        first = [chunk for chunk in plan.listed if chunk.row_group == 0]
+        plain = [chunk.path for chunk in first if not chunk.encrypted]
+        own = {
+            chunk.path: ColumnKey(chunk.key, True, _key_metadata_of(chunk))
+            for chunk in first
+            if chunk.has_own_key and chunk.key is not None
+        }
+        facts = gather_key_facts(place, plan.footer, leaves, plain, own)
+        why = self.new_keys(policy).compare_verified(place, plan.footer, facts)
+        if why is None or not self.dataset.previous.master_keys:
+            return why
+        previous = self.new_keys(self.previous_policy(policy))
+        return why if previous.compare_verified(place, plan.footer, facts) else None
+
     @property
     def algorithms(self) -> tuple[str, ...]:
         """The declared algorithm, and previous ones."""
@@ -229,7 +326,8 @@ class DatasetPolicies:
         """Return a policy with the previous master keys in place of the declared ones."""
         known = self._previous.get(id(policy))
         if known is None or known[0] is not policy:
-            known = self._previous[id(policy)] = policy, self._make_previous(policy)
+            made = policy, self._make_previous(policy)
+            known = _remember(self._previous, id(policy), made)
         return known[1]
 
     def _make_previous(self, policy: Policy) -> Policy:
@@ -240,6 +338,28 @@ class DatasetPolicies:
         return replace(
             policy, footer_key=old.get(policy.footer_key, policy.footer_key), column_keys=keys
         )
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> V:
+    """Keep a value for the files that follow; forget the others if there are too many."""
+    if len(known) >= MAX_KEPT:
+        known.clear()
+    known[key] = value
+    return value
+
+
+def is_encrypted(source: Source) -> bool:
+    """Return whether a file is encrypted, at least by its own account."""
+    try:
+        list_key_metadata(source)
+    except PlaintextError:
+        return False
+    return True
+
+
+def _key_metadata_of(chunk: Chunk) -> bytes | None:
+    metadata: bytes | None = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+    return metadata
 
 
 def read_plain_columns(source: Source) -> FileColumns:

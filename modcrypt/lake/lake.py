@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
+from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
-from modcrypt.jobs.listing import File
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
 from modcrypt.lake.application import LakeApplication, carry_out
@@ -30,12 +30,12 @@ from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
-from modcrypt.lake.lake_files import LakeFiles, list_lake_files
+from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
-from modcrypt.lake.state_cache import StateCache, open_cache, stamp_of
+from modcrypt.lake.state_cache import CorrectFile, StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
-from modcrypt.lake.verification import LakeVerification, verify_files
+from modcrypt.lake.verification import IsUnchanged, LakeVerification, verify_files
 
 Since: TypeAlias = datetime.datetime | Literal["last"]
 """A time of change, or `"last"` for the last verification that found a file correct."""
@@ -124,15 +124,9 @@ class Lake:
         return LakeDataset(self.policies(*self.names(name)))
 
     def list_files(self, dataset: str) -> LakeFiles:
-        """List the files of a dataset.
-
-        Raises:
-            OSError: Its folder does not exist or cannot be listed.
-            ValueError: It has no files.
-        """
-        declared = self.declaration.datasets[dataset]
+        """Return the files of a dataset, which are listed by iterating."""
         policies = self.policies(dataset)
-        return list_lake_files(policies.root, declared.include, policies.source)
+        return LakeFiles(policies.root, policies.dataset.include, policies.source)
 
     # --- status ----------------------------------------------------------------------------------
 
@@ -163,13 +157,14 @@ class Lake:
     ) -> DatasetStatus:  # fmt: skip
         """Return the status of one dataset; errors of its location are part of it."""
         policies = self.policies(name)
+        examination = FooterExamination(policies, self.ages)
         try:
-            files = self.list_files(name)
-        except (OSError, ValueError) as error:
+            return find_status(
+                self.list_files(name), examination, cache, jobs=jobs, progress=progress
+            )
+        except (OSError, ValueError, FormatError) as error:
             failure = describe(error)
             return DatasetStatus(dataset=policies.dataset, error=failure.message, code=failure.code)
-        examination = FooterExamination(policies, self.ages)
-        return find_status(files, examination, cache, jobs=jobs, progress=progress)
 
     # --- apply -----------------------------------------------------------------------------------
 
@@ -215,8 +210,7 @@ class Lake:
         if new_versions:
             self._add_versions(new_versions)
             plan = plan_again()
-        files = self.list_files(name) if plan.files else LakeFiles(())
-        done = carry_out(plan, files, self.policies(name), **how)
+        done = carry_out(plan, self.policies(name), **how)
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 
     def _add_versions(self, master_key_ids: Sequence[str]) -> None:
@@ -233,7 +227,7 @@ class Lake:
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(
-        self, dataset: str | None = None, *, since: Since | None = None,
+        self, dataset: str | None = None, *, since: Since | None = None, resume: bool = False,
         jobs: int | None = None, progress: Callable[[int], None] | None = None,
     ) -> list[LakeVerification]:  # fmt: skip
         """Verify files against the declaration: every tag of every module, and how it is made.
@@ -241,8 +235,10 @@ class Lake:
         Args:
             dataset: Name of a dataset; None for all.
             since: Verify only files that changed at this time or later; `"last"` for those that
-                changed since `verify` found them correct. Whoever can write a file can also set its
-                time, so verify everything from time to time.
+                changed since `verify` found them correct. Others may set the time of a file, and
+                the user's cache is trusted, so verify everything from time to time.
+            resume: Whether to skip files that an interrupted verification found correct, and that
+                have not changed since.
             jobs: Number of files verified concurrently; None for the default.
             progress: Function called with the number of bytes of a dataset checked so far.
 
@@ -252,52 +248,27 @@ class Lake:
         """
         with open_cache(self.declaration) as cache:
             return [
-                self._verify_one(name, cache, since, jobs=jobs, progress=progress)
+                self._verify_one(name, cache, since, resume, jobs=jobs, progress=progress)
                 for name in self.names(dataset)
             ]
 
     def _verify_one(
-        self, name: str, cache: StateCache, since: Since | None,
-        **how: Any,
-    ) -> LakeVerification:  # fmt: skip
+        self, name: str, cache: StateCache, since: Since | None, resume: bool, **how: Any
+    ) -> LakeVerification:
         policies = self.policies(name)
+        started = cache.begin_verification(name, resume=resume)
+        is_unchanged = _choose_unchanged(since, started)
         try:
             files = self.list_files(name)
-        except (OSError, ValueError) as error:
+            result = verify_files(files, policies, cache, is_unchanged=is_unchanged, **how)
+        except (OSError, ValueError, FormatError) as error:
             failure = describe(error)
             return LakeVerification(
                 dataset=name, location=policies.dataset.location, error=failure.message,
                 error_code=failure.code,
             )  # fmt: skip
-        stamps = {policies.path_of(file.place): stamp_of(file.place) for file in files.files}
-        unchanged = self._find_unchanged(name, cache, files, since, stamps)
-        result = verify_files(
-            files, FooterExamination(policies, self.ages), unchanged=unchanged, **how
-        )
-        correct = [file.path for file in result.files if file.ok]
-        cache.save_verified(name, [(path, stamps[path]) for path in correct])
-        cache.forget_verified(name, [file.path for file in result.files if not file.ok])
+        cache.end_verification(name)
         return result
-
-    def _find_unchanged(
-        self, name: str, cache: StateCache, files: LakeFiles,
-        since: Since | None, stamps: Mapping[str, str],
-    ) -> list[File]:  # fmt: skip
-        """Return the files that need no verification."""
-        if since is None:
-            return []
-        if since == "last":
-            verified, path_of = cache.load_verified(name), self.policies(name).path_of
-            return [
-                file for file in files.files
-                if (stamp := stamps[path_of(file.place)])
-                and verified.get(path_of(file.place), ("", 0))[0] == stamp
-            ]  # fmt: skip
-        moment = since.timestamp()
-        return [
-            file for file in files.files
-            if (changed := file.place.modified()) is not None and changed < moment
-        ]  # fmt: skip
 
     # --- report, impact and why ------------------------------------------------------------------
 
@@ -361,3 +332,14 @@ class Lake:
                 listed = root if inside is None else root.below(inside)
                 return list(follow_keys(FooterExamination(policies, self.ages), listed, column))
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
+
+
+def _choose_unchanged(since: Since | None, started: float) -> IsUnchanged:
+    """Return the function that decides which files `verify` skips."""
+
+    def is_unchanged(file: LakeFile, known: CorrectFile | None) -> bool:
+        if isinstance(since, datetime.datetime):
+            return file.modified is not None and file.modified < since.timestamp()
+        return known is not None and (since == "last" or known.time >= started)
+
+    return is_unchanged

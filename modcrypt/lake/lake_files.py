@@ -1,70 +1,370 @@
-"""The files of a dataset, and the strays beside them."""
+"""The files of a dataset, listed one by one in the order of their paths, and the strays beside them.
+
+A listing holds one local folder, or one folder below the dataset's in a store, in memory. It
+follows symbolic links for reading, except to what it lists anyway.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import datetime
+import os
+import posixpath
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
+from typing import Any
 
-from modcrypt.jobs.listing import File, Folder, list_tables
+from modcrypt.io.places import Place
+from modcrypt.io.stores import is_arrow
+from modcrypt.jobs.listing import Folder
+from modcrypt.lake.spool import BLOCK, Spool
+from modcrypt.pkmt1.material import external_name
+
+CLOCK_TICK = 0.01
+"""Seconds within which two changes of a local file may have the same time."""
+
+_MATERIAL = external_name("").removesuffix(".json")
+
+STORE_TICK = 2.0
+"""The same for objects in stores whose listings contain only full seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFiles:
-    """The files of a dataset.
+class LakeFile:
+    """A file of a dataset, as listed.
 
     Attributes:
-        files: Files that belong to the dataset, sorted.
-        strays: Paths of visible files in its folder that do not.
-        waiting: Files of the source folder, by path, whose encrypted copy is missing or older.
+        path: Path inside the dataset; the name of the file if it is the dataset.
+        size: Size in bytes.
+        stamp: Text that changes with the file or its external key material; empty if unknown.
+        modified: Time of change in seconds since 1970; None if the file system keeps none.
     """
 
-    files: Sequence[File]
-    strays: Sequence[str] = ()
-    waiting: Mapping[str, File] = field(default_factory=dict)
+    path: str
+    size: int
+    stamp: str = field(compare=False)
+    modified: float | None = field(default=None, compare=False)
 
 
-def list_lake_files(root: Folder, include: str | None, source: Folder | None) -> LakeFiles:
-    """List the files of a dataset, and those that wait in its source folder.
+class LakeFiles:
+    """The files of a dataset and of its source folder. Each iteration lists them again.
 
-    Raises:
-        OSError, ValueError: As `list_dataset`. With a source, the dataset may not exist yet.
+    Args:
+        root: Folder or file of the dataset.
+        include: Pattern that the paths of its files match; None for all visible files.
+        source: Folder whose plaintext files are encrypted into the dataset; None for none.
     """
-    if source is None:
-        return list_dataset(root, include)
-    try:
-        files = list_dataset(root, include)
-    except (FileNotFoundError, ValueError):
-        files = LakeFiles(())
-    listed = list_dataset(source, include).files
-    waiting = {source.inside(file.name): file for file in listed if _waits(file, source, root)}
-    return replace(files, waiting=waiting)
+
+    def __init__(
+        self, root: Folder, include: str | None = None, source: Folder | None = None
+    ) -> None:
+        self.root, self._include, self.source = root, include, source
+        self.strays: Spool[str] = Spool()
+        """Paths of visible files that `include` does not match, after an iteration."""
+
+    def __iter__(self) -> Iterator[LakeFile]:
+        """Yield the files of the dataset.
+
+        Raises:
+            FileNotFoundError: The folder does not exist, and there is no source.
+            ValueError: There are no files, and no source.
+            OSError: A folder cannot be listed.
+        """
+        self.strays = Spool()
+        found = False
+        try:
+            for file in list_folder(self.root):
+                found = True
+                if self._is_included(file.path):
+                    yield file
+                else:
+                    self.strays.append(file.path)
+        except FileNotFoundError:
+            if self.source is None or found:
+                raise
+        if not found and self.source is None:
+            name = self.root.name
+            raise ValueError(f"{name}: no files found; name a file, or a folder with files")
+
+    def _is_included(self, path: str) -> bool:
+        if self._include is None or not self.root.is_folder:
+            return True
+        return matches(path, self._include)
+
+    def list_waiting(self) -> Iterator[LakeFile]:
+        """Yield the files of the source folder whose encrypted copy is missing or older.
+
+        Raises:
+            FileNotFoundError, OSError: As iterating.
+        """
+        if self.source is None:
+            return
+        for file in list_folder(self.source):
+            included = self._include is None or matches(file.path, self._include)
+            if included and self._is_waiting(file.path):
+                yield file
+
+    def _is_waiting(self, path: str) -> bool:
+        assert self.source is not None
+        copy = self.root.place.below(path)
+        if copy.stamp() is None:
+            return True
+        before, after = self.source.place.below(path).modified(), copy.modified()
+        return before is not None and after is not None and after < before
 
 
-def _waits(file: File, source: Folder, root: Folder) -> bool:
-    """Return whether the copy of a file is missing, or older than the file."""
-    copy = root.place.below(source.inside(file.name))
-    if copy.stamp() is None:
-        return True
-    before, after = file.place.modified(), copy.modified()
-    return before is not None and after is not None and after < before
+def matches(path: str, pattern: str) -> bool:
+    """Return whether the end of a path matches a pattern, as `PurePath.match` does."""
+    if "/" in pattern:
+        return PurePosixPath(path).match(pattern)
+    return fnmatchcase(posixpath.basename(path), pattern)
 
 
-def list_dataset(root: Folder, include: str | None) -> LakeFiles:
-    """List the files of a dataset as its readers see them: without those of incomplete writes.
+def list_folder(folder: Folder) -> Iterator[LakeFile]:
+    """Yield the visible files of a folder as its readers see them, or a single file; sorted.
 
     Raises:
         FileNotFoundError: The folder does not exist.
-        ValueError: There are no files.
+        OSError: A folder cannot be listed.
+        FormatError: A note about a write is damaged.
     """
-    files = list_tables([root], as_read=True)
-    if include is None:
-        return LakeFiles(sorted(files, key=lambda file: file.name))
-    own, strays = [], []
-    for file in sorted(files, key=lambda file: file.name):
-        inside = root.inside(file.name)
-        if not inside or PurePosixPath(inside).match(include):
-            own.append(file)
-        else:
-            strays.append(inside)
-    return LakeFiles(own, strays)
+    place = folder.place
+    if not folder.is_folder:
+        yield _describe_file(place)
+        return
+    listing = _LocalListing(place) if place.filesystem is None else _StoreListing(place)
+    for files in listing.list_folders():
+        hidden = _find_hidden(place)
+        yield from (file for file in files if file.path not in hidden)
+
+
+def _find_hidden(place: Place) -> set[str]:
+    """Return the paths of files that notes hide from readers, as while a write is in progress."""
+    from modcrypt.parquet.datasets.discovery import read_notes
+
+    return {name for note in read_notes(place).values() for name in note.hidden}
+
+
+def _describe_file(place: Place) -> LakeFile:
+    """Describe a dataset that is a single file."""
+    if place.filesystem is None:
+        status = os.stat(place.path)
+        beside = _stat_or_none(os.path.join(os.path.dirname(place.path), external_name(place.name)))
+        return _describe_local(place.name, status, beside)
+    from modcrypt.parquet.datasets.discovery import as_arrow
+
+    info = as_arrow(place.filesystem).get_file_info(place.path)
+    if not info.is_file:
+        raise FileNotFoundError(2, os.strerror(2), place.full_name)
+    stamp = place.stamp()
+    text = "" if stamp is None else str(stamp)
+    return LakeFile(place.name, info.size or 0, text, place.modified())
+
+
+# --- local folders -------------------------------------------------------------------------------
+
+
+def make_stamp(status: os.stat_result, beside: os.stat_result | None = None) -> str:
+    """Return the stamp of a local file and of the external key material beside it.
+
+    It contains the time of the last change of the inode, which nobody can set, unlike the time of
+    the last change of the contents. A file that changed just now may change again within the same
+    tick of the clock, so this waits for the next one.
+    """
+    text = ""
+    for each in (status, beside):
+        if each is None:
+            continue
+        age = time.time() - each.st_ctime
+        if age < 0:  # the clocks differ, so the next change may have the same time
+            return ""
+        if age < CLOCK_TICK:
+            time.sleep(CLOCK_TICK)
+        text += f"{each.st_dev} {each.st_ino} {each.st_size} {each.st_mtime_ns} {each.st_ctime_ns} "
+    return text
+
+
+def _describe_local(
+    path: str, status: os.stat_result, beside: os.stat_result | None
+) -> LakeFile:
+    return LakeFile(path, status.st_size, make_stamp(status, beside), status.st_mtime)
+
+
+def _stat_or_none(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+class _LocalListing:
+    """The listing of a local folder."""
+
+    def __init__(self, place: Place) -> None:
+        self._root = place.path.rstrip("/") or "/"
+        self._real = os.path.join(os.path.realpath(self._root), "")
+        self._linked: list[str] = []  # real paths of folders that links lead to
+
+    def list_folders(self) -> Iterator[list[LakeFile]]:
+        """Yield lists of files of one folder each."""
+        yield from self._list_below(self._root, "")
+
+    def _list_below(self, folder: str, prefix: str) -> Iterator[list[LakeFile]]:
+        with os.scandir(folder) as found:
+            entries = list(found)
+        materials = {entry.name for entry in entries if entry.name.startswith(_MATERIAL)}
+        named = [(entry, self._is_folder(entry)) for entry in entries if entry.name[0] not in "._"]
+        named.sort(key=lambda pair: f"{pair[0].name}/" if pair[1] else pair[0].name)
+        files: list[LakeFile] = []
+        for entry, is_folder in named:
+            if not is_folder:
+                files += self._describe(entry, prefix, materials)
+            if files and (is_folder or len(files) == BLOCK):
+                yield files
+                files = []
+            if is_folder and not (entry.is_symlink() and self._is_known_folder(entry.path)):
+                yield from self._list_below(entry.path, f"{prefix}{entry.name}/")
+        yield files
+
+    def _is_folder(self, entry: os.DirEntry[str]) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError:
+            return False
+
+    def _describe(
+        self, entry: os.DirEntry[str], prefix: str, materials: set[str]
+    ) -> list[LakeFile]:
+        """Return the description of a regular file in a list; nothing for others."""
+        try:
+            status = entry.stat()
+        except (OSError, ValueError):  # a link that leads nowhere
+            return []
+        is_copy = entry.is_symlink() and self._is_listed(os.path.realpath(entry.path))
+        if is_copy or not stat.S_ISREG(status.st_mode):
+            return []
+        material, beside = external_name(entry.name), None
+        if material in materials:
+            beside = _stat_or_none(os.path.join(os.path.dirname(entry.path), material))
+        return [_describe_local(prefix + entry.name, status, beside)]
+
+    def _is_listed(self, real: str) -> bool:
+        """Return whether a path is that of a visible file or folder of the dataset."""
+        if not real.startswith(self._real):
+            return False
+        return not any(name[:1] in ("_", ".") for name in real[len(self._real) :].split("/"))
+
+    def _is_known_folder(self, link: str) -> bool:
+        """Return whether a link leads to a folder that is listed anyway, or around the dataset."""
+        real = os.path.join(os.path.realpath(link), "")
+        known = self._is_listed(real[:-1]) or self._real.startswith(real)
+        if known or any(real.startswith(other) for other in self._linked):
+            return True
+        self._linked.append(real)
+        return False
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+class _StoreListing:
+    """The listing of a folder in a store, with one request for a thousand objects.
+
+    Stores list all objects below a folder. To bound the memory, each folder directly below the
+    dataset's is listed by itself.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._filesystem, self._base = place.filesystem, place.path.rstrip("/")
+        find = _find_arrow if is_arrow(place.filesystem) else _find_fsspec
+        self._find: Callable[[Any, str, bool], Iterator[_Object]] = find
+
+    def list_folders(self) -> Iterator[list[LakeFile]]:
+        """Yield the files of each folder directly below the dataset's, and those between."""
+        if hasattr(self._filesystem, "invalidate_cache"):
+            self._filesystem.invalidate_cache()
+        top = list(self._find(self._filesystem, self._base, False))
+        folders = {found.path.rstrip("/") for found in top if found.is_folder}
+        named = {**dict.fromkeys(folders), **{found.path: found for found in top if found.is_file}}
+        files: list[_Object] = []
+        materials = {found.path: found for found in top if found.is_file}
+        for path in sorted(named, key=lambda path: f"{path}/" if path in folders else path):
+            if posixpath.basename(path)[:1] in ("_", "."):
+                continue
+            found = named[path]
+            if found is not None:
+                files.append(found)
+                continue
+            yield self._describe(files, materials)
+            files = []
+            below = [entry for entry in self._find(self._filesystem, path, True) if entry.is_file]
+            yield self._describe(below, {entry.path: entry for entry in below})
+        yield self._describe(files, materials)
+
+    def _describe(self, found: list[_Object], known: dict[str, _Object]) -> list[LakeFile]:
+        return [
+            self._describe_object(entry, known)
+            for entry in sorted(found, key=lambda entry: entry.path)
+            if not self._is_hidden(entry.path)
+        ]
+
+    def _describe_object(self, entry: _Object, known: dict[str, _Object]) -> LakeFile:
+        folder, name = posixpath.split(entry.path)
+        beside = known.get(posixpath.join(folder, external_name(name)))
+        stamp = entry.stamp
+        if stamp and beside is not None:
+            stamp = f"{stamp} {beside.stamp}" if beside.stamp else ""
+        path = entry.path[len(self._base) :].lstrip("/")
+        return LakeFile(path, entry.size, stamp, entry.modified)
+
+    def _is_hidden(self, path: str) -> bool:
+        inside = path[len(self._base) :].lstrip("/")
+        return any(name[:1] in ("_", ".") for name in inside.split("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """An object, or a folder, in the listing of a store."""
+
+    path: str
+    is_folder: bool
+    size: int
+    stamp: str
+    modified: float | None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file: stores represent folders by empty objects."""
+        return not self.is_folder and self.path[-1:] != "/"
+
+
+def _find_arrow(filesystem: Any, folder: str, deep: bool) -> Iterator[_Object]:
+    import pyarrow.fs as pafs
+
+    now = time.time_ns()
+    for info in filesystem.get_file_info(pafs.FileSelector(folder, recursive=deep)):
+        changed = info.mtime_ns
+        # PyArrow does not show ETags, so an object that changed just now may change unnoticed.
+        known = changed is not None and now - changed > STORE_TICK * 1e9
+        stamp = f"{info.size} {changed}" if known else ""
+        is_folder = info.type == pafs.FileType.Directory
+        modified = None if changed is None else changed / 1e9
+        yield _Object(info.path, is_folder, info.size or 0, stamp, modified)
+
+
+def _find_fsspec(filesystem: Any, folder: str, deep: bool) -> Iterator[_Object]:
+    found = filesystem.find(folder, detail=True).values() if deep else filesystem.ls(folder, True)
+    names = ("ETag", "etag", "mtime", "LastModified", "created")
+    for info in found:
+        path = info["name"]
+        if path.rstrip("/") == folder.rstrip("/"):
+            continue
+        values = [str(info[name]) for name in names if name in info]
+        size = info.get("size") or 0
+        stamp = " ".join([str(size), *values]) if values else ""
+        times = (info.get(name) for name in ("LastModified", "mtime", "created"))
+        modified = next((t.timestamp() for t in times if isinstance(t, datetime.datetime)), None)
+        yield _Object(path, info["type"] == "directory", size, stamp, modified)

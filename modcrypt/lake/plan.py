@@ -8,12 +8,14 @@ moved. Re-keying them would make them look authentic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from modcrypt.fork_safety import cached_property
 from modcrypt.jobs.failures import exit_code
 from modcrypt.lake.file_states import FileState
+from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
@@ -70,27 +72,29 @@ class LakePlan:
     error: str = ""
     code: int = 0
 
-    @property
-    def work(self) -> list[PlannedChange]:
-        """The files to change."""
-        return [file for file in self.files if file.action != "refuse"]
+    @cached_property
+    def totals(self) -> PlanTotals:
+        """Counts of the files."""
+        totals = PlanTotals()
+        for file in self.files:
+            totals.add(file)
+        return totals
 
     @property
-    def refused(self) -> list[PlannedChange]:
-        """The files that stay as they are."""
-        return [file for file in self.files if file.action == "refuse"]
+    def changes(self) -> int:
+        """Number of files to change."""
+        return len(self.files) - self.totals.actions["refuse"]
 
     @property
     def refusal_code(self) -> int:
         """The exit code for refused files; 0 without any."""
-        return self.code or exit_code(file.word for file in self.refused)
+        return self.code or exit_code(self.totals.refusals)
 
     def summary(self) -> str:
         """Return the plan as one line for people."""
         if self.error:
             return f"{self.dataset}: {self.error}"
-        counts = Counter(file.action for file in self.files)
-        size = sum(file.state.size for file in self.work)
+        counts, size = self.totals.actions, self.totals.bytes
         parts = [f"{counts[action]:,} {name}" for action, name in _NAMES.items() if counts[action]]
         if self.new_versions:
             parts.append(f"new versions of {', '.join(self.new_versions)}")
@@ -99,23 +103,36 @@ class LakePlan:
         total = format_count(self.current + len(self.files), "file")
         return f"{self.dataset}: {text}{of_size} ({self.current:,} of {total} as declared)"
 
-    def fields(self) -> list[dict[str, Any]]:
-        """Return the plan as lines of JSON: one for each file, then the totals."""
+    def fields(self) -> Iterator[dict[str, Any]]:
+        """Yield the plan as lines of JSON: one for each file, then the totals."""
         start = {"schema": SCHEMA, "dataset": self.dataset}
-        lines: list[dict[str, Any]] = [
-            {
+        for file in self.files:
+            yield {
                 **start, "kind": "planned-file", "file": file.state.path, "action": file.action,
                 "state": file.state.state, "message": file.why,
-            }
-            for file in self.files
-        ]  # fmt: skip
-        counts = Counter(file.action for file in self.files)
-        totals: dict[str, Any] = {
+            }  # fmt: skip
+        yield {
             **start, "kind": "plan", "current": self.current,
-            **{action: counts[action] for action in _NAMES},
+            **{action: self.totals.actions[action] for action in _NAMES},
             "new_versions": list(self.new_versions), "error": self.error,
         }  # fmt: skip
-        return [*lines, totals]
+
+
+@dataclass(slots=True)
+class PlanTotals:
+    """Counts of planned changes."""
+
+    actions: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    refusals: set[str] = field(default_factory=set)  # error codes
+
+    def add(self, file: PlannedChange) -> None:
+        """Count a file."""
+        self.actions[file.action] += 1
+        if file.action == "refuse":
+            self.refusals.add(file.word)
+        else:
+            self.bytes += file.state.size
 
 
 def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePlan:
@@ -123,18 +140,19 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePl
 
     `accept_replaced` encrypts plaintext files that replaced encrypted ones.
     """
-    planned = [
+    planned: Spool[PlannedChange] = Spool(
         _plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
-    ]
-    waiting = [
+    )
+    current = len(status.files) - len(planned)
+    planned.extend(
         PlannedChange(state=file, action="encrypt", why="the file waits in the source", waits=True)
         for file in status.waiting
-    ]
+    )
     return LakePlan(
         dataset=status.dataset.name,
-        files=[*planned, *waiting],
+        files=planned,
         new_versions=status.due_keys,
-        current=len(status.files) - len(planned),
+        current=current,
         error=status.error,
         code=status.code,
     )

@@ -11,30 +11,56 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modcrypt.io.places import Place
 from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.file_states import FileState, KeyUse
-from modcrypt.pkmt1.external import store_of
 
-_VERSION = 4
+_VERSION = 5
 
-_STORED = (
+_MAX_KEPT = 10_000
+"""Maximum number of combinations of keys in memory."""
+
+_MAX_VALUES = 1000
+"""Maximum number of values in a query."""
+
+_STATE = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
 )  # fmt: skip
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS states (
-    dataset TEXT, path BLOB, stamp TEXT, digest TEXT, state TEXT, PRIMARY KEY (dataset, path));
-CREATE TABLE IF NOT EXISTS verified (
-    dataset TEXT, path BLOB, stamp TEXT, digest TEXT, time REAL, PRIMARY KEY (dataset, path));
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS files (
+    dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, keys INTEGER, {", ".join(_STATE)},
+    PRIMARY KEY (dataset, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS keys (id INTEGER PRIMARY KEY, uses TEXT UNIQUE);
+CREATE TABLE IF NOT EXISTS correct (
+    dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, time REAL, prefix BLOB, file_unique BLOB,
+    PRIMARY KEY (dataset, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS verifications (
+    dataset TEXT, digest INTEGER, started REAL, PRIMARY KEY (dataset, digest));
 CREATE TABLE IF NOT EXISTS reports (number INTEGER PRIMARY KEY, counts TEXT);
 """
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectFile:
+    """A file that `verify` found correct.
+
+    Attributes:
+        stamp: Stamp of the file at that time.
+        time: Time of the verification, in seconds since 1970.
+        prefix, unique: AAD prefix and `aad_file_unique`, which identify it among others.
+    """
+
+    stamp: str
+    time: float
+    prefix: bytes | None
+    unique: bytes | None
 
 
 def cache_folder() -> Path:
@@ -52,51 +78,103 @@ class StateCache:
     """
 
     def __init__(self, lake: LakeDeclaration, database: sqlite3.Connection | None) -> None:
-        self._digest, self._database = f"{_VERSION} {lake.kms} {lake.digest}", database
+        text = f"{_VERSION} {lake.kms} {lake.digest}"
+        digest = hashlib.sha256(text.encode()).digest()
+        self._digest = int.from_bytes(digest[:8], "big", signed=True)
+        self._database = database
+        self._keys: dict[int, tuple[KeyUse, ...]] = {}
+        self._key_ids: dict[tuple[KeyUse, ...], int] = {}
 
-    def load_states(self, dataset: str) -> dict[str, tuple[str, FileState]]:
-        """Return the cached states of a dataset's files by path, with the files' stamps."""
-        rows = self._select("SELECT path, stamp, state FROM states", dataset)
+    # --- states ----------------------------------------------------------------------------------
+
+    def load_states(self, dataset: str, paths: Sequence[str]) -> dict[str, tuple[str, FileState]]:
+        """Return the cached states of files by path, with the files' stamps."""
+        query = f"SELECT path, stamp, keys, {', '.join(_STATE)} FROM files"  # noqa: S608
         states = {}
-        for name, stamp, text in rows:
+        for name, stamp, keys, *values in self._select(query, dataset, paths):
             path = os.fsdecode(name)
             with suppress(ValueError, TypeError, KeyError):  # of an altered cache
-                states[path] = stamp, _decode_state(path, text)
+                fields = dict(zip(_STATE, values, strict=True))
+                states[path] = stamp, FileState(path=path, keys=self._load_keys(keys), **fields)
         return states
 
-    def load_encrypted(self, dataset: str) -> frozenset[str]:
-        """Return the paths of files that were encrypted when last examined, by any declaration."""
-        if self._database is None:
-            return frozenset()
-        query = "SELECT path FROM states WHERE dataset = ? AND state NOT LIKE '%\"plaintext\"%'"
-        with suppress(sqlite3.Error):
-            rows = self._database.execute(query, (dataset,))
-            return frozenset(os.fsdecode(row[0]) for row in rows)
-        return frozenset()
-
-    def load_verified(self, dataset: str) -> dict[str, tuple[str, float]]:
-        """Return stamps and times at which files were found correct, by path."""
-        rows = self._select("SELECT path, stamp, time FROM verified", dataset)
-        return {os.fsdecode(path): (stamp, moment) for path, stamp, moment in rows}
+    def find_encrypted(self, dataset: str, paths: Sequence[str]) -> set[str]:
+        """Return the files that were encrypted when last examined, by any declaration."""
+        query = "SELECT path FROM files WHERE state != 'plaintext' AND dataset = ? AND path"
+        return {os.fsdecode(row[0]) for row in self._select_all(query, [dataset], paths)}
 
     def save_states(self, dataset: str, states: Iterable[tuple[str, FileState]]) -> None:
         """Store states with the stamps of their files."""
-        rows = (
-            (dataset, os.fsencode(s.path), stamp, self._digest, _encode_state(s))
+        rows = [
+            (
+                dataset, os.fsencode(s.path), self._digest, stamp, self._save_keys(s.keys),
+                *(getattr(s, name) for name in _STATE),
+            )
             for stamp, s in states
+        ]  # fmt: skip
+        places = ", ".join("?" * (len(_STATE) + 5))
+        self._write(f"INSERT OR REPLACE INTO files VALUES ({places})", rows)  # noqa: S608
+
+    def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
+        """Return keys that many files have in common."""
+        if number not in self._keys:
+            assert self._database is not None
+            found = self._database.execute("SELECT uses FROM keys WHERE id = ?", [number])
+            (text,) = found.fetchone()
+            uses = (dict(zip(KeyUse.__slots__, use, strict=True)) for use in json.loads(text))
+            self._keep_keys(number, tuple(KeyUse(**use) for use in uses))
+        return self._keys[number]
+
+    def _save_keys(self, keys: tuple[KeyUse, ...]) -> int:
+        if keys not in self._key_ids:
+            uses = [[getattr(key, name) for name in KeyUse.__slots__] for key in keys]
+            text = json.dumps(uses)
+            self._write("INSERT OR IGNORE INTO keys (uses) VALUES (?)", [(text,)])
+            found = self._select_all("SELECT id FROM keys WHERE uses", [], [text])
+            self._keep_keys(found[0][0] if found else 0, keys)
+        return self._key_ids[keys]
+
+    def _keep_keys(self, number: int, keys: tuple[KeyUse, ...]) -> None:
+        if len(self._keys) >= _MAX_KEPT:
+            self._keys, self._key_ids = {}, {}
+        self._keys[number], self._key_ids[keys] = keys, number
+
+    # --- verification ----------------------------------------------------------------------------
+
+    def load_correct(self, dataset: str, paths: Sequence[str]) -> dict[str, CorrectFile]:
+        """Return what is known of files that were found correct, by path."""
+        query = "SELECT path, stamp, time, prefix, file_unique FROM correct"
+        rows = self._select(query, dataset, paths)
+        return {os.fsdecode(path): CorrectFile(*values) for path, *values in rows}
+
+    def save_correct(self, dataset: str, files: Iterable[tuple[str, CorrectFile]]) -> None:
+        """Store that files, given by path, were found correct."""
+        rows = (
+            (dataset, os.fsencode(path), self._digest, f.stamp, f.time, f.prefix, f.unique)
+            for path, f in files
         )
-        self._write("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)", rows)
+        self._write("INSERT OR REPLACE INTO correct VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def save_verified(self, dataset: str, files: Iterable[tuple[str, str]]) -> None:
-        """Store that files, given by path and stamp, were found correct now."""
-        now = time.time()
-        rows = ((dataset, os.fsencode(path), stamp, self._digest, now) for path, stamp in files)
-        self._write("INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?)", rows)
-
-    def forget_verified(self, dataset: str, paths: Iterable[str]) -> None:
+    def forget_correct(self, dataset: str, paths: Iterable[str]) -> None:
         """Remove files that were found to have faults."""
         rows = ((dataset, os.fsencode(path)) for path in paths)
-        self._write("DELETE FROM verified WHERE dataset = ? AND path = ?", rows)
+        self._write("DELETE FROM correct WHERE dataset = ? AND path = ?", rows)
+
+    def begin_verification(self, dataset: str, *, resume: bool) -> float:
+        """Return when the verification of a dataset began: now, or an unfinished one's start."""
+        query = "SELECT started FROM verifications WHERE digest = ? AND dataset"
+        found = self._select_all(query, [self._digest], [dataset]) if resume else []
+        started: float = found[0][0] if found else time.time()
+        row = dataset, self._digest, started
+        self._write("INSERT OR REPLACE INTO verifications VALUES (?, ?, ?)", [row])
+        return started
+
+    def end_verification(self, dataset: str) -> None:
+        """Note that the verification of a dataset is complete."""
+        row = dataset, self._digest
+        self._write("DELETE FROM verifications WHERE dataset = ? AND digest = ?", [row])
+
+    # --- reports ---------------------------------------------------------------------------------
 
     def load_report(self) -> dict[str, dict[str, int]] | None:
         """Return the numbers of files in the last report; None if there was none."""
@@ -110,13 +188,24 @@ class StateCache:
         """Store the numbers of files in a report, to compare the next one with."""
         self._write("INSERT OR REPLACE INTO reports VALUES (1, ?)", [(json.dumps(counts),)])
 
-    def _select(self, query: str, dataset: str) -> list[Any]:
+    def _select(self, query: str, dataset: str, paths: Sequence[str]) -> list[Any]:
+        """Return the rows of files of this declaration."""
+        where = f"{query} WHERE dataset = ? AND digest = ? AND path"
+        return self._select_all(where, [dataset, self._digest], paths)
+
+    def _select_all(self, query: str, values: list[Any], texts: Sequence[str]) -> list[Any]:
+        """Return the rows with one of several texts in the last column of a condition."""
         if self._database is None:
             return []
-        where = f"{query} WHERE dataset = ? AND digest = ?"
+        of_path = query.endswith("path")
+        rows: list[Any] = []
         with suppress(sqlite3.Error):
-            return self._database.execute(where, (dataset, self._digest)).fetchall()
-        return []
+            for start in range(0, len(texts), _MAX_VALUES):
+                part = texts[start : start + _MAX_VALUES]
+                where = f"{query} IN ({', '.join('?' * len(part))})"
+                given = map(os.fsencode, part) if of_path else part
+                rows += self._database.execute(where, [*values, *given]).fetchall()
+        return rows
 
     def _write(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         if self._database is not None:
@@ -149,25 +238,3 @@ def _open_database(lake: LakeDeclaration) -> sqlite3.Connection | None:
         database.executescript(_TABLES)
         return database
     return None
-
-
-def stamp_of(place: Place) -> str:
-    """Return text that changes with a file or its external key material; empty if unknown."""
-    stamp = place.stamp()
-    beside = store_of(place).stamp() if place.filesystem is None else None
-    return "" if stamp is None else f"{stamp} {beside}"
-
-
-def _encode_state(state: FileState) -> str:
-    # Written out because `asdict` takes longer than to examine a small file.
-    values = {name: getattr(state, name) for name in _STORED}
-    keys = [[getattr(key, name) for name in KeyUse.__slots__] for key in state.keys]
-    return json.dumps({**values, "keys": keys})
-
-
-def _decode_state(path: str, text: str) -> FileState:
-    values = json.loads(text)
-    keys = tuple(
-        KeyUse(**dict(zip(KeyUse.__slots__, key, strict=True))) for key in values.pop("keys")
-    )
-    return FileState(path=path, keys=keys, **values)

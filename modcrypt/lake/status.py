@@ -6,20 +6,22 @@ master key may have been disabled, enabled or rotated since.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from modcrypt.errors import PlaintextError
+from modcrypt.fork_safety import cached_property
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
-from modcrypt.jobs.listing import File
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_states import STATES, FileState
-from modcrypt.lake.lake_files import LakeFiles
-from modcrypt.lake.state_cache import StateCache, stamp_of
+from modcrypt.lake.file_policies import MAX_KEPT
+from modcrypt.lake.file_states import STATES, FileState, KeyUse, State
+from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.spool import Spool, take_batches
+from modcrypt.lake.state_cache import StateCache
 from modcrypt.report.text import format_count
 
 SCHEMA = "modcrypt.lake.status/1"
@@ -33,7 +35,10 @@ _REPLACED: dict[str, Any] = {
     "message": "it was encrypted when it was last examined, and is now plaintext",
 }
 
-Group: TypeAlias = "tuple[Any, ...]"
+BATCH = 1000
+"""Number of files that are looked up, examined and cached together: an interrupted run loses them."""
+
+Group: TypeAlias = "tuple[State, tuple[KeyUse, ...]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,28 +63,35 @@ class DatasetStatus:
     error: str = ""
     code: int = 0
 
+    @cached_property
+    def totals(self) -> StateTotals:
+        """Counts of the files by state."""
+        totals = StateTotals()
+        for file in self.files:
+            totals.add(file)
+        return totals
+
     @property
     def counts(self) -> dict[str, int]:
         """Number of files in each state."""
-        counts = Counter(file.state for file in self.files)
+        counts = self.totals.states
         return {state: counts[state] for state in STATES if counts[state]}
 
     @property
     def reasons(self) -> dict[str, int]:
         """Number of unreadable files by reason."""
-        return dict(Counter(file.reason for file in self.files if file.state == "unreadable"))
+        return dict(self.totals.reasons)
 
     @property
     def unverified(self) -> int:
         """Number of encrypted files that `verify` has not found correct since they changed."""
-        return sum(file.state != "plaintext" and not file.verified for file in self.files)
+        return self.totals.unverified
 
     @property
     def is_declared(self) -> bool:
         """Whether every file is as declared, and no master key needs a new version."""
-        return not (self.error or self.due_keys or self.waiting) and not any(
-            file.state != "declared" for file in self.files
-        )
+        complete = not (self.error or self.due_keys or self.waiting)
+        return complete and self.totals.states["declared"] == len(self.files)
 
     def fields(self) -> dict[str, Any]:
         """Return the counts as values for JSON."""
@@ -87,7 +99,7 @@ class DatasetStatus:
             "schema": SCHEMA, "kind": "dataset", "dataset": self.dataset.name,
             "location": self.dataset.location, "files": len(self.files), "states": self.counts,
             "unreadable": self.reasons, "not_verified": self.unverified,
-            "bytes": sum(file.size for file in self.files), "strays": list(self.strays),
+            "bytes": self.totals.bytes, "strays": list(self.strays),
             "waiting": [file.path for file in self.waiting],
             "due_keys": list(self.due_keys), "error": self.error,
         }  # fmt: skip
@@ -118,6 +130,25 @@ class DatasetStatus:
         return f"{self.dataset.name}: {text}"
 
 
+@dataclass(slots=True)
+class StateTotals:
+    """Counts of files: by state, of unreadable files by reason, and of unverified ones."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    unverified: int = 0
+    bytes: int = 0
+
+    def add(self, file: FileState) -> None:
+        """Count a file."""
+        self.states[file.state] += 1
+        self.bytes += file.size
+        if file.state == "unreadable":
+            self.reasons[file.reason] += 1
+        if not file.verified and file.state != "plaintext":
+            self.unverified += 1
+
+
 def find_status(
     files: LakeFiles,
     examination: FooterExamination,
@@ -126,112 +157,115 @@ def find_status(
     jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> DatasetStatus:
-    """Return the status of a dataset whose files are listed.
+    """Return the status of a dataset; files are listed, examined and cached in batches.
 
     Args:
         files: Files of the dataset.
         examination: Examination that opens footers.
         cache: Cache of earlier states.
         jobs: Number of files examined concurrently; None for the default.
-        progress: Function called with the number of all files after each.
+        progress: Function called after each file with the number of files listed so far.
+
+    Raises:
+        OSError, ValueError: The files cannot be listed.
     """
     dataset = examination.policies.dataset
     is_local = examination.policies.root.place.filesystem is None
     jobs = jobs or (1 if is_local else THREADS)  # threads only help while a store is waited for
-    run = _StatusRun(examination, cache, jobs, progress, len(files.files))
-    states = run.examine_all(files.files)
-    verified = cache.load_verified(dataset.name)
-    found = [
-        replace(state, verified=True)
-        if (stamp := run.stamps[state.path]) and verified.get(state.path, ("", 0))[0] == stamp
-        else state
-        for state in states
-    ]
-    ids = {key.master_key_id for state in states for key in state.keys if key.master_key_id}
-    due = examination.ages.find_due(ids, dataset.rotation)
-    waiting = [
-        FileState(path=path, state="plaintext", size=file.size)
-        for path, file in sorted(files.waiting.items())
-    ]
-    return DatasetStatus(
-        dataset=dataset, files=found, strays=files.strays, waiting=waiting, due_keys=due
+    run = _StatusRun(examination, cache, jobs, progress)
+    states: Spool[FileState] = Spool()
+    for batch in take_batches(files, BATCH):
+        states.extend(run.examine_batch(batch))
+    waiting = (
+        FileState(path=file.path, state="plaintext", size=file.size)
+        for file in files.list_waiting()
     )
+    return DatasetStatus(
+        dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
+        due_keys=examination.ages.find_due(run.master_key_ids, dataset.rotation),
+    )  # fmt: skip
 
 
 class _StatusRun:
-    """The examination of the files that the cache does not know."""
+    """The examination of the files that the cache does not know, batch by batch.
+
+    Attributes:
+        master_key_ids: Ids of all master keys found so far.
+    """
 
     def __init__(
         self, examination: FooterExamination, cache: StateCache, jobs: int,
-        progress: Callable[[int], object] | None, total: int,
+        progress: Callable[[int], object] | None,
     ) -> None:  # fmt: skip
         self._examination, self._cache, self._jobs = examination, cache, jobs
-        self._progress, self._total = progress, total
+        self._progress, self._listed = progress, 0
         self._name = examination.policies.dataset.name
-        self.stamps: dict[str, str] = {}
+        self._rechecked: dict[Group, bool] = {}  # whether the state is still the cached one
+        self.master_key_ids: set[str] = set()
 
-    def examine_all(self, files: Sequence[File]) -> list[FileState]:
-        """Return the state of each file, in order."""
-        known = self._cache.load_states(self._name)
-        paths = [self._examination.policies.path_of(file.place) for file in files]
-        self.stamps = {path: stamp_of(file.place) for path, file in zip(paths, files, strict=True)}
+    def examine_batch(self, files: Sequence[LakeFile]) -> Iterator[FileState]:
+        """Yield the state of each file, in order."""
+        self._listed += len(files)
+        paths = [file.path for file in files]
+        known = self._cache.load_states(self._name, paths)
+        correct = self._cache.load_correct(self._name, paths)
         found: dict[str, FileState] = {}
-        groups: defaultdict[Group, list[tuple[File, FileState]]] = defaultdict(list)
-        fresh: list[File] = []
-        for path, file in zip(paths, files, strict=True):
-            stamp, state = known.get(path, ("", None))
-            if state is not None and stamp and stamp == self.stamps[path]:
-                groups[_group_of(state)].append((file, state))
+        fresh: list[LakeFile] = []
+        for file in files:
+            stamp, state = known.get(file.path, ("", None))
+            if state is None or not stamp or stamp != file.stamp:
+                fresh.append(file)
+            elif self._is_still_true(file, state):
+                found[file.path] = state
+                self._note_progress()
             else:
                 fresh.append(file)
-        for group, members in groups.items():
-            fresh += self._recheck(group, members, found)
         found.update((state.path, state) for state in self._examine(fresh))
-        return [found[path] for path in paths]
+        for file in files:
+            state = found[file.path]
+            earlier = correct.get(file.path)
+            is_verified = earlier is not None and file.stamp and earlier.stamp == file.stamp
+            yield replace(state, verified=True) if is_verified else state
 
-    def _recheck(
-        self, group: Group, members: list[tuple[File, FileState]], found: dict[str, FileState]
-    ) -> list[File]:
-        """Examine one file of a group; accept the others if its state is still the same."""
-        (first, before), *rest = members
-        if group:
-            (now,) = self._examine([first])
-            found[now.path] = now
-            if replace(now, verified=False) != before:
-                return [file for file, _ in rest]
-        else:
-            found[before.path] = before
-        found.update((state.path, state) for _, state in rest)
-        for _ in rest:
-            self._note_progress()
-        return []
+    def _is_still_true(self, file: LakeFile, state: FileState) -> bool:
+        """Return whether a cached state holds, by examining one file of those with its keys."""
+        if not state.keys:
+            return True
+        group = state.state, state.keys
+        if group not in self._rechecked:
+            self._note_keys(state)
+            if len(self._rechecked) >= MAX_KEPT:
+                self._rechecked.clear()
+            (now,) = self._examination_of([file])
+            self._rechecked[group] = now == state
+        return self._rechecked[group]
 
-    def _examine(self, files: Sequence[File]) -> list[FileState]:
+    def _examine(self, files: Sequence[LakeFile]) -> list[FileState]:
+        """Examine files and cache their states."""
+        stamps = {file.path: file.stamp for file in files}
+        encrypted = self._cache.find_encrypted(self._name, list(stamps))
         states = []
-        encrypted = self._cache.load_encrypted(self._name) if files else frozenset()
-        run = self._examination.run
-        found = (
-            in_threads(run, files, self._jobs, "modcrypt-status")
-            if self._jobs > 1
-            else map(run, files)
-        )
-        for state in found:
+        for state in self._examination_of(files):
             replaced = state.state == "plaintext" and state.path in encrypted
             states.append(replace(state, **_REPLACED) if replaced else state)
+            self._note_keys(state)
             self._note_progress()
         kept = [
-            (self.stamps[state.path], state) for state in states
+            (stamps[state.path], state) for state in states
             if state.state in _CACHED and not state.reason
         ]  # fmt: skip
         self._cache.save_states(self._name, kept)
         return states
 
+    def _examination_of(self, files: Sequence[LakeFile]) -> Iterator[FileState]:
+        run = self._examination.run
+        if self._jobs > 1:
+            return in_threads(run, files, self._jobs, "modcrypt-status")
+        return map(run, files)
+
+    def _note_keys(self, state: FileState) -> None:
+        self.master_key_ids.update(key.master_key_id for key in state.keys if key.master_key_id)
+
     def _note_progress(self) -> None:
         if self._progress is not None:
-            self._progress(self._total)
-
-
-def _group_of(state: FileState) -> Group:
-    """Return the keys that a file's state depends on; empty for a plaintext file."""
-    keys = ((key.column, key.master_key_id, key.version, key.kek_id) for key in state.keys)
-    return (state.state, *keys) if state.keys else ()
+            self._progress(self._listed)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import json
 import math
 import re
@@ -143,6 +144,7 @@ class KeyReference:
 # --- key metadata --------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=64)  # opening a file and comparing its keys decode the same again
 def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     """Decode a file's key metadata into key material, or a reference to external material."""
     if len(metadata) > MAX_METADATA:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.jobs.listing import File
 from modcrypt.lake import examination
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake import Lake
+from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
 from tests.support.forging import flip
@@ -247,8 +247,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = []
     run = examination.FooterExamination.run
 
-    def watched(self: examination.FooterExamination, file: File) -> FileState:
-        names.append(file.name)
+    def watched(self: examination.FooterExamination, file: LakeFile) -> FileState:
+        names.append(file.path)
         return run(self, file)
 
     monkeypatch.setattr(examination.FooterExamination, "run", watched)
@@ -320,7 +320,7 @@ def test_a_file_without_a_stamp_is_never_taken_for_an_old_one(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some stores tell nothing by which a version of a file is known again."""
-    monkeypatch.setattr("modcrypt.io.places.Place.stamp", lambda self: None)
+    monkeypatch.setattr("modcrypt.lake.lake_files.make_stamp", lambda *status: "")
     for _ in range(2):
         assert status_of(config).unverified == 4
         assert Lake.open(config).verify(since="last")[0].skipped == 0

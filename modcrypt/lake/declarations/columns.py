@@ -18,9 +18,9 @@ from modcrypt.fork_safety import cached_property
 Path: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FileColumns:
-    """The columns of a file.
+    """The columns of a file; two objects are never equal.
 
     Attributes:
         leaves: Paths of the leaf columns.

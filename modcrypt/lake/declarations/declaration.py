@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modcrypt.fork_safety import cached_property
 from modcrypt.lake.declarations.columns import Rules
+from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.parquet.crypto.path_prefix import PATH
 
 
@@ -83,7 +85,14 @@ class DatasetDeclaration:
         """Templates of the ids of all master keys."""
         return list(dict.fromkeys([self.footer_key, *(key for key in self.rules if key)]))
 
-    @property
+    @cached_property
+    def used_partitions(self) -> tuple[str, ...]:
+        """Names of the partitions on whose values a policy depends."""
+        templates = [*self.key_templates, self.aad_prefix or "", *self.previous.aad_prefixes]
+        used = {name for template in templates for name in names_in(template)}
+        return tuple(sorted(used))
+
+    @cached_property
     def needs_columns(self) -> bool:
         """Whether a rule depends on the columns of each file."""
         return any(not rule.is_name for rules in self.rules.values() for rule in rules)

@@ -60,7 +60,8 @@ def parse_declaration(
     datasets = parsing.parse_datasets(members)
     if parsing.faults.faults:
         return None, parsing.faults.sort()
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    content = f"{text}{datasets}"  # the datasets contain the policies that the text includes
+    digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return LakeDeclaration(path=str(path), kms=kms, datasets=datasets, digest=digest), []
 
 

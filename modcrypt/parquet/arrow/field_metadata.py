@@ -22,10 +22,14 @@ FieldMetadata: TypeAlias = Mapping[tuple[str, ...], Mapping[str, str]]
 ARROW_SCHEMA = b"ARROW:schema"
 
 
-def read_field_metadata(metadata: ThriftStruct) -> FieldMetadata:
-    """Return the metadata of the fields that have any; empty if no Arrow schema is stored."""
+def get_arrow_schema(metadata: ThriftStruct) -> bytes | None:
+    """Return the Arrow schema that a footer stores, in base64; None if it stores none."""
     pairs = metadata.key_value_metadata or ()
-    stored = next((pair.value for pair in pairs if pair.key == ARROW_SCHEMA), None)
+    return next((pair.value for pair in pairs if pair.key == ARROW_SCHEMA), None)
+
+
+def parse_field_metadata(stored: bytes | None) -> FieldMetadata:
+    """Return the metadata of the fields that have any; empty if no Arrow schema is stored."""
     if stored is None:
         return {}
     try:

@@ -125,8 +125,15 @@ class CheckedFile:
     aad: FileAad
 
 
-@paused_collector()
 def verify_source(
+    source: Source, properties: FileDecryptionProperties | None, **options: Any
+) -> CheckedFile:
+    """Verify an open source as `verify_parquet` does."""
+    return verify_with_plan(source, properties, **options)[0]
+
+
+@paused_collector()
+def verify_with_plan(
     source: Source,
     properties: FileDecryptionProperties | None,
     *,
@@ -134,8 +141,8 @@ def verify_source(
     progress: Callable[[int], None] | None = None,
     expected_rows: int | None = None,
     regions: bool = False,
-) -> CheckedFile:
-    """Verify an open source as `verify_parquet` does."""
+) -> tuple[CheckedFile, ChunkPlan]:
+    """Verify an open source as `verify_parquet` does; also return its chunks and their keys."""
     report = Report(MAX_FINDINGS, regions=regions)
     given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)
     footer = _open_footer(source, given, report)
@@ -149,7 +156,7 @@ def verify_source(
     if progress is not None:
         progress(source.size)
     verification = _build_result(plan, footer_key_works=key_works)
-    return CheckedFile(verification, _file_aad(footer, given))
+    return CheckedFile(verification, _file_aad(footer, given)), plan
 
 
 def identify_source(source: Source, properties: FileDecryptionProperties | None) -> FileAad:
