@@ -333,11 +333,18 @@ class NewKeys:
 
         Raise ModcryptError if external key material cannot be read, or lacks a key.
         """
-        return self._compare_modes(place, file.footer) or self._compare_keys(place, file)
+        prefix = self._resolve_prefix(place)
+        return self._compare_modes(file.footer, prefix) or self._compare_keys(place, file)
 
-    def compare_verified(self, place: Place, footer: Footer, facts: KeyFacts) -> str | None:
-        """Return how a file under a policy differs, given its footer and facts about its keys."""
-        return self._compare_modes(place, footer) or self.compare_facts(facts)
+    def compare_facts(self, footer: Footer, prefix: bytes | None, facts: KeyFacts) -> str | None:
+        """Return how a file differs from a policy; None if it does not.
+
+        Args:
+            footer: Open footer of the file.
+            prefix: AAD prefix of the file by the policy.
+            facts: Facts about the keys of the file.
+        """
+        return self._compare_modes(footer, prefix) or self._compare_key_facts(facts)
 
     def _make_decryption(self, place: Place) -> FileDecryptionProperties:
         """Return properties that are stricter than readers': success means the work is done."""
@@ -353,13 +360,12 @@ class NewKeys:
             footer_key=wanted.footer_key, column_keys=wanted.column_keys, **strict
         )
 
-    def _compare_modes(self, place: Place, footer: Footer) -> str | None:
+    def _compare_modes(self, footer: Footer, prefix: bytes | None) -> str | None:
         wanted = self._wanted
         if footer.cipher.algorithm != wanted.encryption_algorithm:
             return f"its algorithm is {footer.cipher.algorithm}"
         if footer.plaintext_footer != wanted.plaintext_footer:
             return "its footer is " + ("in plaintext" if footer.plaintext_footer else "encrypted")
-        prefix = self._resolve_prefix(place)
         stored = prefix is not None and wanted.store_aad_prefix
         if footer.aad_prefix != prefix or bool(footer.algorithm.aad_prefix) != stored:
             return "its AAD prefix, or whether it stores the prefix, differs"
@@ -379,15 +385,11 @@ class NewKeys:
         else:
             columns = file.own_keys(range(len(file.leaves)))
         plain = file.plaintext_columns(range(len(file.leaves)))
-        return self.compare_facts(
-            gather_key_facts(place, footer, file.leaves, plain, columns)
-        )
+        facts = gather_key_facts(place, footer, file.leaves, plain, columns)
+        return self._compare_key_facts(facts)
 
-    def compare_facts(self, facts: KeyFacts) -> str | None:
-        """Return how the keys of a file differ from the policy; None if they do not.
-
-        Most files of a dataset have the same facts, which are compared once.
-        """
+    def _compare_key_facts(self, facts: KeyFacts) -> str | None:
+        """Compare the keys of a file; most files of a dataset have the same facts."""
         if facts not in self._compared:
             if len(self._compared) >= MAX_COMPARED:
                 self._compared.clear()

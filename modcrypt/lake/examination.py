@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from modcrypt.errors import (
@@ -20,11 +21,14 @@ from modcrypt.errors import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
+from modcrypt.jobs.idempotence import KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.lake.file_policies import MAX_KEPT, DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.file_states import FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFile
+from modcrypt.parquet.crypto.ciphers import ColumnKey
+from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, PLAINTEXT, chunk_kind
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, list_key_metadata
@@ -90,22 +94,27 @@ class FooterExamination:
     ) -> FileState:
         decryption = self.policies.opening(place, template)
         file = OpenFile(source, decryption)
-        uses = _list_uses(place, list_footer_keys(file.metadata, file.footer.key_metadata))
-        keys = self._share(tuple(uses))
+        kinds = _list_kinds(file)
         try:
-            _retrieve_keys(file, keys)
+            own = _retrieve_keys(file, kinds)
         except KeyRetrievalError as error:
             refused: State = "other-keys" if isinstance(error, KeyMaterialError) else "unreadable"
-            return self._refuse(source, listed, refused, error, keys)
+            listed_keys = list_footer_keys(file.metadata, file.footer.key_metadata)
+            uses = tuple(_list_uses(place, listed_keys))
+            return self._refuse(source, listed, refused, error, uses)
+        keys = self._share(tuple(_list_uses(place, _list_open_keys(file, own))))
         check_border(file.footer.file_unique, decryption)
+        plain = [name for name, kind in kinds.items() if kind == PLAINTEXT]
         if template is not None:
             state: State = "other-policy"
             message = f"its AAD prefix is the previous one, {template!r}"
         else:
-            state, message = self._compare(listed.path, keys, place, file)
+            facts = gather_key_facts(place, file.footer, file.leaves, plain, own)
+            state, message = self._compare(listed.path, keys, file, facts)
         return FileState(
             path=listed.path, size=listed.size, state=state, message=message, keys=keys,
-            previous_prefix=template, **_count(file),
+            previous_prefix=template, rows=file.metadata.num_rows, columns=len(file.leaves),
+            encrypted_columns=len(file.leaves) - len(plain),
         )  # fmt: skip
 
     def _share(self, keys: tuple[KeyUse, ...]) -> tuple[KeyUse, ...]:
@@ -115,18 +124,17 @@ class FooterExamination:
         return self._keys.setdefault(keys, keys)
 
     def _compare(
-        self, path: str, keys: Sequence[KeyUse], place: Place, file: OpenFile
+        self, path: str, keys: Sequence[KeyUse], file: OpenFile, facts: KeyFacts
     ) -> tuple[State, str]:
         """Compare an open file with its policy, then with the rules for old keys."""
-        policies = self.policies
-        policy = policies.policy(path, read_columns(file.footer, file.leaves))
-        why = policies.new_keys(policy).compare_encryption(place, file)
-        if why is not None and policies.dataset.previous.master_keys:
-            previous = policies.previous_policy(policy)
-            if policies.new_keys(previous).compare_encryption(place, file) is None:
-                return "old-keys", "its keys are under previous master keys"
-        if why is not None:
-            return "other-policy", why
+        policies, prefix = self.policies, file.properties.aad_prefix
+        assert not callable(prefix)  # it is bound to the file
+        columns = read_columns(file.footer, file.leaves)
+        found = policies.compare(path, columns, file.footer, prefix, facts)
+        if found.under_previous:
+            return "old-keys", "its keys are under previous master keys"
+        if found.difference:
+            return "other-policy", found.difference
         old = self.ages.find_old(keys, policies.dataset.rotation)
         return ("old-keys", old) if old else ("declared", "")
 
@@ -152,12 +160,28 @@ class FooterExamination:
         )  # fmt: skip
 
 
-def _retrieve_keys(file: OpenFile, uses: Sequence[KeyUse]) -> None:
-    """Retrieve the keys of all columns; raise KeyNotFoundError if one has no key metadata."""
-    found = file.own_keys(range(len(file.leaves) if file.metadata.row_groups else 0))
-    for name in (use.column for use in uses if use.column is not None):
-        if name not in found:
+def _retrieve_keys(file: OpenFile, kinds: Mapping[str, str]) -> dict[str, ColumnKey]:
+    """Return the keys of all columns; raise KeyNotFoundError if one has no key metadata."""
+    found = file.own_keys(range(len(kinds)))
+    for name, kind in kinds.items():
+        if kind == COLUMN_KEY and name not in found:
             raise KeyNotFoundError(f"column {name} has no key metadata", name)
+    return found
+
+
+def _list_kinds(file: OpenFile) -> dict[str, str]:
+    """Return how each column is encrypted; opening the file has checked that row groups agree."""
+    groups = file.metadata.row_groups
+    kinds = map(chunk_kind, groups[0].columns) if groups else ()
+    return {".".join(leaf): kind for leaf, kind in zip(file.leaves, kinds, strict=False)}
+
+
+def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[FooterKey]:
+    """Return the keys of an open file; further row groups may have other key metadata."""
+    if len(file.metadata.row_groups) > 1:
+        return list_footer_keys(file.metadata, file.footer.key_metadata)
+    columns = [FooterKey(name, key.metadata) for name, key in own.items()]
+    return [FooterKey(None, file.footer.key_metadata), *columns]
 
 
 def _examine_plaintext(source: Source, file: LakeFile, error: PlaintextError) -> FileState:
@@ -175,16 +199,7 @@ def _examine_plaintext(source: Source, file: LakeFile, error: PlaintextError) ->
     )  # fmt: skip
 
 
-def _count(file: OpenFile) -> dict[str, Any]:
-    plaintext = len(file.plaintext_columns(range(len(file.leaves))))
-    return {
-        "rows": file.metadata.num_rows,
-        "columns": len(file.leaves),
-        "encrypted_columns": len(file.leaves) - plaintext,
-    }
-
-
-def _list_uses(place: Place, keys: list[FooterKey] | Iterator[FooterKey]) -> Iterator[KeyUse]:
+def _list_uses(place: Place, keys: Iterable[FooterKey]) -> Iterator[KeyUse]:
     """Yield the keys of a file, with what their key metadata states."""
     store: dict[str, str] | None = None
     for key in keys:
@@ -201,9 +216,18 @@ def _list_uses(place: Place, keys: list[FooterKey] | Iterator[FooterKey]) -> Ite
 def _make_use(column: str | None, material: KeyMaterial | None) -> KeyUse:
     if material is None:
         return KeyUse(column=column)
+    return _make_wrapped_use(
+        column, material.master_key_id, material.master_wrapped, material.kek_id
+    )
+
+
+@lru_cache(maxsize=1024)  # files that share a KEK share these
+def _make_wrapped_use(
+    column: str | None, master_key_id: str, wrapped: str, kek_id: bytes | None
+) -> KeyUse:
     return KeyUse(
         column=column,
-        master_key_id=material.master_key_id,
-        version=parse_wrapped_version(material.master_wrapped),
-        kek_id=None if material.kek_id is None else material.kek_id.hex(),
+        master_key_id=master_key_id,
+        version=parse_wrapped_version(wrapped),
+        kek_id=None if kek_id is None else kek_id.hex(),
     )

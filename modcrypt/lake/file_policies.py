@@ -7,13 +7,13 @@ import os
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.idempotence import NewKeys, gather_key_facts
+from modcrypt.jobs.idempotence import KeyFacts, NewKeys
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
@@ -25,15 +25,12 @@ from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
-from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
 from modcrypt.parquet.format.schema import leaf_paths
-from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 
 MAX_KEPT = 10_000
 """Maximum number of policies in memory: names of folders and columns may be hostile."""
@@ -54,6 +51,18 @@ def read_columns(footer: Footer, leaves: list[Path] | None = None) -> FileColumn
 @functools.lru_cache(maxsize=256)
 def _make_columns(leaves: tuple[Path, ...], arrow_schema: bytes | None) -> FileColumns:
     return FileColumns(leaves, parse_field_metadata(arrow_schema))
+
+
+class Comparison(NamedTuple):
+    """How a file differs from its policy.
+
+    Attributes:
+        difference: The difference in words; empty if there is none.
+        under_previous: Whether previous master keys are the only difference.
+    """
+
+    difference: str
+    under_previous: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,31 +299,28 @@ class DatasetPolicies:
         )
 
     def compare(
-        self, path: str, place: Place, plan: ChunkPlan, columns: FileColumns
-    ) -> str | None:
-        """Return how a verified file differs from the declaration; None if it does not.
+        self, path: str, columns: FileColumns, footer: Footer, prefix: bytes | None,
+        facts: KeyFacts,
+    ) -> Comparison:  # fmt: skip
+        """Compare a file with the declaration.
 
-        Keys under previous master keys are declared, too.
+        Args:
+            path: Path of the file inside the dataset.
+            columns: Columns of the file.
+            footer: Open footer of the file.
+            prefix: AAD prefix that the declaration gives to the file.
+            facts: Facts about the keys of the file.
 
         Raises:
             ValueError: As `policy`.
-            ModcryptError: The key metadata of the file is malformed.
         """
         policy = self.policy(path, columns)
-        leaves = [leaf.path for leaf in plan.leaves]
-        first = [chunk for chunk in plan.listed if chunk.row_group == 0]
-        plain = [chunk.path for chunk in first if not chunk.encrypted]
-        own = {
-            chunk.path: ColumnKey(chunk.key, True, _key_metadata_of(chunk))
-            for chunk in first
-            if chunk.has_own_key and chunk.key is not None
-        }
-        facts = gather_key_facts(place, plan.footer, leaves, plain, own)
-        why = self.new_keys(policy).compare_verified(place, plan.footer, facts)
+        why = self.new_keys(policy).compare_facts(footer, prefix, facts)
         if why is None or not self.dataset.previous.master_keys:
-            return why
+            return Comparison(why or "")
         previous = self.new_keys(self.previous_policy(policy))
-        return why if previous.compare_verified(place, plan.footer, facts) else None
+        is_previous = previous.compare_facts(footer, prefix, facts) is None
+        return Comparison(why, is_previous)
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -355,11 +361,6 @@ def is_encrypted(source: Source) -> bool:
     except PlaintextError:
         return False
     return True
-
-
-def _key_metadata_of(chunk: Chunk) -> bytes | None:
-    metadata: bytes | None = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-    return metadata
 
 
 def read_plain_columns(source: Source) -> FileColumns:

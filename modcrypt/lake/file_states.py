@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal[
     "declared", "plaintext", "other-policy", "old-keys", "other-keys", "misplaced", "unreadable"
@@ -22,8 +22,7 @@ STATES: Mapping[State, str] = {
 """The states of a file, with their names for people."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyUse:
+class KeyUse(NamedTuple):
     """A key that a file needs.
 
     Attributes:
@@ -73,6 +72,6 @@ class FileState:
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
-        fields = asdict(self)
-        del fields["previous_prefix"]
-        return {"file": fields.pop("path"), **fields}
+        names = (name for name in self.__slots__ if name not in ("path", "keys", "previous_prefix"))
+        fields = {name: getattr(self, name) for name in names}
+        return {"file": self.path, **fields, "keys": [key._asdict() for key in self.keys]}

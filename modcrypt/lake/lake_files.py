@@ -7,13 +7,14 @@ follows symbolic links for reading, except to what it lists anyway.
 from __future__ import annotations
 
 import datetime
+import fnmatch
 import os
 import posixpath
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -23,13 +24,13 @@ from modcrypt.jobs.listing import Folder
 from modcrypt.lake.spool import BLOCK, Spool
 from modcrypt.pkmt1.material import external_name
 
-CLOCK_TICK = 0.01
-"""Seconds within which two changes of a local file may have the same time."""
+CLOCK_TICK = 10_000_000
+"""Nanoseconds within which two changes of a local file may have the same time."""
+
+STORE_TICK = 2_000_000_000
+"""The same for objects in stores whose listings contain only full seconds."""
 
 _MATERIAL = external_name("").removesuffix(".json")
-
-STORE_TICK = 2.0
-"""The same for objects in stores whose listings contain only full seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,9 @@ class LakeFiles:
     def __init__(
         self, root: Folder, include: str | None = None, source: Folder | None = None
     ) -> None:
-        self.root, self._include, self.source = root, include, source
+        self.root, self.source = root, source
+        is_file = source is None and not root.is_folder
+        self._matches = None if include is None or is_file else make_matcher(include)
         self.strays: Spool[str] = Spool()
         """Paths of visible files that `include` does not match, after an iteration."""
 
@@ -90,9 +93,7 @@ class LakeFiles:
             raise ValueError(f"{name}: no files found; name a file, or a folder with files")
 
     def _is_included(self, path: str) -> bool:
-        if self._include is None or not self.root.is_folder:
-            return True
-        return matches(path, self._include)
+        return self._matches is None or self._matches(path)
 
     def list_waiting(self) -> Iterator[LakeFile]:
         """Yield the files of the source folder whose encrypted copy is missing or older.
@@ -103,8 +104,7 @@ class LakeFiles:
         if self.source is None:
             return
         for file in list_folder(self.source):
-            included = self._include is None or matches(file.path, self._include)
-            if included and self._is_waiting(file.path):
+            if self._is_included(file.path) and self._is_waiting(file.path):
                 yield file
 
     def _is_waiting(self, path: str) -> bool:
@@ -116,11 +116,12 @@ class LakeFiles:
         return before is not None and after is not None and after < before
 
 
-def matches(path: str, pattern: str) -> bool:
-    """Return whether the end of a path matches a pattern, as `PurePath.match` does."""
+def make_matcher(pattern: str) -> Callable[[str], object]:
+    """Return a function that matches the ends of paths with a pattern, as `PurePath.match` does."""
     if "/" in pattern:
-        return PurePosixPath(path).match(pattern)
-    return fnmatchcase(posixpath.basename(path), pattern)
+        return lambda path: PurePosixPath(path).match(pattern)
+    match = re.compile(fnmatch.translate(pattern)).match
+    return lambda path: match(path.rpartition("/")[2])
 
 
 def list_folder(folder: Folder) -> Iterator[LakeFile]:
@@ -174,17 +175,20 @@ def make_stamp(status: os.stat_result, beside: os.stat_result | None = None) -> 
     the last change of the contents. A file that changed just now may change again within the same
     tick of the clock, so this waits for the next one.
     """
-    text = ""
-    for each in (status, beside):
-        if each is None:
-            continue
-        age = time.time() - each.st_ctime
-        if age < 0:  # the clocks differ, so the next change may have the same time
+    stamp = _stamp_inode(status)
+    if beside is None or not stamp:
+        return stamp
+    other = _stamp_inode(beside)
+    return f"{stamp} {other}" if other else ""
+
+
+def _stamp_inode(status: os.stat_result) -> str:
+    now, changed = time.time_ns(), status.st_ctime_ns
+    if changed > now - CLOCK_TICK:
+        if changed > now:  # the clocks differ, so the next change may have the same time
             return ""
-        if age < CLOCK_TICK:
-            time.sleep(CLOCK_TICK)
-        text += f"{each.st_dev} {each.st_ino} {each.st_size} {each.st_mtime_ns} {each.st_ctime_ns} "
-    return text
+        time.sleep(CLOCK_TICK / 1e9)
+    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {changed}"
 
 
 def _describe_local(
@@ -246,8 +250,8 @@ class _LocalListing:
         is_copy = entry.is_symlink() and self._is_listed(os.path.realpath(entry.path))
         if is_copy or not stat.S_ISREG(status.st_mode):
             return []
-        material, beside = external_name(entry.name), None
-        if material in materials:
+        beside = None
+        if materials and (material := external_name(entry.name)) in materials:
             beside = _stat_or_none(os.path.join(os.path.dirname(entry.path), material))
         return [_describe_local(prefix + entry.name, status, beside)]
 
@@ -348,7 +352,7 @@ def _find_arrow(filesystem: Any, folder: str, deep: bool) -> Iterator[_Object]:
     for info in filesystem.get_file_info(pafs.FileSelector(folder, recursive=deep)):
         changed = info.mtime_ns
         # PyArrow does not show ETags, so an object that changed just now may change unnoticed.
-        known = changed is not None and now - changed > STORE_TICK * 1e9
+        known = changed is not None and now - changed > STORE_TICK
         stamp = f"{info.size} {changed}" if known else ""
         is_folder = info.type == pafs.FileType.Directory
         modified = None if changed is None else changed / 1e9

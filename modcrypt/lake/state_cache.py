@@ -121,14 +121,12 @@ class StateCache:
             assert self._database is not None
             found = self._database.execute("SELECT uses FROM keys WHERE id = ?", [number])
             (text,) = found.fetchone()
-            uses = (dict(zip(KeyUse.__slots__, use, strict=True)) for use in json.loads(text))
-            self._keep_keys(number, tuple(KeyUse(**use) for use in uses))
+            self._keep_keys(number, tuple(KeyUse(*use) for use in json.loads(text)))
         return self._keys[number]
 
     def _save_keys(self, keys: tuple[KeyUse, ...]) -> int:
         if keys not in self._key_ids:
-            uses = [[getattr(key, name) for name in KeyUse.__slots__] for key in keys]
-            text = json.dumps(uses)
+            text = json.dumps(keys)
             self._write("INSERT OR IGNORE INTO keys (uses) VALUES (?)", [(text,)])
             found = self._select_all("SELECT id FROM keys WHERE uses", [], [text])
             self._keep_keys(found[0][0] if found else 0, keys)

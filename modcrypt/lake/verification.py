@@ -17,11 +17,13 @@ from modcrypt.errors import (
     list_names,
 )
 from modcrypt.fork_safety import cached_property
+from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.threads import usable_cores
 from modcrypt.jobs.dataset_verification import MAX_FILES
 from modcrypt.jobs.engine import Job, Meter, run_job
 from modcrypt.jobs.failures import describe_result
+from modcrypt.jobs.idempotence import KeyFacts, gather_key_facts
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns
 from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
@@ -29,6 +31,8 @@ from modcrypt.lake.file_set import MAX_GROUPS, FileSet
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import CorrectFile, StateCache
+from modcrypt.parquet.crypto.chunk_opening import Chunk
+from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import FILE, Finding, Unauthenticated
@@ -420,10 +424,14 @@ class _Run:
         columns = self._read_columns(plan)
         if columns is None:
             return "its columns cannot be read"
+        prefix = plan.properties.aad_prefix
+        assert not callable(prefix)  # it is bound to the file
         try:
-            return self._policies.compare(file.path, source.place, plan, columns) or ""
+            facts = _gather_facts(source.place, plan)
+            found = self._policies.compare(file.path, columns, plan.footer, prefix, facts)
         except (ModcryptError, ValueError) as error:
             return str(error)
+        return "" if found.under_previous else found.difference
 
     def _report_outage(self, file: LakeFile) -> VerifiedFile:
         """Return the result of a file whose keys were not requested during an outage."""
@@ -431,6 +439,23 @@ class _Run:
             what="file", path=None, why=self._outages[0], word=KmsUnavailableError.word
         )
         return _report_closed(file, (), note, missing=(note,))
+
+
+def _gather_facts(place: Place, plan: ChunkPlan) -> KeyFacts:
+    """Return the facts about the keys of a verified file."""
+    first = [chunk for chunk in plan.listed if chunk.row_group == 0]
+    plain = [chunk.path for chunk in first if not chunk.encrypted]
+    own = {
+        chunk.path: ColumnKey(chunk.key, True, _key_metadata_of(chunk))
+        for chunk in first
+        if chunk.has_own_key and chunk.key is not None
+    }
+    return gather_key_facts(place, plan.footer, [leaf.path for leaf in plan.leaves], plain, own)
+
+
+def _key_metadata_of(chunk: Chunk) -> bytes | None:
+    metadata: bytes | None = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+    return metadata
 
 
 _NO_AAD = FileAad(None, None)

@@ -256,7 +256,7 @@ def _parse_object(data: bytes | str) -> dict[str, Any] | None:
 
 def _build_flat_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = refuse_repeats(pairs)
-    if any(isinstance(value, dict | list) for value in members.values()):
+    if not {dict, list}.isdisjoint(map(type, members.values())):
         raise ValueError
     return members
 
