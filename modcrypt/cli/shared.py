@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -27,6 +28,9 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 SIGPIPE_EXIT = 141
 """Exit code that a shell reports for a program that SIGPIPE ended."""
+
+TABLE_ROWS = 1000
+"""Number of rows of a long table that are aligned together, and held in memory."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
@@ -297,6 +301,13 @@ def format_table(
     cells = [["-" if value is None else printable(str(value)) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)
     return align_cells(titles, cells, right=right)[0]
+
+
+def print_long_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table of text, with its titles again after `TABLE_ROWS`; nothing without rows."""
+    rest = iter(rows)
+    while part := list(islice(rest, TABLE_ROWS)):
+        print_line(format_table(titles, part, left=range(len(titles))))
 
 
 def format_failures(failures: Iterable[Sequence[str]], kind: str = "error") -> str:

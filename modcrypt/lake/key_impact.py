@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,24 +94,24 @@ class DatasetImpact:
 
 def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
     """Return what a key protects in a dataset, given its status."""
-    hits = [file for file in status.files if any(map(choice.matches, file.keys))]
-    own = {key.column for file in hits for key in file.keys if choice.matches(key)} - {None}
-    footers = [file for file in hits if any(map(choice.matches, _footer_keys(file)))]
-    hidden = [file for file in status.files if file.rows is None and file.keys and file not in hits]
+    counts: Counter[str] = Counter()
+    columns: set[str] = set()
+    footer_columns = 0
+    for file in status.files:
+        matching = [key for key in file.keys if choice.matches(key)]
+        if not matching:
+            counts["hidden"] += file.rows is None and bool(file.keys)
+            continue
+        counts.update(files=1, rows=file.rows or 0, bytes=file.size)
+        columns.update(key.column for key in matching if key.column is not None)
+        if any(key.column is None for key in matching):
+            counts["footers"] += 1
+            footer_columns = max(footer_columns, _count_footer_columns(file))
     return DatasetImpact(
-        dataset=status.dataset.name,
-        files=len(hits),
-        rows=sum(file.rows or 0 for file in hits),
-        bytes=sum(file.size for file in hits),
-        columns=sorted(str(name) for name in own),
-        footers=len(footers),
-        footer_columns=max(map(_count_footer_columns, footers), default=0),
-        hidden=len(hidden),
-    )
-
-
-def _footer_keys(file: FileState) -> Iterable[KeyUse]:
-    return (key for key in file.keys if key.column is None)
+        dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
+        bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
+        footer_columns=footer_columns, hidden=counts["hidden"],
+    )  # fmt: skip
 
 
 def _count_footer_columns(file: FileState) -> int:

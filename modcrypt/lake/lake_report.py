@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from modcrypt import __version__
@@ -89,9 +90,9 @@ def make_report(
     findings = [
         {"dataset": status.dataset.name, **file.fields()}
         for status in statuses
-        for file in status.files
-        if file.state != "declared"
+        for file in islice((file for file in status.files if file.state != "declared"), MAX_FILES)
     ]
+    wrong = sum(len(status.files) - status.totals.states["declared"] for status in statuses)
     datasets = [_describe_dataset(status) for status in statuses]
     return LakeReport(
         lake=lake,
@@ -101,16 +102,22 @@ def make_report(
         datasets=datasets,
         keys=_describe_keys(statuses, ages),
         findings=findings[:MAX_FILES],
-        more_findings=max(len(findings) - MAX_FILES, 0),
+        more_findings=wrong - len(findings[:MAX_FILES]),
         drift=None if before is None else list(_find_drift(datasets, before)),
     )
 
 
 def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
     examined = hashlib.sha256()
+    sums: Counter[str] = Counter()
+    columns = encrypted_columns = 0
     for file in status.files:
         examined.update(json.dumps(file.fields(), sort_keys=True).encode())
-    encrypted = [file for file in status.files if file.state not in ("plaintext", "unreadable")]
+        sums["rows"] += file.rows or 0
+        columns = max(columns, file.columns or 0)
+        if file.state not in ("plaintext", "unreadable"):
+            sums["encrypted_bytes"] += file.size
+            encrypted_columns = max(encrypted_columns, file.encrypted_columns or 0)
     return {
         "dataset": status.dataset.name,
         "location": status.dataset.location,
@@ -118,11 +125,11 @@ def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
         "states": status.counts,
         "unreadable": status.reasons,
         "not_verified": status.unverified,
-        "rows": sum(file.rows or 0 for file in status.files),
-        "bytes": sum(file.size for file in status.files),
-        "encrypted_bytes": sum(file.size for file in encrypted),
-        "columns": max((file.columns or 0 for file in status.files), default=0),
-        "encrypted_columns": max((file.encrypted_columns or 0 for file in encrypted), default=0),
+        "rows": sums["rows"],
+        "bytes": status.totals.bytes,
+        "encrypted_bytes": sums["encrypted_bytes"],
+        "columns": columns,
+        "encrypted_columns": encrypted_columns,
         "strays": len(status.strays),
         "examined": examined.hexdigest(),
         "error": status.error,
@@ -135,10 +142,11 @@ def _describe_keys(statuses: Sequence[DatasetStatus], ages: KeyAges) -> list[dic
     versions: defaultdict[str, set[str]] = defaultdict(set)
     keks: defaultdict[str, set[str]] = defaultdict(set)
     for status in statuses:
-        for file in status.files:
-            for master in {key.master_key_id for key in file.keys if key.master_key_id}:
-                files[master][status.dataset.name] += 1
-            for key in file.keys:
+        combinations = Counter(file.keys for file in status.files)
+        for keys, count in combinations.items():
+            for master in {key.master_key_id for key in keys if key.master_key_id}:
+                files[master][status.dataset.name] += count
+            for key in keys:
                 versions[key.master_key_id or ""] |= {key.version} if key.version else set()
                 keks[key.master_key_id or ""] |= {key.kek_id} if key.kek_id else set()
     return [

@@ -342,7 +342,8 @@ class _Run:
         self, policies: DatasetPolicies, jobs: int, progress: Callable[[int], None] | None
     ) -> None:
         self._policies, self._jobs = policies, jobs
-        self._meter = Meter(lambda done, _: None if progress is None else progress(done))
+        self._progress, self._done = progress, 0  # bytes of earlier batches
+        self._meter = Meter(self._show)
         self._outages: list[str] = []  # messages of the unavailable key service
         self._columns: FileColumns | None = None  # of the last file
 
@@ -352,8 +353,14 @@ class _Run:
         """Return the result of each file, with what identifies the file in a set."""
         threads = 1 if len(files) > 1 else None
         job = Job(lambda file: self._verify(file, threads))
-        done = run_job(job, files, threads=self._jobs, meter=self._meter)
+        self._meter = Meter(self._show)
+        done = list(run_job(job, files, threads=self._jobs, meter=self._meter))
+        self._done += sum(file.size for file in files)
         return [(file, *result) for file, result in zip(files, done, strict=True)]
+
+    def _show(self, done: int, files: int) -> None:
+        if self._progress is not None:
+            self._progress(self._done + done)
 
     def _verify(self, file: LakeFile, threads: int | None) -> tuple[FileAad, VerifiedFile]:
         place = self._policies.place_of(file.path)

@@ -17,7 +17,7 @@ from modcrypt.cli.options.lake_options import (
     open_lake,
 )
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, lines_option, print_line
+from modcrypt.cli.shared import lines_option, print_line, print_long_table
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 
@@ -68,21 +68,22 @@ def status(
     for dataset_status in found:
         code = max(code, dataset_status.code)
         if as_json:
-            _print_lines(
-                [dataset_status.fields(), *(dataset_status.file_fields() if files else ())]
-            )
+            _print_lines([dataset_status.fields()])
+            _print_lines(dataset_status.file_fields() if files else ())
         else:
             _print_status(dataset_status, files)
     return code
 
 
 def _print_status(status: DatasetStatus, files: bool) -> None:
+    from modcrypt.lake.spool import take_batches
+
     print_line(printable(status.summary()))
-    rows = [_state_row(file) for file in status.files if file.state != "declared" or file.reason]
-    if files and rows:
-        print_line(format_table(("file", "state", "reason", "message"), rows, left=range(4)))
-    if files and status.strays:
-        print_line(printable(f"strays: {', '.join(status.strays)}"))
+    if files:
+        wrong = (file for file in status.files if file.state != "declared" or file.reason)
+        print_long_table(("file", "state", "reason", "message"), map(_state_row, wrong))
+        for strays in take_batches(status.strays, 100):
+            print_line(printable(f"strays: {', '.join(strays)}"))
 
 
 def _state_row(file: FileState) -> tuple[Any, ...]:
@@ -130,14 +131,13 @@ def apply(
 
 
 def _print_application(done: LakeApplication) -> None:
-    rows: list[tuple[Any, ...]] = []
+    rows: Iterable[tuple[Any, ...]]
     if done.dry_run:
-        rows = [(file.state.path, file.action, adapt_advice(file.why)) for file in done.plan.files]
+        rows = ((file.state.path, file.action, adapt_advice(file.why)) for file in done.plan.files)
     else:
-        failed = [file for file in done.files if file.code]
-        rows = [(file.path, file.result, adapt_advice(file.message)) for file in failed]
-    if rows:
-        print_line(format_table(("file", "action", "reason"), rows, left=range(3)))
+        failed = (file for file in done.files if file.code)
+        rows = ((file.path, file.result, adapt_advice(file.message)) for file in failed)
+    print_long_table(("file", "action", "reason"), rows)
     print_line(printable(done.summary()))
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -14,7 +15,7 @@ import cloup
 
 from modcrypt.cli.options.lake_options import adapt_advice, config_option, open_lake
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.shared import format_table, print_line
+from modcrypt.cli.shared import print_line, print_long_table
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 
@@ -30,10 +31,16 @@ lake_verify_options = cloup.option_group(
         help="Verify only files that changed since: last (the last verification that found them "
         "correct), a time such as 2026-11-26T08:00, or an age such as 2d.",
     ),
+    click.option(
+        "--resume",
+        is_flag=True,
+        default=None,
+        help="Take up an interrupted verification: skip the files that it found correct.",
+    ),
     click.option("--junit", metavar="OUT", help="Write the result to OUT as JUnit XML."),
     click.option("--sarif", metavar="OUT", help="Write the result to OUT as SARIF 2.1.0."),
 )
-LAKE_PARAMETERS = ("config", "since", "junit", "sarif")
+LAKE_PARAMETERS = ("config", "since", "resume", "junit", "sarif")
 
 _AGE = re.compile(r"([0-9]{1,6})([mhdw])")
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
@@ -69,7 +76,10 @@ def verify_lake(
     since = parse_since(options["since"])
     lake = open_lake(options, "Missing argument 'PATH...': name files or folders; " * (not paths))
     with progress_bar("Verifying", None) as progress:
-        results = lake.verify(next(iter(paths), None), since=since, jobs=jobs, progress=progress)
+        results = lake.verify(
+            next(iter(paths), None), since=since, resume=bool(options["resume"]), jobs=jobs,
+            progress=progress,
+        )  # fmt: skip
     for result in results:
         if as_json:
             for fields in result.fields():
@@ -110,14 +120,10 @@ def parse_since(text: str | None) -> datetime.datetime | Literal["last"] | None:
 
 
 def _print_result(result: LakeVerification) -> None:
-    rows = [
-        (file.path, finding.severity, finding.word, adapt_advice(finding.message))
-        for file in result.files
-        for finding in file.findings
-    ]
-    rows += [("-", f.severity, f.word, adapt_advice(f.message)) for f in result.findings]
-    if rows:
-        print_line(format_table(("file", "severity", "error", "meaning"), rows, left=range(4)))
+    of_files = ((file.path, f) for file in result.files for f in file.findings)
+    found = chain(of_files, (("-", finding) for finding in result.findings))
+    rows = ((path, f.severity, f.word, adapt_advice(f.message)) for path, f in found)
+    print_long_table(("file", "severity", "error", "meaning"), rows)
     for line in result.describe_missing():
         print_line(printable(line))
     if result.limits:
