@@ -106,7 +106,7 @@ def run_verb(config: Path, verb: str, files: int) -> dict[str, Any]:
             result = lake.status()[0].summary()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = time.perf_counter() - started
-    return {"verb": verb, "files": files, "MB": round(peak), "s": round(seconds, 1), "is": result}
+    return {"files": files, "verb": verb, "MB": round(peak), "s": round(seconds, 1), "is": result}
 
 
 def measure(files: int) -> Iterator[dict[str, Any]]:
@@ -130,10 +130,8 @@ def main(arguments: list[str]) -> None:
     print(f"{'files':>9}  {'verb':12}  {'peak':>6}  {'time':>8}  result")
     for files in map(int, arguments or ["1000", "100000"]):
         for row in measure(files):
-            print(
-                f"{row['files']:9,}  {row['verb']:12}  {row['MB']:3} MB  {row['s']:6.1f} s  {row['is']}",
-                flush=True,
-            )
+            count, verb, peak, seconds, result = row.values()
+            print(f"{count:9,}  {verb:12}  {peak:3} MB  {seconds:6.1f} s  {result}", flush=True)
 
 
 if __name__ == "__main__":

@@ -245,8 +245,11 @@ class DatasetPolicies:
         key = id(policy), ids
         known = self._readings.get(key)
         if properties or known is None or known[0] is not policy:
-            made = policy, self.tools.decryption(
-                policy, root=self.root.place, master_key_ids=ids, **properties
+            made = (
+                policy,
+                self.tools.decryption(
+                    policy, root=self.root.place, master_key_ids=ids, **properties
+                ),
             )
             if properties:
                 return made[1]

@@ -47,7 +47,12 @@ class FileSet:
     def add(self, path: str, aad: FileAad) -> None:
         """Add a file."""
         rows = [
-            (kind, hashlib.sha256(value).digest()[:16], value[:200], path.encode("utf-8", "replace"))
+            (
+                kind,
+                hashlib.sha256(value).digest()[:16],
+                value[:200],
+                path.encode("utf-8", "replace"),
+            )
             for kind, value in (("prefix", aad.prefix), ("unique", aad.unique))
             if value
         ]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from modcrypt.errors import list_names
 from modcrypt.lake.file_states import FileState, KeyUse
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
+
+if TYPE_CHECKING:  # of an extra
+    from modcrypt.iceberg.verify.key_trees import KeyTree
 
 SCHEMA = "modcrypt.lake.impact/1"
 """The name and version of the lines of JSON."""
@@ -29,7 +33,7 @@ class KeyChoice:
 
     def matches(self, use: KeyUse) -> bool:
         """Return whether a key of a file is wrapped under the chosen key."""
-        if use.kek_id is not None and use.kek_id == self.key.lower():
+        if use.kek_id is not None and use.kek_id in (self.key, self.key.lower()):
             return True
         return use.master_key_id == self.key and self.version in (None, use.version)
 
@@ -48,6 +52,8 @@ class DatasetImpact:
         footer_columns: Largest number of columns in a file that are under the footer key.
         hidden: Number of files whose column keys are hidden by a footer that did not open; they may
             be protected, too.
+        snapshots: Ids of the snapshots of an Iceberg table that need it, the newest first.
+        lost: Number of files of an Iceberg table that no other key opens.
     """
 
     dataset: str
@@ -58,11 +64,16 @@ class DatasetImpact:
     footers: int
     footer_columns: int
     hidden: int
+    snapshots: Sequence[int] = ()
+    lost: int | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {"schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns)}
+        return {
+            "schema": SCHEMA, "kind": "dataset", **values, "columns": list(self.columns),
+            "snapshots": list(self.snapshots),
+        }  # fmt: skip
 
     def describe(self) -> list[str]:
         """Return what leaks and what is lost, in sentences."""
@@ -72,14 +83,22 @@ class DatasetImpact:
             size = format_size(self.bytes)
             files = format_count(self.files, "file")
             lines = [f"{self.dataset}: {files}, {format_count(self.rows, 'row')}, {size}"]
+            if self.snapshots:
+                ids = list_names(map(str, self.snapshots))
+                lines.append(f"  {format_count(len(self.snapshots), 'snapshot')}: {ids}")
             lines.append(f"  if the key leaks: {self._leak()} can be read and forged")
             lines.append(f"  if the key is destroyed: {self._loss()}")
         if self.hidden:
             files = format_count(self.hidden, "file")
-            lines.append(f"  unknown: {files} with closed footers may have columns under the key")
+            what = "with closed footers may have columns under the key"
+            if self.lost is not None:
+                what = "that cannot be read may lead to files under the key"
+            lines.append(f"  unknown: {files} {what}")
         return lines
 
     def _leak(self) -> str:
+        if self.lost is not None:
+            return "these files and snapshots"
         parts = [f"columns {', '.join(self.columns)}"] if self.columns else []
         if self.footers:
             columns = format_count(self.footer_columns, "column")
@@ -87,6 +106,8 @@ class DatasetImpact:
         return " and ".join(parts)
 
     def _loss(self) -> str:
+        if self.lost is not None:
+            return f"{format_count(self.lost, 'file')} can no longer be opened by any key"
         if self.footers:
             return f"{format_count(self.footers, 'file')} can no longer be opened at all"
         return f"columns {', '.join(self.columns)} are lost, the others stay readable"
@@ -94,6 +115,8 @@ class DatasetImpact:
 
 def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
     """Return what a key protects in a dataset, given its status."""
+    if status.tree is not None:
+        return _find_table_impact(status.dataset.name, status.tree, choice)
     counts: Counter[str] = Counter()
     columns: set[str] = set()
     footer_columns = 0
@@ -111,6 +134,27 @@ def find_impact(status: DatasetStatus, choice: KeyChoice) -> DatasetImpact:
         dataset=status.dataset.name, files=counts["files"], rows=counts["rows"],
         bytes=counts["bytes"], columns=sorted(columns), footers=counts["footers"],
         footer_columns=footer_columns, hidden=counts["hidden"],
+    )  # fmt: skip
+
+
+def _find_table_impact(name: str, tree: KeyTree, choice: KeyChoice) -> DatasetImpact:
+    """Return what a key protects in an Iceberg table."""
+    found = tree.protected_by(choice.key, choice.version)
+    locations = {file.location for file in found}
+    rows = sum(
+        file.records for file in tree.files if file.kind == "data" and file.location in locations
+    )
+    unread = [item.error for item in tree.lists] + [item.error for item in tree.manifests]
+    lists = sorted(
+        (item for item in tree.lists if item.location in locations),
+        key=lambda item: item.sequence_number, reverse=True,
+    )  # fmt: skip
+    return DatasetImpact(
+        dataset=name, files=len(found), rows=rows, bytes=sum(file.size for file in found),
+        columns=(), footers=0, footer_columns=0,
+        hidden=len(unread) - unread.count(None),
+        snapshots=[id_ for item in lists for id_ in item.snapshots],
+        lost=sum(file.only for file in found),
     )  # fmt: skip
 
 

@@ -35,6 +35,10 @@ from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
 from modcrypt.lake.state_cache import CorrectFile, StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
+from modcrypt.lake.tables.declared_table import DeclaredTable
+from modcrypt.lake.tables.table_application import change_table, plan_table
+from modcrypt.lake.tables.table_check import verify_declared_table
+from modcrypt.lake.tables.table_status import find_table_status
 from modcrypt.lake.verification import IsUnchanged, LakeVerification, verify_files
 
 Since: TypeAlias = datetime.datetime | Literal["last"]
@@ -94,7 +98,7 @@ class Lake:
         Raises:
             ValueError: The dataset is not declared.
         """
-        known = self.declaration.datasets
+        known = self.declaration.all
         if dataset is None:
             return list(known)
         if dataset not in known:
@@ -115,13 +119,32 @@ class Lake:
         return self._policies[dataset]
 
     def dataset(self, name: str) -> LakeDataset:
-        """Return a dataset, to read and write it.
+        """Return a dataset of Parquet files, to read and write it.
 
         Raises:
-            ValueError: The dataset is not declared.
+            ValueError: The dataset is not declared, or is an Iceberg table; see `table`.
             KeyRetrievalError: The key service cannot be opened.
         """
-        return LakeDataset(self.policies(*self.names(name)))
+        if self._find_table(*self.names(name)) is not None:
+            raise ValueError(f"{name} is an Iceberg table; open it with Lake.table")
+        return LakeDataset(self.policies(name))
+
+    def table(self, name: str) -> DeclaredTable:
+        """Return a dataset that is an Iceberg table, to read and write it.
+
+        Raises:
+            ValueError: The dataset is not declared, or consists of Parquet files; see `dataset`.
+            KeyRetrievalError: The key service cannot be opened.
+        """
+        table = self._find_table(*self.names(name))
+        if table is None:
+            raise ValueError(f"{name} is no Iceberg table; open it with Lake.dataset")
+        return table
+
+    def _find_table(self, name: str) -> DeclaredTable | None:
+        """Return the dataset of a name if it is an Iceberg table."""
+        declared = self.declaration.tables.get(name)
+        return None if declared is None else DeclaredTable(declared, self.client, self.audit)
 
     def list_files(self, dataset: str) -> LakeFiles:
         """Return the files of a dataset, which are listed by iterating."""
@@ -156,15 +179,16 @@ class Lake:
         progress: Callable[[int], object] | None = None,
     ) -> DatasetStatus:  # fmt: skip
         """Return the status of one dataset; errors of its location are part of it."""
-        policies = self.policies(name)
-        examination = FooterExamination(policies, self.ages)
         try:
+            if (table := self._find_table(name)) is not None:
+                return find_table_status(table, self.ages)
+            examination = FooterExamination(self.policies(name), self.ages)
             return find_status(
                 self.list_files(name), examination, cache, jobs=jobs, progress=progress
             )
-        except (OSError, ValueError, FormatError) as error:
-            failure = describe(error)
-            return DatasetStatus(dataset=policies.dataset, error=failure.message, code=failure.code)
+        except (OSError, ValueError, ImportError, FormatError) as error:
+            declared, failure = self.declaration.all[name], describe(error)
+            return DatasetStatus(dataset=declared, error=failure.message, code=failure.code)
 
     # --- apply -----------------------------------------------------------------------------------
 
@@ -199,8 +223,12 @@ class Lake:
     def _apply_one(
         self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool, **how: Any
     ) -> LakeApplication:
+        table = self._find_table(name)
+
         def plan_again() -> LakePlan:
             status = self.dataset_status(name, cache, **how)
+            if table is not None:
+                return plan_table(status)
             return make_plan(status, accept_replaced=accept_replaced)
 
         plan = plan_again()
@@ -210,7 +238,10 @@ class Lake:
         if new_versions:
             self._add_versions(new_versions)
             plan = plan_again()
-        done = carry_out(plan, self.policies(name), **how)
+        if table is not None:
+            done = change_table(plan, table, self.ages)
+        else:
+            done = carry_out(plan, self.policies(name), **how)
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 
     def _add_versions(self, master_key_ids: Sequence[str]) -> None:
@@ -255,18 +286,20 @@ class Lake:
     def _verify_one(
         self, name: str, cache: StateCache, since: Since | None, resume: bool, **how: Any
     ) -> LakeVerification:
-        policies = self.policies(name)
-        started = cache.begin_verification(name, resume=resume)
-        is_unchanged = _choose_unchanged(since, started)
+        location = self.declaration.all[name].location
         try:
-            files = self.list_files(name)
-            result = verify_files(files, policies, cache, is_unchanged=is_unchanged, **how)
-        except (OSError, ValueError, FormatError) as error:
+            if (table := self._find_table(name)) is not None:
+                return verify_declared_table(table, **how)
+            started = cache.begin_verification(name, resume=resume)
+            is_unchanged = _choose_unchanged(since, started)
+            result = verify_files(
+                self.list_files(name), self.policies(name), cache, is_unchanged=is_unchanged, **how
+            )
+        except (OSError, ValueError, ImportError, FormatError) as error:
             failure = describe(error)
             return LakeVerification(
-                dataset=name, location=policies.dataset.location, error=failure.message,
-                error_code=failure.code,
-            )  # fmt: skip
+                dataset=name, location=location, error=failure.message, error_code=failure.code
+            )
         cache.end_verification(name)
         return result
 
@@ -324,7 +357,7 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         place = Place(*locate(file, None))
-        for name in self.names(None):
+        for name in self.declaration.datasets:
             policies = self.policies(name)
             root = policies.root.place
             inside = place.inside(root)

@@ -1,4 +1,4 @@
-"""The files of a dataset, listed one by one in the order of their paths, and the strays beside them.
+"""The files of a dataset, listed one by one in the order of their paths, and its strays.
 
 A listing holds one local folder, or one folder below the dataset's in a store, in memory. It
 follows symbolic links for reading, except to what it lists anyway.
@@ -93,7 +93,7 @@ class LakeFiles:
             raise ValueError(f"{name}: no files found; name a file, or a folder with files")
 
     def _is_included(self, path: str) -> bool:
-        return self._matches is None or self._matches(path)
+        return self._matches is None or bool(self._matches(path))
 
     def list_waiting(self) -> Iterator[LakeFile]:
         """Yield the files of the source folder whose encrypted copy is missing or older.
@@ -191,9 +191,7 @@ def _stamp_inode(status: os.stat_result) -> str:
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {changed}"
 
 
-def _describe_local(
-    path: str, status: os.stat_result, beside: os.stat_result | None
-) -> LakeFile:
+def _describe_local(path: str, status: os.stat_result, beside: os.stat_result | None) -> LakeFile:
     return LakeFile(path, status.st_size, make_stamp(status, beside), status.st_mtime)
 
 

@@ -44,7 +44,7 @@ class Spool(Sequence[T], Generic[T]):
 
     def _store_block(self) -> None:
         if self._file is None:
-            self._file = tempfile.TemporaryFile()
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as this
         data = zlib.compress(pickle.dumps(self._last, pickle.HIGHEST_PROTOCOL), 1)
         self._file.seek(self._ends[-1])
         self._file.write(data)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
-from modcrypt.lake.declarations.declaration import DatasetDeclaration
+from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import MAX_KEPT
 from modcrypt.lake.file_states import STATES, FileState, KeyUse, State
@@ -23,6 +23,9 @@ from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
 from modcrypt.report.text import format_count
+
+if TYPE_CHECKING:  # of an extra
+    from modcrypt.iceberg.verify.key_trees import KeyTree
 
 SCHEMA = "modcrypt.lake.status/1"
 """The name and version of the lines of JSON."""
@@ -36,7 +39,7 @@ _REPLACED: dict[str, Any] = {
 }
 
 BATCH = 1000
-"""Number of files that are looked up, examined and cached together: an interrupted run loses them."""
+"""Number of files that are looked up, examined and cached together."""
 
 Group: TypeAlias = "tuple[State, tuple[KeyUse, ...]]"
 
@@ -53,15 +56,17 @@ class DatasetStatus:
         due_keys: Master keys that need a new version by the rules for rotation.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
+        tree: Key tree of an Iceberg table; None for other datasets.
     """
 
-    dataset: DatasetDeclaration
+    dataset: AnyDataset
     files: Sequence[FileState] = ()
     strays: Sequence[str] = ()
     waiting: Sequence[FileState] = ()
     due_keys: Sequence[str] = ()
     error: str = ""
     code: int = 0
+    tree: KeyTree | None = None
 
     @cached_property
     def totals(self) -> StateTotals:

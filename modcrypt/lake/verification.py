@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from modcrypt.errors import (
@@ -309,9 +310,7 @@ def verify_files(
     )  # fmt: skip
 
 
-def _identify_file(
-    policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None
-) -> FileAad:
+def _identify_file(policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None) -> FileAad:
     """Return what identifies a file that is not verified, without a key."""
     if known is not None:
         return FileAad(known.prefix, known.unique)
@@ -352,7 +351,8 @@ class _Run:
     ) -> list[tuple[LakeFile, FileAad, VerifiedFile]]:
         """Return the result of each file, with what identifies the file in a set."""
         threads = 1 if len(files) > 1 else None
-        job = Job(lambda file: self._verify(file, threads))
+        verify = partial(self._verify, threads=threads)
+        job: Job[LakeFile, tuple[FileAad, VerifiedFile]] = Job(verify)
         self._meter = Meter(self._show)
         done = list(run_job(job, files, threads=self._jobs, meter=self._meter))
         self._done += sum(file.size for file in files)

@@ -64,7 +64,7 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
     declaration = read_declaration(path)[0]
     if declaration is None:  # its mistakes are reported, unless a file is meant
         return not os.path.isfile(paths[0])
-    return paths[0] in declaration.datasets
+    return paths[0] in declaration.all
 
 
 def verify_lake(

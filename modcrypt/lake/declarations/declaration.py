@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from modcrypt.fork_safety import cached_property
 from modcrypt.lake.declarations.columns import Rules
@@ -104,17 +104,67 @@ class DatasetDeclaration:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableDeclaration:
+    """The declaration of a dataset that is an Iceberg table.
+
+    Attributes:
+        name: Name of the dataset.
+        location: Absolute path or URL of the table's folder; with a catalog, text for people.
+        catalog, catalog_name, table: URI or configured name of its catalog, name of an SQL catalog
+            in its database, and identifier of the table; None for a table without a catalog.
+        table_uuid: UUID that the table must have; None for any.
+        location_map: Folders that replace the beginnings of locations.
+        key_store: Path of the file that keeps KEKs; None for none.
+        master_key: Id of its master key.
+        policy: Declared members of the table's `KeyPolicy`; others may have any value.
+        previous_master_keys: Ids of former master keys.
+        max_kek_age: Seconds after which KEKs are replaced; None for no limit.
+        rotation: When versions of the master key are too old.
+    """
+
+    name: str
+    location: str
+    catalog: str | None = None
+    catalog_name: str | None = None
+    table: str | None = None
+    table_uuid: str | None = None
+    location_map: Mapping[str, str] = field(default_factory=dict)
+    key_store: str | None = None
+    master_key: str
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    previous_master_keys: Sequence[str] = ()
+    max_kek_age: float | None = None
+    rotation: Rotation = field(default_factory=Rotation)
+
+    @property
+    def master_key_ids(self) -> list[str]:
+        """Ids of the master keys that the table may be under."""
+        return [self.master_key, *self.previous_master_keys]
+
+
+AnyDataset: TypeAlias = DatasetDeclaration | TableDeclaration
+"""The declaration of a dataset of any kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LakeDeclaration:
     """The declaration of a lake.
 
     Attributes:
         path: Path of the file that declares it.
         kms: URI of its key service.
-        datasets: Its datasets by name.
+        datasets: Its datasets of Parquet files, by name.
+        tables: Its datasets that are Iceberg tables, by name.
         digest: Digest of the text, by which results of other declarations are told apart.
     """
 
     path: str
     kms: str
     datasets: Mapping[str, DatasetDeclaration]
+    tables: Mapping[str, TableDeclaration] = field(default_factory=dict)
     digest: str
+
+    @property
+    def all(self) -> dict[str, AnyDataset]:
+        """Its datasets of both kinds, by name."""
+        return {**self.datasets, **self.tables}

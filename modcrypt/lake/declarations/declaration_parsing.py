@@ -15,20 +15,25 @@ from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.lake.declarations.columns import ColumnRule, make_rule
 from modcrypt.lake.declarations.declaration import (
+    AnyDataset,
     DatasetDeclaration,
     LakeDeclaration,
     Previous,
     Rotation,
+    TableDeclaration,
 )
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList, suggest
+from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
+from modcrypt.lake.declarations.table_parsing import parse_table
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 TOP_MEMBERS = ("kms", "dataset")
 OWN_MEMBERS = (
-    "location", "source", "include", "partitions", "strict", "policy", "previous", "rotation",
+    "kind", "location", "source", "include", "partitions", "strict", "policy", "previous",
+    "rotation",
 )  # fmt: skip
 POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
 DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
@@ -37,8 +42,6 @@ ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _GLOB = re.compile(r"(?P<folder>[^*?]*?)/?(?P<pattern>[^/*?]*[*?].*)")
-_DURATION = re.compile(r"([0-9]{1,6})([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_declaration(
@@ -57,12 +60,16 @@ def parse_declaration(
         return None, [DeclarationFault(None, str(error))]
     parsing = _Parsing(FaultList(find_lines(text)), path.parent)
     kms = parsing.parse_service(members, default_kms)
-    datasets = parsing.parse_datasets(members)
+    found = parsing.parse_datasets(members)
     if parsing.faults.faults:
         return None, parsing.faults.sort()
-    content = f"{text}{datasets}"  # the datasets contain the policies that the text includes
+    content = f"{text}{found}"  # the datasets contain the policies that the text includes
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return LakeDeclaration(path=str(path), kms=kms, datasets=datasets, digest=digest), []
+    tables = {name: each for name, each in found.items() if isinstance(each, TableDeclaration)}
+    datasets = {name: each for name, each in found.items() if isinstance(each, DatasetDeclaration)}
+    return LakeDeclaration(
+        path=str(path), kms=kms, datasets=datasets, tables=tables, digest=digest
+    ), []
 
 
 class _Parsing:
@@ -83,7 +90,7 @@ class _Parsing:
             return resolve_service(kms, self._folder)
         return ""
 
-    def parse_datasets(self, members: Mapping[str, Any]) -> dict[str, DatasetDeclaration]:
+    def parse_datasets(self, members: Mapping[str, Any]) -> dict[str, AnyDataset]:
         tables = members.get("dataset", {})
         if not isinstance(tables, Mapping) or not all(
             isinstance(table, Mapping) for table in tables.values()
@@ -98,10 +105,18 @@ class _Parsing:
                 message = "name datasets by letters, digits, and . _ - after the first"
                 self.faults.add(("dataset", name), message)
                 continue
-            dataset = _DatasetParsing(self.faults, ("dataset", name), self._folder).parse(table)
+            dataset = self._parse_dataset(("dataset", name), table)
             if dataset is not None:
                 found[name] = dataset
         return found
+
+    def _parse_dataset(self, path: MemberPath, table: Mapping[str, Any]) -> AnyDataset | None:
+        kind = table.get("kind", "files")
+        if kind == "iceberg":
+            return parse_table(self.faults, path, self._folder, table)
+        if kind != "files":
+            self.faults.add((*path, "kind"), "kind must be files or iceberg")
+        return _DatasetParsing(self.faults, path, self._folder).parse(table)
 
 
 class _DatasetParsing:
@@ -321,14 +336,7 @@ class _DatasetParsing:
 
     def _parse_rotation(self, table: Mapping[str, Any]) -> Rotation:
         given = self._take_table(table, "rotation", ROTATION_MEMBERS)
-        seconds = {}
-        for name in ROTATION_MEMBERS:
-            match = _DURATION.fullmatch(str(given.get(name, "")))
-            if match is not None:
-                seconds[name] = float(int(match[1]) * _SECONDS[match[2]])
-            elif name in given:
-                message = f"{name} must be a number of minutes, hours, days or weeks, such as 90d"
-                self._fault(("rotation", name), message)
+        seconds = parse_durations(self._own, (*self._path, "rotation"), given, ROTATION_MEMBERS)
         return Rotation(**seconds)
 
     def _take_table(

@@ -28,6 +28,7 @@ from modcrypt.lake.declarations.declaration_parsing import (
     TOP_MEMBERS,
     parse_declaration,
 )
+from modcrypt.lake.declarations.table_parsing import TABLE_MEMBERS, TABLE_ROTATION
 from modcrypt.lake.declarations.toml_lines import find_lines
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION
@@ -320,8 +321,10 @@ def schema() -> dict[str, Any]:
 
 
 def test_the_schema_names_the_members_that_the_parser_knows() -> None:
-    dataset = schema()["properties"]["dataset"]["additionalProperties"]["properties"]
+    dataset, table = (schema()["$defs"][kind]["properties"] for kind in ("files", "table"))
     assert set(schema()["properties"]) == set(TOP_MEMBERS)
+    assert set(table) == set(TABLE_MEMBERS)
+    assert set(table["rotation"]["properties"]) == set(TABLE_ROTATION)
     assert set(dataset) == set(DATASET_MEMBERS)
     assert set(dataset["previous"]["properties"]) == set(PREVIOUS_MEMBERS)
     assert set(dataset["rotation"]["properties"]) == set(ROTATION_MEMBERS)

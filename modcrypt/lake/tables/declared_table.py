@@ -1,0 +1,123 @@
+"""A dataset that is an Iceberg table: open it as declared, read it, and compare its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from modcrypt.kms.audit import audit_to_json_lines
+from modcrypt.kms.client import KmsClient
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.lake.declarations.declaration import TableDeclaration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from modcrypt.iceberg.keys.key_resolver import KeyStore
+    from modcrypt.iceberg.tables.table import IcebergTable
+
+
+@dataclass(frozen=True)
+class DeclaredTable:
+    """An Iceberg table of a lake. Reading refuses a table that is not under a declared master key.
+
+    Args:
+        dataset: Declaration of the table.
+        client: Client of the lake's key service.
+        audit: Path of a file to which uses of keys are appended; None for none.
+    """
+
+    dataset: TableDeclaration
+    client: KmsClient = field(repr=False)
+    audit: str | None = None
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the table's folder, or its name in a catalog."""
+        return self.dataset.location
+
+    def open(self) -> IcebergTable:
+        """Open the current version of the table.
+
+        Raises:
+            ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
+            PlaintextError: The table is not encrypted.
+            IntegrityError: It is another table, or under a master key that is not declared.
+            ModcryptError, ValueError, OSError: As `open_table` and `load_table`.
+        """
+        from modcrypt.iceberg import load_table, open_table
+
+        declared = self.dataset
+        audit = None if self.audit is None else audit_to_json_lines(self.audit)
+        tools = KeyTools(self.client, audit=audit, master_key_ids=declared.master_key_ids)
+        options: dict[str, Any] = {
+            "location_map": declared.location_map or None,
+            "key_store": _open_key_store(declared.key_store),
+            "table_uuid": declared.table_uuid,
+        }
+        if declared.table is None:
+            return open_table(declared.location, tools, **options)
+        assert declared.catalog is not None
+        catalog = _open_catalog(declared.catalog, declared.catalog_name)
+        return load_table(catalog, declared.table, tools, **options)
+
+    def read(self, **options: Any) -> pa.Table:
+        """Read rows; takes the arguments of `IcebergTable.scan`.
+
+        Raises:
+            ModcryptError: As `open`, or a file of the table is not authentic.
+        """
+        return self.open().scan(**options)
+
+    def scan(self, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Read rows batch by batch; takes the arguments of `IcebergTable.scan_batches`.
+
+        Raises:
+            ModcryptError: As `read`.
+        """
+        return self.open().scan_batches(**options)
+
+    def write(self, data: Any) -> None:
+        """Append Arrow data as a new snapshot; raise as `modcrypt.iceberg.append`."""
+        self.open().append(data)
+
+    def compare_policy(self, table: IcebergTable) -> str:
+        """Return how the policy of a table differs from the declared one; empty if it does not."""
+        from modcrypt.iceberg import KeyPolicy
+
+        policy = KeyPolicy.of(table.metadata)
+        return "; ".join(
+            f"{name} is {getattr(policy, name)}, not {value}"
+            for name, value in self.dataset.policy.items()
+            if getattr(policy, name) != value
+        )
+
+
+def _open_key_store(path: str | None) -> KeyStore | None:
+    from modcrypt.iceberg import FileKeyStore, SqliteKeyStore
+
+    if path is None:
+        return None
+    is_database = path.endswith((".db", ".sqlite", ".sqlite3"))
+    return SqliteKeyStore(path) if is_database else FileKeyStore(path)
+
+
+def _open_catalog(catalog: str, name: str | None) -> Any:
+    """Open an SQL catalog by its URI, or a configured catalog by its name.
+
+    Raises:
+        ValueError: The catalog cannot be opened. The message does not repeat a configured URI,
+            which may contain a password.
+    """
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NotInstalledError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    is_uri = ":" in catalog
+    properties = {"uri": catalog, "init_catalog_tables": "false"} if is_uri else {}
+    try:
+        return load_catalog(name or "default" if is_uri else catalog, **properties)
+    except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
+        kind = type(error).__name__
+        raise ValueError(f"the catalog {catalog} cannot be opened: {kind}") from None

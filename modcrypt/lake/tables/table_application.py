@@ -1,0 +1,84 @@
+"""Establish the declared state of an Iceberg table: its policy, master key and KEKs.
+
+A table is changed by commits: readers see the version before or after each. Nothing is decrypted,
+and no snapshot is dropped. A plaintext table is not changed: encrypting makes another table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from modcrypt.jobs.failures import describe, exit_code
+from modcrypt.lake.application import AppliedFile
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.plan import LakePlan, PlannedChange
+from modcrypt.lake.spool import Spool
+from modcrypt.lake.status import DatasetStatus
+from modcrypt.lake.tables.declared_table import DeclaredTable
+from modcrypt.lake.tables.table_status import METADATA, TableChange, plan_changes
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.tables.table import IcebergTable
+
+_PLAINTEXT = "encrypt it into a new table, as with modcrypt iceberg encrypt"
+
+
+def plan_table(status: DatasetStatus) -> LakePlan:
+    """Return the plan for a table with a status."""
+    planned = Spool(_plan_entry(file) for file in status.files if file.state != "declared")
+    return LakePlan(
+        dataset=status.dataset.name, files=planned, new_versions=status.due_keys,
+        current=len(status.files) - len(planned), error=status.error, code=status.code,
+    )  # fmt: skip
+
+
+def _plan_entry(state: Any) -> PlannedChange:
+    is_table = state.path == METADATA
+    if is_table and state.state in ("old-keys", "other-policy"):
+        action: Any = "rotate" if state.state == "old-keys" else "rekey"
+        return PlannedChange(state=state, action=action, why=state.message)
+    why = state.message or "the file is not encrypted"
+    if state.state == "plaintext":
+        why, state = f"{why}; {_PLAINTEXT}", replace(state, reason="plaintext")
+    return PlannedChange(state=state, action="refuse", why=why)
+
+
+def change_table(plan: LakePlan, declared: DeclaredTable, ages: KeyAges) -> Spool[AppliedFile]:
+    """Carry out the plan for a table; return the result of each of its files."""
+    results: Spool[AppliedFile] = Spool()
+    for planned in plan.files:
+        path = planned.state.path
+        if planned.action == "refuse":
+            code = exit_code([planned.word])
+            results.append(AppliedFile(path=path, result="refused", message=planned.why, code=code))
+        else:
+            results.append(_change(planned, declared, ages))
+    return results
+
+
+def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> AppliedFile:
+    from modcrypt.iceberg import key_tree
+
+    path, steps = planned.state.path, []
+    try:
+        table = declared.open()
+        for change in plan_changes(declared, table, key_tree(table), ages):
+            table = _take_step(declared, table, change)
+            steps.append(change.why)
+    except Exception as error:  # the run continues with the other datasets
+        failure = describe(error)
+        return AppliedFile(
+            path=path, result=failure.word, message=failure.message, code=failure.code
+        )
+    done = "rekeyed" if planned.action == "rekey" else "rotated"
+    return AppliedFile(path=path, result=done if steps else "current", message="; ".join(steps))
+
+
+def _take_step(declared: DeclaredTable, table: IcebergTable, change: TableChange) -> IcebergTable:
+    from modcrypt.iceberg import KeyPolicy, rotate_table, set_policy
+
+    if change.step == "policy":
+        return set_policy(table, replace(KeyPolicy.of(table.metadata), **declared.dataset.policy))
+    master = declared.dataset.master_key
+    return rotate_table(table, change.step, new_master_key_id=master).table

@@ -1,0 +1,202 @@
+"""The status of an Iceberg table: its keys and files by its key tree, and what is to be changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from modcrypt.errors import IntegrityError, ModcryptError, PlaintextError
+from modcrypt.lake.file_states import FileState, KeyUse, State
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.spool import Spool
+from modcrypt.lake.status import DatasetStatus
+from modcrypt.lake.tables.declared_table import DeclaredTable
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.iceberg.verify.key_tree_nodes import TreeFile, TreeKek, TreeList
+    from modcrypt.iceberg.verify.key_trees import KeyTree
+
+Step: TypeAlias = Literal["policy", "mek", "kek"]
+
+METADATA = "metadata.json"
+"""Path of the entry for the table as a whole."""
+
+_DAY = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """A step that establishes the declared state of a table, and why it is needed."""
+
+    step: Step
+    why: str
+
+
+def find_table_status(declared: DeclaredTable, ages: KeyAges) -> DatasetStatus:
+    """Return the status of a table; data files are not read.
+
+    Raises:
+        OSError, ValueError: The table does not exist or cannot be listed.
+    """
+    try:
+        table = declared.open()
+    except PlaintextError as error:
+        return _make_closed_status(declared, "plaintext", error)
+    except IntegrityError as error:
+        return _make_closed_status(declared, "other-keys", error)
+    except ModcryptError as error:
+        return _make_closed_status(declared, "unreadable", error)
+    from modcrypt.iceberg import key_tree
+
+    tree = key_tree(table)
+    changes = plan_changes(declared, table, tree, ages)
+    state: State = "declared"
+    if changes:
+        state = "other-policy" if changes[0].step == "policy" else "old-keys"
+    message = "; ".join(change.why for change in changes)
+    size = len(table.metadata.encode())
+    files = Spool([FileState(path=METADATA, state=state, message=message, size=size, rows=0)])
+    files.extend(_TreeStates(table, tree, ages).list_states())
+    due = ages.find_due(tree.master_key_ids, declared.dataset.rotation)
+    return DatasetStatus(dataset=declared.dataset, files=files, due_keys=due, tree=tree)
+
+
+def _make_closed_status(
+    declared: DeclaredTable, state: State, error: ModcryptError
+) -> DatasetStatus:
+    """Return the status of a table that cannot be opened."""
+    reason = "" if state == "plaintext" else error.word
+    file = FileState(path=METADATA, state=state, reason=reason, message=str(error))
+    return DatasetStatus(dataset=declared.dataset, files=[file])
+
+
+def plan_changes(
+    declared: DeclaredTable, table: IcebergTable, tree: KeyTree, ages: KeyAges
+) -> list[TableChange]:
+    """Return the steps that establish the declared state, in order."""
+    dataset = declared.dataset
+    changes = []
+    if why := declared.compare_policy(table):
+        changes.append(TableChange("policy", why))
+    limit = dataset.max_kek_age
+    for kek in tree.keks:
+        age = ages.now().timestamp() - kek.created_ms / 1000
+        if limit is not None and age > limit and kek.store == "table":
+            days = f"KEK {kek.id} is {age / _DAY:.0f} days old"
+            return [*changes, TableChange("kek", days)]
+    if why := _find_old_master(declared, tree, ages):
+        singly = any(item.single for item in _list_wrapped(tree))
+        changes.append(TableChange("kek" if singly else "mek", why))
+    return changes
+
+
+def _find_old_master(declared: DeclaredTable, tree: KeyTree, ages: KeyAges) -> str:
+    """Return which key is under a previous master key, or too long under an older version."""
+    former = [key for key in tree.master_key_ids if key in declared.dataset.previous_master_keys]
+    if former:
+        return f"under the previous master key {', '.join(former)}"
+    uses = [_use_of_kek(kek) for kek in tree.keks]
+    uses += [_use_of_master(item) for item in _list_wrapped(tree) if item.single]
+    return ages.find_old(uses, declared.dataset.rotation)
+
+
+def _list_wrapped(tree: KeyTree) -> list[TreeList | TreeFile]:
+    """Return what may have key metadata that a KEK or master key encrypts."""
+    return [*tree.lists, *tree.files]
+
+
+def _use_of_kek(kek: TreeKek) -> KeyUse:
+    return KeyUse(column=None, master_key_id=kek.master_key_id, version=kek.version, kek_id=kek.id)
+
+
+def _use_of_master(item: TreeList | TreeFile) -> KeyUse:
+    return KeyUse(column=None, master_key_id=item.sealed_by, version=item.version)
+
+
+class _TreeStates:
+    """The states of the files in a key tree."""
+
+    def __init__(self, table: IcebergTable, tree: KeyTree, ages: KeyAges) -> None:
+        self._tree, self._ages = tree, ages
+        self._keks = {kek.id: kek for kek in tree.keks}
+        self._base = f"{table.metadata.location.rstrip('/')}/"
+        self._columns = _count_columns(table.metadata.document)
+
+    def list_states(self) -> Iterator[FileState]:
+        """Yield the state of each manifest list, manifest, data and delete file."""
+        tree = self._tree
+        of_manifests, of_files = self._spread_keys()
+        for item in tree.lists:
+            yield self._judge(item, self._keys_of(item), item.key_id is not None, item.error)
+        for number, manifest in enumerate(tree.manifests):
+            keys = of_manifests[number]
+            yield self._judge(manifest, keys, manifest.encrypted, manifest.error)
+        for number, file in enumerate(tree.files):
+            keys = tuple(dict.fromkeys((*of_files[number], *self._keys_of(file))))
+            counts = {"rows": file.records if file.kind == "data" else 0, "columns": self._columns}
+            encrypted = self._columns if file.encrypted else 0
+            yield self._judge(
+                file, keys, file.encrypted, None, encrypted_columns=encrypted, **counts
+            )
+
+    def _spread_keys(
+        self,
+    ) -> tuple[Mapping[int, tuple[KeyUse, ...]], Mapping[int, tuple[KeyUse, ...]]]:
+        """Return the keys of the manifest lists above each manifest and file, by number."""
+        lists: defaultdict[tuple[KeyUse, ...], list[TreeList]] = defaultdict(list)
+        for item in self._tree.lists:
+            lists[self._keys_of(item)].append(item)
+        manifests: defaultdict[int, tuple[KeyUse, ...]] = defaultdict(tuple)
+        files: defaultdict[int, tuple[KeyUse, ...]] = defaultdict(tuple)
+        for keys, items in lists.items():
+            for numbers, target in zip(self._tree.beneath(items), (manifests, files), strict=True):
+                for number in numbers:
+                    target[number] += keys
+        return manifests, files
+
+    def _keys_of(self, item: TreeList | TreeFile) -> tuple[KeyUse, ...]:
+        """Return the key that encrypts a file's key metadata; empty if none does."""
+        if item.sealed_by is None:
+            return ()
+        kek = None if item.single else self._keks.get(item.sealed_by)
+        if kek is not None:
+            return (_use_of_kek(kek),)
+        return (
+            _use_of_master(item) if item.single else KeyUse(column=None, kek_id=item.sealed_by),
+        )
+
+    def _judge(
+        self, item: Any, keys: tuple[KeyUse, ...], encrypted: bool, error: str | None,
+        **counts: Any,
+    ) -> FileState:  # fmt: skip
+        state: State = "declared" if encrypted else "plaintext"
+        reason = message = ""
+        closed = [self._keks[key.kek_id] for key in keys if key.kek_id in self._keks]
+        closed = [kek for kek in closed if kek.error is not None]
+        if error is not None or (closed and len(closed) == len(keys)):
+            state, message = "unreadable", error or closed[0].error or ""
+            reason = self._find_reason(keys)
+        return FileState(
+            path=item.location.removeprefix(self._base), state=state, reason=reason,
+            message=message, size=item.size or 0, keys=keys, **counts,
+        )  # fmt: skip
+
+    def _find_reason(self, keys: Sequence[KeyUse]) -> str:
+        """Return why keys cannot be used, as the key service lists their master keys."""
+        if any(map(self._ages.is_destroyed, keys)):
+            return "destroyed"
+        masters = [self._ages.masters.get(key.master_key_id or "") for key in keys]
+        if any(master is not None and not master.enabled for master in masters):
+            return "disabled"
+        return "unavailable" if self._tree.kms_unavailable else "key"
+
+
+def _count_columns(document: Mapping[str, Any]) -> int:
+    """Return the number of columns of the current schema."""
+    current = document.get("current-schema-id")
+    schemas = document.get("schemas") or []
+    fields = next((s.get("fields") for s in schemas if s.get("schema-id") == current), None)
+    return len(fields or ())

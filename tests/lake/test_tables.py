@@ -1,0 +1,219 @@
+"""Iceberg tables as datasets: status, apply, verify, report and impact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+import modcrypt as mc
+from modcrypt import iceberg
+from modcrypt.lake.lake import Lake
+from modcrypt.lake.status import DatasetStatus
+from tests.support.cases import each_case
+from tests.support.forging import flip
+
+DECLARATION = """\
+kms = "file:lake.keyring"
+
+[dataset.sales]
+kind = "iceberg"
+location = "sales"
+master_key = "sales"
+"""
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
+
+
+def make_table(folder: Path, **options: Any) -> iceberg.IcebergTable:
+    """Make a keyring and a table with two snapshots."""
+    keyring = mc.Keyring.create(folder / "lake.keyring", plaintext=True)
+    for name in ("sales", "old", "other"):
+        keyring.create_key(name)
+    where = options.pop("where", folder / "sales")
+    options.setdefault("master_key_id", "sales")
+    table = iceberg.create_table(where, ROWS.schema, f"file:{folder}/lake.keyring", **options)
+    return table.append(ROWS).append(ROWS)
+
+
+def declare(folder: Path, more: str = "", text: str = DECLARATION) -> Path:
+    (folder / "modcrypt.toml").write_text(text + more)
+    return folder / "modcrypt.toml"
+
+
+def status_of(config: Path) -> DatasetStatus:
+    (status,) = Lake.open(config).status()
+    return status
+
+
+def test_a_table_is_a_dataset(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    lake = Lake.open(declare(tmp_path))
+    (status,) = lake.status()
+    assert (status.counts, status.is_declared) == ({"declared": 7}, True)
+    assert status.files[0].path == "metadata.json"
+    assert sum(file.rows or 0 for file in status.files) == 6
+    assert {key.master_key_id for file in status.files for key in file.keys} == {"sales"}
+    (applied,) = lake.apply()
+    assert (applied.code, applied.summary()) == (
+        0,
+        "sales: nothing to do (7 of 7 files as declared)",
+    )
+    (verified,) = lake.verify()
+    assert (verified.code, verified.faults) == (0, [])
+    assert verified.summary().startswith("sales: 7 of 7 files as declared; ")
+    sales = lake.table("sales")
+    assert sales.read().num_rows == 6
+    assert sum(batch.num_rows for batch in sales.scan()) == 6
+    report = lake.report()
+    assert report.keys[0]["files"] == {"sales": 6}
+    assert report.datasets[0]["rows"] == 6
+    assert "sales" in report.to_html()
+
+
+def test_a_table_of_a_catalog_is_a_dataset(tmp_path: Path) -> None:
+    catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
+    catalog.create_namespace("shop")
+    make_table(tmp_path, where=tmp_path / "shop", catalog=catalog, identifier="shop.sales")
+    text = DECLARATION.replace(
+        'location = "sales"', 'catalog = "sqlite:///catalog.db"\ntable = "shop.sales"'
+    )
+    config = declare(tmp_path, text=text)
+    assert status_of(config).counts == {"declared": 7}
+    assert Lake.open(config).verify()[0].code == 0
+
+
+@each_case(
+    "wrapping, what",
+    [("double", "KEKs of the table move"), ("single", "data keys are wrapped again")],
+)
+def test_a_table_moves_from_a_previous_master_key(wrapping: Any, what: str, tmp_path: Path) -> None:
+    policy = iceberg.KeyPolicy(
+        wrapping=wrapping, kek_per="files" if wrapping == "single" else "table"
+    )
+    make_table(tmp_path, master_key_id="old", policy=policy)
+    config = declare(tmp_path)
+    status = status_of(config)
+    assert (status.counts, status.files[0].reason) == ({"other-keys": 1}, "integrity")
+    (refused,) = Lake.open(config).apply()
+    assert (refused.code, refused.changed) == (1, 0)
+    assert Lake.open(config).verify()[0].code == 1
+    config = declare(tmp_path, '[dataset.sales.previous]\nmaster_keys = { old = "sales" }\n')
+    assert status_of(config).files[0].message == "under the previous master key old"
+    assert Lake.open(config).verify()[0].code == 0
+    (done,) = Lake.open(config).apply()
+    assert (done.code, [file.result for file in done.files]) == (0, ["rotated"])
+    assert status_of(declare(tmp_path)).is_declared
+    assert Lake.open(config).apply()[0].plan.files == []
+    assert (
+        iceberg.open_table(tmp_path / "sales", f"file:{tmp_path}/lake.keyring").scan().num_rows == 6
+    )
+
+
+def test_rules_for_rotation_and_the_policy_are_established(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("sales")
+    rules = '[dataset.sales.rotation]\nrewrap_after = "0d"\n'
+    config = declare(tmp_path, rules)
+    assert status_of(config).files[0].message == "under version 1 of sales; the newest is 2"
+    assert Lake.open(config).apply()[0].changed == 1
+    assert status_of(config).is_declared
+
+    config = declare(tmp_path, f'kek_per = "day"\n{rules}max_kek_age = "0d"\n')
+    status = status_of(config)
+    assert (status.files[0].state, status.files[0].message.split(";")[0]) == (
+        "other-policy", "kek_per is table, not day",
+    )  # fmt: skip
+    assert Lake.open(config).verify()[0].code == 1
+    before = {kek["id"] for kek in keks(tmp_path)}
+    assert Lake.open(config).apply()[0].changed == 1
+    assert before.isdisjoint(kek["id"] for kek in keks(tmp_path))
+    assert Lake.open(declare(tmp_path, 'kek_per = "day"\n')).verify()[0].code == 0
+
+
+def keks(folder: Path) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    table = iceberg.open_table(folder / "sales", f"file:{folder}/lake.keyring")
+    return [asdict(kek) for kek in iceberg.key_tree(table).keks]
+
+
+def test_faults_and_refused_keys_have_their_exit_codes(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    config = declare(tmp_path)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    keyring.disable_key("sales")
+    status = status_of(config)
+    assert (status.counts["unreadable"], set(status.reasons)) == (2, {"disabled"})
+    assert Lake.open(config).verify()[0].code == 3
+    keyring.enable_key("sales")
+    data = next((tmp_path / "sales").rglob("data/**/*.parquet"))
+    flip(data, 60)
+    verified = Lake.open(config).verify()[0]
+    assert verified.code == 1
+    assert [file.path for file in verified.files if not file.ok] == [
+        str(data.relative_to(tmp_path / "sales"))
+    ]
+
+
+def test_a_plaintext_table_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    catalog = SqlCatalog(
+        "default", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}"
+    )
+    catalog.create_namespace("shop")
+    mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True).create_key("sales")
+    config = declare(tmp_path)
+    assert (status_of(config).code, Lake.open(config).verify()[0].code) == (2, 2)
+    plain = catalog.create_table("shop.sales", ROWS.schema, location=f"file://{tmp_path}/sales")
+    plain.append(ROWS)
+    place = 'catalog = "sqlite:///c.db"\ntable = "shop.sales"'
+    config = declare(tmp_path, text=DECLARATION.replace('location = "sales"', place))
+    assert status_of(config).counts == {"plaintext": 1}
+    (done,) = Lake.open(config).apply()
+    assert (done.changed, [file.result for file in done.files]) == (0, ["refused"])
+    assert "modcrypt iceberg encrypt" in done.files[0].message
+    assert Lake.open(config).verify()[0].code == 1
+
+
+def test_the_impact_of_a_key_names_snapshots(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    lake = Lake.open(declare(tmp_path))
+    (found,) = lake.impact("sales")
+    ids = [snapshot.id for snapshot in reversed(table.metadata.snapshots)]
+    assert (found.files, found.rows, list(found.snapshots)) == (6, 6, ids)
+    assert f"  2 snapshots: {ids[0]}, {ids[1]}" in found.describe()
+    assert "6 files can no longer be opened by any key" in found.describe()[-1]
+    (kek,) = keks(tmp_path)
+    assert lake.impact(kek["id"])[0].files == 6
+    assert lake.impact("other")[0].files == 0
+
+
+@each_case(
+    "old, new, mistake",
+    [
+        ('master_key = "sales"', "", "line 3: master_key is missing"),
+        ('location = "sales"', "", "line 3: location is missing; or set catalog and table"),
+        ('location = "sales"', 'table = "a.b"', "needs catalog and table"),
+        ('"sales"\nmaster', '"sales"\ncatalog = "sqlite:///c"\nmaster', "remove one"),
+        ('kind = "iceberg"', 'kind = "icebergs"', "kind must be files or iceberg"),
+        (
+            'kind = "iceberg"',
+            'kind = "iceberg"\nkek_per = "tables"',
+            "kek_per must be one of table",
+        ),
+        ('kind = "iceberg"', 'kind = "iceberg"\nmaster_keys = "a"', "did you mean master_key?"),
+        (
+            'location = "sales"',
+            'table = "a.b"\ncatalog = "postgresql://user:secret@host/db"',
+            "put a URI with a password into pyiceberg's configuration",
+        ),
+    ],
+)
+def test_mistakes_are_reported(old: str, new: str, mistake: str, tmp_path: Path) -> None:
+    config = declare(tmp_path, text=DECLARATION.replace(old, new))
+    with pytest.raises(ValueError, match=r"modcrypt\.toml") as caught:
+        Lake.open(config)
+    assert mistake in str(caught.value)
+    assert "secret" not in str(caught.value)
