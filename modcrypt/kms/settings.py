@@ -242,6 +242,10 @@ class Settings(KeySettings):
         footer_key, column_keys = self.keys
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
+    def decryption_of(self, path: str) -> FileDecryptionProperties:
+        """Return the properties that decrypt the file at a path: `decryption()` for every file."""
+        return self.decryption()
+
     def requirements(self) -> FileDecryptionProperties | None:
         """Return `decryption()` if the settings require anything of files besides their keys.
 

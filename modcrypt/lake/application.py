@@ -131,7 +131,7 @@ class ApplicationTotals:
             self.failed += file.result != "refused"
 
 
-def carry_out(
+def carry_out_plan(
     plan: LakePlan,
     policies: DatasetPolicies,
     *,
@@ -146,11 +146,27 @@ def carry_out(
         jobs: Number of files processed concurrently; None for the default.
         progress: Function called with the number of planned files after each.
     """
-    run = _Run(policies, jobs, progress, plan.changes)
     results: Spool[AppliedFile] = Spool()
     for batch in take_batches(plan.files, BATCH):
-        results.extend(run.apply_batch(batch))
+        total = plan.changes
+        results.extend(apply_batch(policies, batch, jobs=jobs, progress=progress, total=total))
     return results
+
+
+def apply_batch(
+    policies: DatasetPolicies, planned: Sequence[PlannedChange], *, jobs: int | None = None,
+    progress: Callable[[int], object] | None = None, total: int = 0,
+) -> Iterator[AppliedFile]:  # fmt: skip
+    """Carry out planned changes; yield the result of each file, in order.
+
+    Args:
+        policies: Policies of the files.
+        planned: Changes; files whose keys are rotated share requests to the key service.
+        jobs: Number of files processed concurrently; None for the default.
+        progress: Function called with `total` after each file.
+        total: Number of all planned files.
+    """
+    yield from _Run(policies, jobs, progress, total).apply_batch(planned)
 
 
 @dataclass(frozen=True)
@@ -169,7 +185,9 @@ class _Run:
         rotated = {file.path: file for file in self._rotate(planned)}
         for file in planned:
             if file.action == "refuse":
-                yield _refuse_file(file)
+                yield refuse_file(file)
+            elif file.action == "none":
+                yield AppliedFile(path=file.state.path, result="current")
             elif file.action == "rotate":
                 yield rotated[file.state.path]
             else:
@@ -250,7 +268,8 @@ def _make_conversion(
     )
 
 
-def _refuse_file(planned: PlannedChange) -> AppliedFile:
+def refuse_file(planned: PlannedChange) -> AppliedFile:
+    """Return the result of a file that the plan refuses."""
     path, code = planned.state.path, exit_code([planned.word])
     return AppliedFile(path=path, result="refused", message=planned.why, code=code)
 

@@ -16,7 +16,7 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
-from modcrypt.lake.application import LakeApplication, carry_out
+from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import suggest
@@ -195,6 +195,7 @@ class Lake:
     def apply(
         self, dataset: str | None = None, *, dry_run: bool = False, jobs: int | None = None,
         accept_replaced: bool = False, progress: Callable[[int], object] | None = None,
+        carry_out: Callable[[LakePlan], Sequence[AppliedFile]] | None = None,
     ) -> list[LakeApplication]:  # fmt: skip
         """Establish the declared state with the jobs for conversion and key rotation.
 
@@ -209,20 +210,31 @@ class Lake:
                 are refused otherwise. The cache remembers these.
             jobs: Number of files processed concurrently; None for the default.
             progress: Function called with the number of files after each.
+            carry_out: Function that carries out the plan of a dataset elsewhere, such as on Spark
+                (`modcrypt.spark.apply`), and returns the result of each file.
 
         Raises:
             ValueError: The dataset is not declared.
             KeyRetrievalError: The key service cannot be opened, or refuses a new version.
         """
+
+        def carry_out_here(plan: LakePlan) -> Sequence[AppliedFile]:
+            policies = self.policies(plan.dataset)
+            return carry_out_plan(plan, policies, jobs=jobs, progress=progress)
+
+        carry_out = carry_out or carry_out_here
         with open_cache(self.declaration) as cache:
             return [
-                self._apply_one(name, cache, dry_run, accept_replaced, jobs=jobs, progress=progress)
+                self._apply_one(
+                    name, cache, dry_run, accept_replaced, carry_out, jobs=jobs, progress=progress
+                )
                 for name in self.names(dataset)
             ]
 
     def _apply_one(
-        self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool, **how: Any
-    ) -> LakeApplication:
+        self, name: str, cache: StateCache, dry_run: bool, accept_replaced: bool,
+        carry_out: Callable[[LakePlan], Sequence[AppliedFile]], **how: Any,
+    ) -> LakeApplication:  # fmt: skip
         table = self._find_table(name)
 
         def plan_again() -> LakePlan:
@@ -239,9 +251,9 @@ class Lake:
             self._add_versions(new_versions)
             plan = plan_again()
         if table is not None:
-            done = change_table(plan, table, self.ages)
+            done: Sequence[AppliedFile] = change_table(plan, table, self.ages)
         else:
-            done = carry_out(plan, self.policies(name), **how)
+            done = carry_out(plan)
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 
     def _add_versions(self, master_key_ids: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.text import format_count, format_size
 
-Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "refuse"]
+Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "refuse", "none"]
 
 SCHEMA = "modcrypt.lake.apply/1"
 """The name and version of the lines of JSON."""
@@ -35,7 +35,7 @@ class PlannedChange:
 
     Attributes:
         state: State of the file.
-        action: What to do; "refuse" leaves the file as it is.
+        action: What to do; "refuse" leaves the file as it is, and "none" has nothing to do.
         why: Reason in words.
         waits: Whether the file is in the source folder, and is encrypted into the dataset.
     """
@@ -141,7 +141,7 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePl
     `accept_replaced` encrypts plaintext files that replaced encrypted ones.
     """
     planned: Spool[PlannedChange] = Spool(
-        _plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
+        plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
     )
     current = len(status.files) - len(planned)
     planned.extend(
@@ -158,7 +158,13 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePl
     )
 
 
-def _plan_file(state: FileState, accept_replaced: bool) -> PlannedChange:
+def plan_file(state: FileState, accept_replaced: bool = False) -> PlannedChange:
+    """Return what to do to a file that is not as declared.
+
+    `accept_replaced` encrypts a plaintext file that replaced an encrypted one.
+    """
+    if state.state == "declared":
+        return PlannedChange(state=state, action="none", why="")
     if state.state == "plaintext" and (accept_replaced or not state.reason):
         return PlannedChange(state=state, action="encrypt", why="the file is not encrypted")
     if state.state == "old-keys":

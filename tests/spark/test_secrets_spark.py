@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from modcrypt.kms.settings import Settings
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from tests.support.secret_watch import spellings
@@ -80,6 +81,7 @@ def test_nothing_of_a_key_is_in_what_is_sent_to_executors(lake: Lake, tmp_path: 
     schema = StructType([StructField("name", StringType()), StructField("address", LongType())])
     for options in (lake.by_policy, lake.by_keys):
         settings = read_options({**options, "path": "t"})[0]
+        assert isinstance(settings, Settings)
         settings.encryption()  # which opens the key service, and remembers it
         settings.decryption()
         source = ModcryptDataSource({**options, "path": str(tmp_path)})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
+from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.lake_options import (
     adapt_advice,
     dataset_argument,
@@ -18,12 +19,14 @@ from modcrypt.cli.options.lake_options import (
 )
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import lines_option, print_line, print_long_table
+from modcrypt.cli.spark import spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.application import LakeApplication
     from modcrypt.lake.file_states import FileState
+    from modcrypt.lake.lake import Lake
     from modcrypt.lake.status import DatasetStatus
 
 # click keeps the lines of a paragraph after \b as they are.
@@ -41,6 +44,7 @@ _APPLY_EXAMPLE = """\b
 Examples: what would be done; then do it
   modcrypt apply --dry-run
   modcrypt apply orders --jobs 8
+  modcrypt apply --spark spark://host:7077
 
 \b
 Exit codes: 0 everything is as declared; otherwise that of the files that failed or were
@@ -94,6 +98,7 @@ def _state_row(file: FileState) -> tuple[Any, ...]:
 @dataset_argument
 @lake_options
 @jobs_option
+@spark_option
 @click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
 @click.option(
     "--accept-replaced",
@@ -105,6 +110,7 @@ def apply(
     *,
     dataset: str | None,
     jobs: int | None,
+    spark_master: str | None,
     dry_run: bool,
     accept_replaced: bool,
     as_json: bool,
@@ -117,17 +123,30 @@ def apply(
     be read, are refused and listed. An interrupted run is taken up by the next one; a run that
     finds everything as declared does nothing.
     """
+    how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
+    if spark_master is not None:
+        refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
     lake = open_lake(options)
-    with files_bar("Applying") as bar:
-        done = lake.apply(
-            dataset, dry_run=dry_run, jobs=jobs, accept_replaced=accept_replaced, progress=bar
-        )
+    if spark_master is not None:
+        done = _apply_on_spark(spark_master, lake, dataset, how)
+    else:
+        with files_bar("Applying") as bar:
+            done = lake.apply(dataset, jobs=jobs, progress=bar, **how)
     for application in done:
         if as_json:
             _print_lines(application.fields())
         else:
             _print_application(application)
     return common_code({application.code for application in done} - {0})
+
+
+def _apply_on_spark(
+    master: str, lake: Lake, dataset: str | None, how: dict[str, Any]
+) -> list[LakeApplication]:
+    from modcrypt.spark import apply as spark_apply
+
+    with start_spark(master, "apply") as spark:
+        return spark_apply(spark, lake, dataset, **how)
 
 
 def _print_application(done: LakeApplication) -> None:

@@ -145,4 +145,6 @@ def _read_settings(parameters: Parameters, where: str, what: str = "keys") -> Se
         keys["sharedaadprefix"] = parameters["sharedaadprefix"]
     if not keys:
         raise ValueError(f"{what} are missing; pass a policy")
-    return read_options({"path": where, **keys})[0]
+    settings, _ = read_options({"path": where, **keys})
+    assert isinstance(settings, Settings)  # `_KEYS` contains no lake
+    return settings

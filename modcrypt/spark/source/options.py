@@ -5,6 +5,8 @@
     footerKey         instead of kms: file:PATH or env:NAME, on all executors; columnKeys: for
                       example {"ssn": "env:SSN_KEY"}; plaintextColumns: `a,b` or ["a", "b,c"]
     aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
+    lake, dataset     path of a modcrypt.toml, which the driver reads, and name of a dataset in it;
+                      they replace all other options about keys and a missing path; reading only
     root              folder of the dataset, if path is a part of it; reading only
     sharedAadPrefix   true: allow several files with the same AAD prefix; writing only
     acceptAlgorithms  AES_GCM_V1, AES_GCM_CTR_V1 or both; reading only
@@ -33,12 +35,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias, cast
 
 from modcrypt.io.addresses import local_path
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.spark.lake_reference import LakeReference
 
 Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
 """Filters in disjunctive normal form: column, operator and a value out of JSON."""
@@ -53,6 +57,8 @@ NAMES = frozenset(
         "path",
         "paths",  # Spark's option for load() with a list
         "kms",
+        "lake",
+        "dataset",
         "policy",
         "footerKey",
         "columnKeys",
@@ -92,6 +98,11 @@ class ReadOptions:
     row_counts: bool = False
     max_files: int | None = None
     ignore_missing: bool = False
+    include: str | None = None  # pattern of the paths of files in folders; None for all
+
+    def includes(self, path: str) -> bool:
+        """Return whether a file of a folder belongs to the table."""
+        return self.include is None or PurePosixPath(path).match(self.include)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +118,7 @@ class WriteOptions:
 
 def read_options(
     options: Mapping[str, str], also: Collection[str] = ()
-) -> tuple[Settings, ReadOptions]:
+) -> tuple[ReadSettings, ReadOptions]:
     """Parse the options of a read, whose names are not case-sensitive.
 
     `also` names further options, which the caller handles. Raise ValueError if an option is
@@ -118,9 +129,10 @@ def read_options(
     columns = given.names("columns")
     if columns is not None and not columns:
         raise ValueError("columns has no names; remove the option to read all columns")
-    settings, paths = given.settings(), given.paths()
-    return settings.under(paths[0]) if len(paths) == 1 else settings, ReadOptions(
+    settings, paths = given.read_settings()
+    return settings, ReadOptions(
         paths=paths,
+        include=settings.dataset.include if isinstance(settings, LakeReference) else None,
         columns=columns,
         filters=given.filters(),
         split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
@@ -253,6 +265,33 @@ class _Options:
             )
         return settings
 
+    def read_settings(self) -> tuple[ReadSettings, tuple[str, ...]]:
+        """Return the settings for reading, and the paths."""
+        if self.text("lake") is not None or self.text("dataset") is not None:
+            lake = self._lake()
+            is_named = self.text("path") or self.text("paths")
+            return lake, self.paths() if is_named else (lake.dataset.location,)
+        settings, paths = self.settings(), self.paths()
+        return settings.under(paths[0]) if len(paths) == 1 else settings, paths
+
+    def _lake(self) -> LakeReference:
+        """Return the dataset of a lake whose declaration decides how files are read."""
+        path, name = self.text("lake"), self.text("dataset")
+        if not path or not name:
+            raise ValueError("lake names a modcrypt.toml, and dataset a dataset in it; pass both")
+        if given := sorted(_DECLARED & self._values.keys()):
+            names = ", ".join(sorted(n for n in NAMES if n.lower() in given))
+            raise ValueError(f"the declaration of the lake decides about {names}; remove it")
+        local = local_path(path)
+        if local is None:
+            raise ValueError("lake must be the path of a local file; the driver reads it")
+        from modcrypt.lake.lake import Lake  # not to be loaded by executors
+
+        return LakeReference.of(
+            Lake.open(local), name, on_missing_key=self._on_missing_key(),
+            master_key_ids=self.names("masterKeyIds") or (),
+        )  # fmt: skip
+
     def _column_keys(self) -> Mapping[str, str]:
         keys = _parse_json("columnKeys", self.text("columnKeys") or "{}")
         if not isinstance(keys, dict) or not all(isinstance(ref, str) for ref in keys.values()):
@@ -283,6 +322,17 @@ class _Options:
             raise ValueError("requireEncrypted must be true, false, or names of columns")
         return names
 
+
+ReadSettings: TypeAlias = Settings | LakeReference
+"""References to keys for reading: for all files, or by the declaration of a lake."""
+
+_DECLARED = frozenset(
+    {
+        "kms", "policy", "footerkey", "columnkeys", "plaintextcolumns", "aadprefix", "root",
+        "acceptalgorithms", "requireencrypted",
+    }
+)  # fmt: skip
+"""Options about keys, in lower case, that a lake replaces."""
 
 _TABLE, _OPTION = "provider", "option."  # what Spark adds to the options of a table in SQL
 

@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
-from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
@@ -39,7 +38,7 @@ from modcrypt.spark.source.arrow_types import (
     conform,
     to_spark_arrow_schema,
 )
-from modcrypt.spark.source.options import Alternatives, ReadOptions
+from modcrypt.spark.source.options import Alternatives, ReadOptions, ReadSettings
 from modcrypt.spark.source.table_schema import (
     OPENED_AT_ONCE,
     ROW_COUNTS,
@@ -109,7 +108,8 @@ def find_files(options: ReadOptions, schema: StructType) -> list[TableFile]:
         ValueError: There are no files.
         FileNotFoundError: A file or folder does not exist.
     """
-    return [file for path in options.paths for file in _list_files_at(path, schema)]
+    files = (file for path in options.paths for file in _list_files_at(path, schema))
+    return [file for file in files if options.includes(file.path)]
 
 
 def _list_files_at(path: str, schema: StructType) -> Iterator[TableFile]:
@@ -196,7 +196,7 @@ def _read_identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
 
 
 def read_pieces(
-    settings: Settings,
+    settings: ReadSettings,
     pieces: Iterable[Piece],
     schema: StructType,
     terms: Sequence[Alternatives] = (),
@@ -214,11 +214,10 @@ def read_pieces(
     if settings.on_missing_key == "drop":  # columns of the schema were not dropped
         settings = settings.evolve(on_missing_key="error")
     target = to_spark_arrow_schema(schema)
-    decryption = settings.decryption()
     for piece in pieces:
         with (
             add_path_to_errors(piece.path),
-            open_file(piece.path, decryption, piece.identity) as file,
+            open_file(piece.path, settings.decryption_of(piece.path), piece.identity) as file,
         ):
             yield from _read_batches(file, piece, target, terms)
 
@@ -367,7 +366,7 @@ def _drop_unmatched_files(
 class Reader(spark.DataSourceReader):
     """A reader of a table; picklable, it holds only paths and references to keys."""
 
-    def __init__(self, settings: Settings, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, settings: ReadSettings, options: ReadOptions, schema: StructType) -> None:
         self._settings, self._options, self._schema = settings, options, schema
         self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
 
@@ -386,7 +385,7 @@ class Reader(spark.DataSourceReader):
 class RowCounter(spark.DataSourceReader):
     """A reader of the number of rows of each file, which opens only footers; picklable."""
 
-    def __init__(self, settings: Settings, options: ReadOptions) -> None:
+    def __init__(self, settings: ReadSettings, options: ReadOptions) -> None:
         self._settings, self._options = settings, options
 
     def partitions(self) -> list[Pieces]:
@@ -399,7 +398,8 @@ class RowCounter(spark.DataSourceReader):
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the footers of one task's files; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)
-        decryption, target = self._settings.decryption(), to_spark_arrow_schema(ROW_COUNTS)
+        target = to_spark_arrow_schema(ROW_COUNTS)
         for piece in partition.pieces:
+            decryption = self._settings.decryption_of(piece.path)
             with add_path_to_errors(piece.path), open_file(piece.path, decryption) as file:
                 yield pa.record_batch([[piece.path], [file.num_rows]], schema=target)

@@ -49,7 +49,13 @@ from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
-from modcrypt.spark.source.options import ReadOptions, WriteOptions, read_options, write_options
+from modcrypt.spark.source.options import (
+    ReadOptions,
+    ReadSettings,
+    WriteOptions,
+    read_options,
+    write_options,
+)
 from modcrypt.spark.source.reading import (
     Pieces,
     TableFile,
@@ -121,7 +127,7 @@ _MARK = 12  # characters of base64: 72 bits
 class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of new files in a folder; picklable, it holds only paths and references to keys."""
 
-    def __init__(self, settings: Settings, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, settings: ReadSettings, options: ReadOptions, schema: StructType) -> None:
         (self._path,) = options.paths
         self._place = Place(*locate(self._path, None))
         if not is_dataset(self._path, None):

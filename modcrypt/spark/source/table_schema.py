@@ -12,14 +12,13 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
-from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import discover, is_dataset
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
-from modcrypt.spark.source.options import ReadOptions
+from modcrypt.spark.source.options import ReadOptions, ReadSettings
 
 OPENED_AT_ONCE = 16
 """Files that the driver opens concurrently, as stores answer slowly."""
@@ -50,7 +49,7 @@ class Spellings:
         return found[0] if found else None
 
 
-def table_schema(settings: Settings, options: ReadOptions) -> StructType:
+def table_schema(settings: ReadSettings, options: ReadOptions) -> StructType:
     """Return the schema of a table: that of its first file, with the fields of folder names.
 
     With the option `mergeSchema`, it has the columns of all files. The footer key is enough, unless
@@ -72,10 +71,10 @@ def table_schema(settings: Settings, options: ReadOptions) -> StructType:
 
 
 def _read_schema(
-    settings: Settings, options: ReadOptions, folder_names: Collection[str], path: str
+    settings: ReadSettings, options: ReadOptions, folder_names: Collection[str], path: str
 ) -> pa.Schema:
     """Return the schema that Spark uses for the wanted columns of a file."""
-    with add_path_to_errors(path), open_file(path, settings.decryption()) as file:
+    with add_path_to_errors(path), open_file(path, settings.decryption_of(path)) as file:
         check_folders({leaf[0] for leaf in file.open_file.leaves}, folder_names)
         leaves = select_leaves(file, _wanted_names(file, options, folder_names))
         if settings.on_missing_key == "drop":
@@ -149,7 +148,8 @@ def _survey(options: ReadOptions) -> tuple[list[str], pa.Schema]:
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
             folder_fields |= {field.name: field.type for field in dataset.partition_schema}
-            files += [Place(dataset.filesystem, file.path).full_name for file in dataset.files]
+            paths = filter(options.includes, (file.path for file in dataset.files))
+            files += [Place(dataset.filesystem, path).full_name for path in paths]
         else:
             files.append(path)
     return files, pa.schema(list(folder_fields.items()))

@@ -50,4 +50,4 @@ class Lake:
         """Return the same keys as properties of modcrypt."""
         from modcrypt.spark.source.options import read_options
 
-        return read_options({**options, "path": "."})[0].decryption()
+        return read_options({**options, "path": "."})[0].decryption_of(".")

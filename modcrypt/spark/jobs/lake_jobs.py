@@ -1,0 +1,150 @@
+"""Establish the declared state of a lake with Spark's executors: `apply`.
+
+    driver      compares the files with the declaration, as `Lake.apply` does, and plans
+    executors   look at their files again, and encrypt, re-key or rotate them
+    driver      collects the results of a batch of files, and goes on with the next
+
+Spark gets paths and references to keys. A file is the old or the new one at any time, so a job that
+was stopped is taken up by calling it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from modcrypt.jobs.listing import File
+from modcrypt.lake.application import AppliedFile, LakeApplication, apply_batch, refuse_file
+from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.file_states import FileState
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.lake import Lake
+from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.plan import Action, LakePlan, PlannedChange, plan_file
+from modcrypt.lake.spool import Spool, take_batches
+from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK
+from modcrypt.spark.jobs.file_work import INT, TEXT, Row, TableJob
+from modcrypt.spark.jobs.task_files import run_tasks
+from modcrypt.spark.lake_reference import LakeReference
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH = 100_000
+"""Number of files of a Spark job; the driver holds their names."""
+
+
+def apply(
+    spark: SparkSession,
+    lake: Lake,
+    dataset: str | None = None,
+    *,
+    dry_run: bool = False,
+    accept_replaced: bool = False,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> list[LakeApplication]:
+    """Establish the declared state as `Lake.apply` does, with files changed by Spark's executors.
+
+    Iceberg tables are changed by the driver, which rotates keys without rewriting data files.
+
+    Args:
+        spark: Spark session, also of Spark Connect; its executors must have modcrypt installed, and
+            what the declaration and its references to keys name.
+        lake: The lake. The driver reads the footers of files that changed.
+        dataset: Name of a dataset; None for all.
+        dry_run: Whether to plan only.
+        accept_replaced: Whether to encrypt plaintext files that replaced encrypted ones.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
+
+    Raises:
+        ValueError: The dataset is not declared.
+        KeyRetrievalError: The key service cannot be opened, or refuses a new version.
+    """
+
+    def carry_out(plan: LakePlan) -> Spool[AppliedFile]:
+        reference = LakeReference.of(lake, plan.dataset)
+        results: Spool[AppliedFile] = Spool()
+        for batch in take_batches(plan.files, BATCH):
+            results.extend(_apply_batch(spark, reference, batch, files_per_task, bytes_per_task))
+        return results
+
+    return lake.apply(
+        dataset, dry_run=dry_run, accept_replaced=accept_replaced, carry_out=carry_out
+    )
+
+
+def _apply_batch(
+    spark: SparkSession, reference: LakeReference, planned: Sequence[PlannedChange],
+    files_per_task: int, bytes_per_task: int,
+) -> Iterator[AppliedFile]:  # fmt: skip
+    """Yield the result of each planned file, in order."""
+    done: dict[tuple[str, bool], AppliedFile] = {}
+    groups = {(file.action, file.waits) for file in planned} - {("refuse", False)}
+    for action, waits in sorted(groups):
+        files = [file for file in planned if (file.action, file.waits) == (action, waits)]
+        job = ApplyJob(reference=reference, action=action, waits=waits)
+        columns = {
+            "name": pa.array([os.fsencode(file.state.path) for file in files], pa.binary()),
+            "size": pa.array([file.state.size for file in files], pa.int64()),
+        }
+        frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
+        for row in frame.toLocalIterator():
+            result = AppliedFile(
+                path=os.fsdecode(bytes(row["name"])), result=row["result"],
+                message=row["message"], code=row["code"],
+            )  # fmt: skip
+            done[result.path, waits] = result
+    for file in planned:
+        path = file.state.path
+        yield refuse_file(file) if file.action == "refuse" else done[path, file.waits]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyJob(TableJob):
+    """A job that changes files of a dataset, if they still need what was planned for them.
+
+    Attributes:
+        reference: The dataset.
+        action: What the driver planned.
+        waits: Whether the files are in the source folder.
+    """
+
+    reference: LakeReference
+    action: Action
+    waits: bool
+    filesystem = None
+
+    schema = pa.schema([("name", pa.binary()), ("result", TEXT), ("message", TEXT), ("code", INT)])
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Yield a row for each file."""
+        policies = self.reference.policies
+        examination = FooterExamination(policies, KeyAges(policies.client))
+        planned = [self._plan(file, examination) for file in files]
+        for result in apply_batch(policies, planned):
+            yield {
+                "name": os.fsencode(result.path), "result": result.result,
+                "message": result.message, "code": result.code,
+            }  # fmt: skip
+
+    def _plan(self, file: File, examination: FooterExamination) -> PlannedChange:
+        """Look at a file again; refuse it if it needs another action than the planned one."""
+        if self.waits:
+            state = FileState(path=file.name, state="plaintext", size=file.size)
+            return PlannedChange(state=state, action="encrypt", why="", waits=True)
+        state = examination.run(LakeFile(file.name, file.size, ""))
+        now = plan_file(state)
+        if now.action in (self.action, "refuse") or state.state == "declared":
+            return now
+        why = f"the file changed while apply ran: it is now {state.state}"
+        return PlannedChange(state=state, action="refuse", why=why)
+
+    def make_failed_row(self, file: File, error: Exception) -> Row:
+        """Return the row of a file that failed."""
+        return {**super().make_failed_row(file, error), "name": os.fsencode(file.name)}

@@ -1,0 +1,180 @@
+"""A lake on Spark: `apply` by executors, and reading by the declaration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt as mc
+from modcrypt.spark.jobs.lake_jobs import apply
+from tests.support.cases import each_case
+from tests.support.cli.program import run
+from tests.support.lake_folder import DECLARATION, make_lake, order_table
+
+FIRST = "orders/day=2026-11-01/part-0.parquet"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a lake of plaintext files, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return make_lake(tmp_path)
+
+
+def options(config: Path, **more: str) -> dict[str, str]:
+    return {"lake": str(config), "dataset": "orders", **more}
+
+
+@each_case("spread", [False, True])
+def test_executors_establish_the_declared_state(spark: Any, config: Path, spread: bool) -> None:
+    lake = mc.Lake.open(config)
+    size = 1 if spread else 500
+    (planned,) = apply(spark, lake, dry_run=True)
+    assert planned.summary().startswith("orders: 4 to encrypt; ")
+    (done,) = apply(spark, lake, files_per_task=size)
+    assert (done.code, done.summary()) == (0, "orders: 4 encrypted (0 of 4 files were as declared)")
+    assert [file.path for file in done.files] == [file.state.path for file in planned.plan.files]
+    (again,) = apply(spark, lake)
+    assert again.summary() == "orders: nothing to do (4 of 4 files as declared)"
+    assert lake.verify()[0].code == 0
+
+
+def test_executors_rekey_rotate_and_refuse(spark: Any, config: Path) -> None:
+    folder = config.parent
+    mc.Lake.open(config).apply()
+    keyring = mc.Keyring(folder / "lake.keyring")
+    for name in ("new", "other"):
+        keyring.create_key(name)
+    tools = mc.KeyTools(keyring)
+    policy = mc.Policy(footer_key="other", aad_prefix="orders/{path}")
+    encryption = tools.encryption(policy, root=str(folder / "orders"))
+    forged = folder / "orders/day=2026-11-02/forged.parquet"
+    mc.write_table(order_table(), forged, encryption)
+    policy = mc.Policy(
+        footer_key="footer", column_keys={"new": ["home_ssn", "mail"]}, aad_prefix="orders/{path}"
+    )
+    encryption = tools.encryption(policy, root=str(folder / "orders"))
+    mc.write_table(order_table(), folder / FIRST, encryption, overwrite=True)
+    text = DECLARATION.replace("\npii = [", "\nnew = [")
+    config.write_text(text + '\n[dataset.orders.previous]\nmaster_keys = { pii = "new" }\n')
+    before = forged.read_bytes()
+    (done,) = apply(spark, mc.Lake.open(config))
+    assert [(os.path.basename(file.path), file.result) for file in done.files] == [
+        ("part-0.parquet", "rekeyed"), ("part-1.parquet", "rotated"),
+        ("forged.parquet", "refused"), ("part-0.parquet", "rotated"), ("part-1.parquet", "rotated"),
+    ]  # fmt: skip
+    assert (done.code, forged.read_bytes()) == (3, before)
+    config.write_text(text)
+    forged.unlink()
+    assert mc.Lake.open(config).status()[0].is_declared
+
+
+def test_the_command_runs_on_spark(config: Path) -> None:
+    folder = config.parent
+    answer = run(folder, "apply", "--spark", "local[2]")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[-1] == "orders: 4 encrypted (0 of 4 files were as declared)"
+    assert run(folder, "apply", "--spark", "local[2]", "--jobs", "2").returncode == 2
+
+
+def test_a_dataset_is_read_by_its_declaration(spark: Any, config: Path) -> None:
+    folder = config.parent
+    mc.Lake.open(config).apply()
+    (folder / "orders" / "notes.txt").write_text("no Parquet")
+    read = spark.read.format("modcrypt").options(**options(config))
+    frame = read.load()
+    assert frame.count() == 8
+    assert set(frame.columns) == {"id", "country", "home_ssn", "mail", "day"}
+    one = read.load(str(folder / "orders/day=2026-11-01"))
+    assert sorted(row["id"] for row in one.collect()) == [0, 1, 2, 3]
+    assert read.option("rowCounts", "true").load().count() == 4
+
+
+@each_case(
+    "policy, word",
+    [
+        ({"footer_key": "other"}, "wrapped under master key 'other'"),
+        ({"column_keys": {"other": ["home_ssn", "mail"]}}, "wrapped under master key 'other'"),
+        ({"column_keys": {}}, "requires a key of its own"),
+        ({"aad_prefix": "orders/elsewhere"}, "AAD prefix"),
+        ({"encryption_algorithm": "AES_GCM_CTR_V1"}, "AES_GCM_CTR_V1"),
+        (None, "is a plaintext file where an encrypted one is expected"),
+    ],
+)
+def test_what_is_not_as_declared_is_not_read(
+    spark: Any, policy: Any, word: str, config: Path
+) -> None:
+    folder = config.parent
+    mc.Lake.open(config).apply()
+    keyring = mc.Keyring(folder / "lake.keyring")
+    keyring.create_key("other")
+    declared = {
+        "footer_key": "footer", "column_keys": {"pii": ["home_ssn", "mail"]},
+        "plaintext_columns": ["country"], "aad_prefix": "orders/{path}",
+    }  # fmt: skip
+    path = folder / "orders/day=2026-11-02/part-1.parquet"
+    if policy is None:
+        pq.write_table(order_table(), path)
+    else:
+        made = mc.Policy(**{**declared, **policy})
+        encryption = mc.KeyTools(keyring).encryption(made, root=str(folder / "orders"))
+        mc.write_table(order_table(), path, encryption, overwrite=True)
+    frame = spark.read.format("modcrypt").options(**options(config)).load()
+    with pytest.raises(Exception, match=word):
+        frame.collect()
+
+
+def test_tenants_have_keys_of_their_own_on_spark(spark: Any, config: Path) -> None:
+    folder = config.parent
+    shutil.rmtree(folder / "orders")
+    config.write_text(
+        'kms = "file:lake.keyring"\n\n[dataset.orders]\nlocation = "orders"\n'
+        'partitions = ["tenant"]\nfooter_key = "tenant-{partition.tenant}"\n'
+        'aad_prefix = "{partition.tenant}/{path}"\n'
+    )
+    keyring = mc.Keyring(folder / "lake.keyring")
+    for tenant in ("acme", "globex"):
+        keyring.create_key(f"tenant-{tenant}")
+        (folder / f"orders/tenant={tenant}").mkdir(parents=True)
+        pq.write_table(order_table(), folder / f"orders/tenant={tenant}/a.parquet")
+    (done,) = apply(spark, mc.Lake.open(config))
+    assert done.changed == 2
+    read = spark.read.format("modcrypt").options(**options(config))
+    assert read.load().count() == 4
+    shutil.copy(folder / "orders/tenant=acme/a.parquet", folder / "orders/tenant=globex/a.parquet")
+    with pytest.raises(Exception, match="another AAD prefix"):
+        read.load().collect()
+
+
+@each_case(
+    "more, message",
+    [
+        ({"kms": "file:x"}, "the declaration of the lake decides about kms; remove it"),
+        ({"aadPrefix": "x"}, "decides about aadPrefix"),
+        ({"dataset": "order"}, "did you mean orders"),
+        ({"dataset": ""}, "pass both"),
+        ({"path": "/elsewhere"}, "No such file|no files|does not exist|is not in the dataset"),
+    ],
+)
+def test_options_beside_a_lake(
+    spark: Any, more: dict[str, str], message: str, config: Path
+) -> None:
+    with pytest.raises(Exception, match=message):
+        spark.read.format("modcrypt").options(**options(config, **more)).load()
+
+
+def test_refused_columns_are_null_only_on_request(spark: Any, config: Path) -> None:
+    mc.Lake.open(config).apply()
+    mc.Keyring(config.parent / "lake.keyring").disable_key("pii")
+    read = spark.read.format("modcrypt").options(**options(config))
+    with pytest.raises(Exception, match="disabled"):
+        read.load().collect()
+    frame = read.option("onMissingKey", "null").load()
+    table = pa.Table.from_batches(frame.toArrow().to_batches())
+    assert (table.num_rows, table["home_ssn"].null_count) == (8, 8)
