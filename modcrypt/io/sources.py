@@ -194,9 +194,15 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
 
 
 @contextlib.contextmanager
-def open_source_at(place: Place, name: str | None = None) -> Iterator[Source]:
-    """Open a file for positional reads, with its stamp; messages call it `name`, or by its path."""
-    stamp = None if place.filesystem is None else place.stamp()
+def open_source_at(
+    place: Place, name: str | None = None, *, stamped: bool = True
+) -> Iterator[Source]:
+    """Open a file for positional reads; messages call it `name`, or by its path.
+
+    The source has the stamp of the file, unless `stamped` is False, which saves a request to a
+    store.
+    """
+    stamp = None if place.filesystem is None or not stamped else place.stamp()
     with _open_stored(place, name or place.path) as source:
         source.place = place
         source.stamp = source.stamp or stamp

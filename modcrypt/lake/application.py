@@ -252,7 +252,7 @@ def _make_conversion(
     policies: DatasetPolicies, planned: PlannedChange, place: Place, source: Folder | None
 ) -> Conversion:
     path = planned.state.path
-    with open_source_at(place) as opened:
+    with open_source_at(place, stamped=False) as opened:
         if planned.action == "encrypt":
             decryption, columns = None, read_plain_columns(opened)
         else:

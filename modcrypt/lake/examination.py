@@ -59,7 +59,7 @@ class FooterExamination:
         """Return the state of a file; errors about it are states, too."""
         place = self.policies.place_of(file.path)
         try:
-            with open_source_at(place) as source:
+            with open_source_at(place, stamped=False) as source:
                 return self._examine(place, source, file)
         except Exception as error:
             word, message = describe_failure(error)

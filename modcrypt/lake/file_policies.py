@@ -259,7 +259,7 @@ class DatasetPolicies:
     def _columns_at(self, place: Place, further: Collection[str]) -> FileColumns | None:
         if not self.dataset.needs_columns:
             return None
-        with open_source_at(place) as source:
+        with open_source_at(place, stamped=False) as source:
             return self.open_columns(source, self.opening(place, master_key_ids=further))
 
     def open_columns(self, source: Source, decryption: FileDecryptionProperties) -> FileColumns:

@@ -26,6 +26,7 @@ from modcrypt.lake.declarations.declaration_file import (
     load_declaration,
 )
 from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.file_pages import draw_file
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
@@ -339,6 +340,22 @@ class Lake:
             )  # fmt: skip
             cache.save_report(report.counts())
         return report
+
+    def draw_file(self, dataset: str, path: str) -> str:
+        """Return the page of a file, as `inspect --html` or `verify --html` writes it.
+
+        Args:
+            dataset: Name of a dataset of Parquet files.
+            path: Path of the file inside it, as in a report.
+
+        Raises:
+            ValueError: The dataset is not declared, or is an Iceberg table.
+            OSError: The file cannot be read.
+            KeyRetrievalError: The key service cannot be opened.
+            ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
+        """
+        self.dataset(dataset)
+        return draw_file(self.policies(dataset), path)
 
     def impact(
         self, key: str, *, version: int | None = None, jobs: int | None = None,

@@ -65,13 +65,18 @@ class LakeReport:
         """Return the heads of the columns of numbers of files, one for each dataset."""
         return [f"#{row['dataset']}" for row in self.datasets]
 
-    def to_html(self) -> str:
+    def to_html(self, links: Mapping[tuple[str, str], str] | None = None) -> str:
         """Return the report as one self-contained page.
+
+        Args:
+            links: Addresses of the pages of files, by dataset and path, to which findings lead.
 
         Raises:
             ModuleNotFoundError: The extra `modcrypt[html]` is not installed.
         """
-        return render("lake.html", title="Lake report", report=self, names=STATES)
+        return render(
+            "lake.html", title="Lake report", report=self, names=STATES, links=links or {}
+        )
 
 
 def make_report(

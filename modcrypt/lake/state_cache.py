@@ -1,7 +1,13 @@
 """A cache of the states of files, and of when `verify` found them correct.
 
-It is a database in the user's cache folder that only the user may read. It holds paths, ids of
-master keys and results, no secrets. Without it, everything is examined again.
+It is a database in the user's cache folder that only the user may read, in a folder to which only
+the user may write; otherwise it is not used. It holds paths, ids of master keys and results, no
+secrets. Without it, everything is examined again.
+
+A result counts for a file only if the stamp is still that of the file. For local files this
+contains the time of the last change of the inode, which nobody can set. Whoever can write as the
+user can alter the cache, but also the program; `verify` without `--since` and `--resume` does not
+use it.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -227,6 +234,10 @@ def _open_database(lake: LakeDeclaration) -> sqlite3.Connection | None:
     path = cache_folder() / f"lake-{name}.sqlite"
     with suppress(Exception):  # a cache that cannot be used is no reason to fail
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.stat(path.parent)
+        check_owner(folder, str(path.parent))
+        if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return None  # others could put a journal beside the database
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with closing(os.fdopen(descriptor, "rb")) as file:
             status = os.fstat(file.fileno())

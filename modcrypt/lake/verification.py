@@ -365,7 +365,7 @@ class _Run:
     def _verify(self, file: LakeFile, threads: int | None) -> tuple[FileAad, VerifiedFile]:
         place = self._policies.place_of(file.path)
         try:
-            with open_source_at(place) as source:
+            with open_source_at(place, stamped=False) as source:
                 if self._outages and is_encrypted(source):
                     return _NO_AAD, self._report_outage(file)
                 return self._verify_source(file, source, threads)

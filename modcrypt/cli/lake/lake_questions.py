@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -13,10 +15,18 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import json_option, lines_option, needs_one_of, print_line
 from modcrypt.errors import printable
 
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.lake import Lake
+    from modcrypt.lake.lake_report import LakeReport
+
+MAX_FILE_PAGES = 100
+"""Maximum number of pages of files beside a report."""
+
 # click keeps the lines of a paragraph after \b as they are.
 _REPORT_EXAMPLE = """\b
-Examples: a page; the same facts as JSON
+Examples: a page; with the pages of files that are not as declared; the same facts as JSON
   modcrypt report --html lake.html
+  modcrypt report --html lake.html --file-pages
   modcrypt report --json"""
 
 _IMPACT_EXAMPLE = """\b
@@ -36,11 +46,24 @@ Exit codes: 0 it opens as declared; 3 a step refuses"""
 @lake_options
 @jobs_option
 @click.option("--html", metavar="OUT", help="Write the report as a self-contained page to OUT.")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option(
+    "--file-pages",
+    is_flag=True,
+    help="Write the pages of the first 100 listed files, too, into the folder OUT.files; their "
+    "entries lead to them.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT, and pages of files, if they exist.")
 @needs_one_of("force", "html")
+@needs_one_of("file_pages", "html")
 @json_option
 def report(
-    *, jobs: int | None, html: str | None, force: bool, as_json: bool, **options: Any
+    *,
+    jobs: int | None,
+    html: str | None,
+    file_pages: bool,
+    force: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Report on a lake: coverage, keys and findings.
 
@@ -54,10 +77,29 @@ def report(
     if html is not None:
         from modcrypt.io.destinations import open_sink
 
+        links = _write_file_pages(lake, result, html, force) if file_pages else {}
         with open_sink(html, overwrite=force) as sink:
-            sink.append(result.to_html().encode())
+            sink.append(result.to_html(links).encode())
     if as_json:
         print_line(json.dumps(result.fields()))
+
+
+def _write_file_pages(
+    lake: Lake, report: LakeReport, html: str, force: bool
+) -> dict[tuple[str, str], str]:
+    """Write the pages of files beside a report; return their addresses relative to it."""
+    from modcrypt.io.destinations import open_sink
+
+    folder = Path(f"{html}.files")
+    folder.mkdir(exist_ok=True)
+    links = {}
+    files = [f for f in report.findings if f["dataset"] in lake.declaration.datasets]
+    for number, file in enumerate(files[:MAX_FILE_PAGES]):
+        with open_sink(folder / f"{number}.html", overwrite=force) as sink:
+            sink.append(lake.draw_file(file["dataset"], file["file"]).encode())
+        address = f"{urllib.parse.quote(folder.name)}/{number}.html"
+        links[file["dataset"], file["file"]] = address
+    return links
 
 
 @cloup.command(epilog=_IMPACT_EXAMPLE)

@@ -1,0 +1,284 @@
+"""Measure what a lake's verbs cost per file, and compute what they cost at 10 million files.
+
+    python -m tools.lake_sizing local 1000 10000 100000     seconds and key-service calls
+    python -m tools.lake_sizing s3 1000                     requests, through moto
+    python -m tools.lake_sizing model 20                    hours on 20 Spark executors
+
+Files are small: one row group, four columns, two of them with keys of their own. The costs of bytes
+are in docs/explanation/performance.md; the model takes its figures from here and from there.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import modcrypt as mc
+
+DECLARATION = """\
+kms = "file:{folder}/lake.keyring"
+
+[dataset.orders]
+location = "{location}"
+include = "*.parquet"
+partitions = ["day"]
+footer_key = "footer"
+plaintext_columns = ["country"]
+aad_prefix = "orders/{{path}}"
+
+[dataset.orders.column_keys]
+pii = ["*_ssn", {{ pii = true }}]
+"""
+FILES_PER_DAY = 100
+
+
+class CountingClient:
+    """A keyring that counts the calls of a key service; listing keys counts as one."""
+
+    def __init__(self, keyring: mc.Keyring) -> None:
+        self._keyring, self.calls = keyring, 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._keyring, name)
+        if name not in ("wrap", "unwrap", "rewrap", "wrap_many", "list_keys"):
+            return method
+
+        def count_and_call(*arguments: Any, **options: Any) -> Any:
+            self.calls += 1
+            return method(*arguments, **options)
+
+        return count_and_call
+
+
+def plaintext_file() -> bytes:
+    """Return a plaintext Parquet file."""
+    mail = pa.field("mail", pa.string(), metadata={"pii": "true"})
+    fields = [("id", pa.int64()), ("country", pa.string()), ("home_ssn", pa.string()), mail]
+    table = pa.table({"id": [1, 2], "country": ["NO", "SE"], "home_ssn": ["1", "2"],
+                      "mail": ["a", "b"]}, schema=pa.schema(fields))  # fmt: skip
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def make_lake(folder: Path, location: str) -> Path:
+    """Make a keyring and a declaration; return its path."""
+    keyring = mc.Keyring.create(folder / "lake.keyring", plaintext=True)
+    for name in ("footer", "pii"):
+        keyring.create_key(name)
+    (folder / "modcrypt.toml").write_text(DECLARATION.format(folder=folder, location=location))
+    return folder / "modcrypt.toml"
+
+
+def list_names(files: int) -> Iterator[str]:
+    """Yield the paths of files in partitions."""
+    for number in range(files):
+        yield f"day={number // FILES_PER_DAY:05}/part-{number % FILES_PER_DAY:03}.parquet"
+
+
+def run_verbs(config: Path, files: int) -> Iterator[tuple[str, float, float, int]]:
+    """Run each verb on a lake of plaintext files.
+
+    Yield its name, seconds, seconds of the processor, and key-service calls.
+    """
+    verbs: dict[str, Callable[[mc.Lake], Any]] = {
+        "status of plaintext": lambda lake: lake.status(),
+        "apply: encrypt": lambda lake: lake.apply(),
+        "status, empty cache": lambda lake: lake.status(),
+        "status again": lambda lake: lake.status(),
+        "apply: nothing to do": lambda lake: lake.apply(),
+        "verify": lambda lake: lake.verify(),
+        "verify --since last": lambda lake: lake.verify(since="last"),
+        "report": lambda lake: lake.report().to_html(),
+    }
+    for name, call in verbs.items():
+        lake = mc.Lake.open(config)
+        client: Any = CountingClient(mc.Keyring(config.parent / "lake.keyring"))
+        lake.__dict__["client"] = client
+        started, before = time.perf_counter(), time.process_time()
+        done = call(lake)
+        seconds, busy = time.perf_counter() - started, time.process_time() - before
+        if name == "apply: encrypt":
+            assert done[0].changed == files
+        yield name, seconds, busy, client.calls
+
+
+def measure_local(files: int) -> None:
+    """Print what each verb costs on a local disk."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, data = Path(name), plaintext_file()
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        config = make_lake(folder, "orders")
+        for path in list_names(files):
+            target = folder / "orders" / path
+            if path.endswith("part-000.parquet"):
+                target.parent.mkdir(parents=True)
+            target.write_bytes(data)
+        for verb, seconds, busy, calls in run_verbs(config, files):
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+            each = f"{busy / files * 1e3:7.3f} ms/file, {calls / files * 1e3:6.2f} calls/1,000"
+            line = f"{files:8,}  {verb:22} {seconds:8.1f} s, {busy:8.1f} s CPU, {each}, {peak} MB"
+            print(line, flush=True)
+
+
+def measure_store(files: int) -> None:
+    """Print how many requests each verb makes to an object store, here moto."""
+    from tests.support.object_store import KEY, REGION, SECRET, object_store
+
+    with ExitStack() as stack:
+        store = stack.enter_context(object_store())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ.update({
+            "AWS_ENDPOINT_URL": store.endpoint, "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1",
+            "XDG_CACHE_HOME": f"{folder}/cache",
+        })  # fmt: skip
+        judge, data = store.judge(), plaintext_file()
+        judge.create_bucket(Bucket="lake")
+        for path in list_names(files):
+            judge.put_object(Bucket="lake", Key=f"orders/{path}", Body=data)
+        seen = len(store.requests)
+        for verb, seconds, _busy, calls in run_verbs(make_lake(folder, "s3://lake/orders"), files):
+            requests = store.requests[seen:]
+            seen = len(store.requests)
+            kinds = Counter(name_request(r.method, r.path, r.query) for r in requests)
+            each = ", ".join(f"{n / files:.3f} {kind}" for kind, n in sorted(kinds.items()))
+            line = f"{files:8,}  {verb:22} {seconds:7.1f} s, {len(requests) / files:6.3f} requests"
+            print(f"{line}/file: {each}; {calls} calls", flush=True)
+
+
+def name_request(method: str, path: str, query: str) -> str:
+    """Return the kind of a request to a store, as it is charged."""
+    if method == "GET":
+        return "LIST" if "list-type" in query or path.count("/") < 3 else "GET"
+    return "PUT" if method in ("PUT", "POST") else method
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verb:
+    """The measured costs of a verb for one file.
+
+    Attributes:
+        name: Name of the verb.
+        where: Where it runs: on "executors", or in one process, the "driver".
+        seconds: Seconds of a core for each file, without its bytes.
+        reads, writes: How often the bytes of a file are read and written.
+        gets, puts: Requests to the store for each file: GET and HEAD; PUT, POST and COPY.
+        wraps: Whether keys are wrapped, once for each KEK; otherwise they are unwrapped.
+    """
+
+    name: str
+    where: str
+    seconds: float
+    reads: int
+    writes: int
+    gets: float
+    puts: float
+    wraps: bool = False
+
+
+# Measured with this tool on two cores (local 100000, s3 1000); see docs/explanation/lake-sizing.md.
+VERBS = (
+    Verb("apply: encrypt", "executors", 0.00135, 1, 1, 9.0, 1.0, wraps=True),
+    Verb("status, empty cache", "driver", 0.00033, 0, 0, 3.0, 0.0),
+    Verb("status again", "driver", 0.00003, 0, 0, 0.0, 0.0),
+    Verb("verify", "executors", 0.0011, 1, 0, 4.0, 0.0),
+    Verb("apply: rotate", "executors", 0.0014, 1, 1, 6.0, 1.0, wraps=True),
+)
+
+CORES = 16
+"""Cores of an executor's machine."""
+
+NETWORK = 12.5e9 / 8
+"""Bytes per second of its network: 12.5 Gbit/s."""
+
+BYTES_PER_CORE = 751e6
+"""Bytes per second that a core encrypts with Spark; verification reads 1,164 MB/s."""
+
+DRIVER_REQUESTS = 400
+"""Requests per second of the driver with --jobs 16, at 40 ms each."""
+
+KEK_SECONDS = 600
+"""Seconds for which a process uses and caches a KEK."""
+
+GET_LIMIT, PUT_LIMIT = 5500, 3500
+"""Requests per second that Amazon S3 supports for each prefix."""
+
+SERVICES = {
+    "AWS KMS, 5,500 requests/s (smallest regional quota for symmetric keys)": 5500.0,
+    "Google Cloud KMS, 60,000 requests/min for a project": 1000.0,
+    "Azure Key Vault, 4,000 transactions in 10 s (RSA 2048, software)": 400.0,
+}
+"""Published default limits of key services, in calls per second."""
+
+
+def print_model(executors: int, files: int = 10_000_000, size: float = 1e15) -> None:
+    """Print the hours, requests and calls of each verb on a lake of 1 PB."""
+    print(f"{files:,} files, {size / 1e15:g} PB, {executors} executors of {CORES} cores")
+    masters, prefixes = 2, 100
+    for verb in VERBS:
+        on_driver = verb.where == "driver"
+        cores = 1 if on_driver else executors * CORES
+        machines = 1 if on_driver else executors
+        times = {
+            "Python": files * verb.seconds / cores,
+            "AES": verb.reads * size / (BYTES_PER_CORE * cores),
+            "network": (verb.reads + verb.writes) * size / (NETWORK * machines),
+            "requests": max(
+                files * verb.gets / (GET_LIMIT * prefixes),
+                files * verb.puts / (PUT_LIMIT * prefixes),
+                files * verb.gets / DRIVER_REQUESTS if on_driver else 0,
+            ),
+        }
+        # Python, AES and the network of a core overlap only between its files.
+        seconds = max(times["Python"] + times["AES"], times["network"], times["requests"])
+        bound = max(times, key=times.__getitem__)
+        processes, terms = cores, -(-seconds // KEK_SECONDS)
+        calls = processes * terms * masters
+        gets, puts = files * verb.gets / 1e6, files * verb.puts / 1e6
+        print(
+            f"\n{verb.name} ({verb.where}): {seconds / 3600:.2f} h, bound by {bound}; "
+            f"{gets:,.0f} million GET, {puts:,.0f} million PUT"
+        )
+        print(f"  double wrapping: {calls:,.0f} calls, {calls / seconds:.2f}/s on average")
+        if verb.wraps:
+            single = files * masters
+            for service, limit in SERVICES.items():
+                print(
+                    f"  single wrapping: {single:,} calls take {single / limit / 3600:.1f} h at "
+                    f"{service}"
+                )
+
+
+def main(arguments: Sequence[str]) -> None:
+    what, *numbers = arguments or ["model", "20"]
+    if what == "model":
+        for number in numbers:
+            print_model(int(number))
+        return
+    measure = measure_local if what == "local" else measure_store
+    for count in numbers[:-1]:  # a process each, for their peaks
+        subprocess.run([sys.executable, "-m", "tools.lake_sizing", what, count], check=True)
+    measure(int(numbers[-1]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
