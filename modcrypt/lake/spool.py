@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -45,6 +46,7 @@ class Spool(Sequence[T], Generic[T]):
     def _store_block(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as this
+            weakref.finalize(self, self._file.close)
         data = zlib.compress(pickle.dumps(self._last, pickle.HIGHEST_PROTOCOL), 1)
         self._file.seek(self._ends[-1])
         self._file.write(data)
