@@ -304,7 +304,7 @@ class Lake:
             if (table := self._find_table(name)) is not None:
                 return verify_declared_table(table, **how)
             started = cache.begin_verification(name, resume=resume)
-            is_unchanged = _choose_unchanged(since, started)
+            is_unchanged = _choose_unchanged(since, started if resume else None)
             result = verify_files(
                 self.list_files(name), self.policies(name), cache, is_unchanged=is_unchanged, **how
             )
@@ -396,12 +396,18 @@ class Lake:
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
 
 
-def _choose_unchanged(since: Since | None, started: float) -> IsUnchanged:
-    """Return the function that decides which files `verify` skips."""
+def _choose_unchanged(since: Since | None, resumed: float | None) -> IsUnchanged:
+    """Return the function that decides which files `verify` skips.
+
+    `resumed` is when an interrupted verification began; without it and `since`, nothing is skipped,
+    whatever the cache contains.
+    """
 
     def is_unchanged(file: LakeFile, known: CorrectFile | None) -> bool:
         if isinstance(since, datetime.datetime):
             return file.modified is not None and file.modified < since.timestamp()
-        return known is not None and (since == "last" or known.time >= started)
+        if known is None:
+            return False
+        return since == "last" or (resumed is not None and known.time >= resumed)
 
     return is_unchanged

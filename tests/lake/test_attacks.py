@@ -144,8 +144,8 @@ def test_a_forged_cache_hides_nothing_from_verify(verified: Path, own_lake_cache
     "statement",
     [
         "UPDATE files SET state = 'nonsense'", "UPDATE files SET size = 'x', rows = X'00'",
-        "UPDATE files SET keys = 99", "UPDATE keys SET uses = '[[1, 2, 3, 4, 5]]'",
-        "UPDATE keys SET uses = 'x'", "DROP TABLE files", "DROP TABLE correct", "DROP TABLE keys",
+        "UPDATE files SET keys = 99", "UPDATE keys SET uses = '[[1, 2, 3, 4, ' || id || ']]'",
+        "UPDATE keys SET uses = 'x' || id", "DROP TABLE files", "DROP TABLE correct", "DROP TABLE keys",
         "UPDATE correct SET time = 'x', stamp = NULL",
     ],
 )  # fmt: skip
