@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -20,7 +21,10 @@ from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
 from modcrypt.jobs.listing import File, Folder
+from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
+from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.report.text import format_count
@@ -241,11 +245,26 @@ def convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFi
         name = folder.file(path) if policies.is_folder else folder.name
         done = conversion.run(File(name, planned.state.size, place))
     except Exception as error:  # the run continues with the other files
+        if _is_done_meanwhile(policies, planned, error):
+            return AppliedFile(path=path, result="current")
         failure = describe(error)
         return AppliedFile(
             path=path, result=failure.word, message=failure.message, code=failure.code
         )
     return AppliedFile(path=path, result=done.result, message=done.message, code=done.code)
+
+
+def _is_done_meanwhile(policies: DatasetPolicies, planned: PlannedChange, error: Exception) -> bool:
+    """Return whether a file is as declared by now, because another run has changed it."""
+    if (
+        planned.waits
+        or isinstance(error, KeyRetrievalError)
+        or not isinstance(error, ModcryptError)
+    ):
+        return False
+    examination = FooterExamination(policies, KeyAges(policies.client))
+    file = LakeFile(planned.state.path, planned.state.size, "")
+    return examination.run(file).state == "declared"
 
 
 def _make_conversion(
