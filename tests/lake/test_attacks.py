@@ -144,7 +144,7 @@ def test_a_forged_cache_hides_nothing_from_verify(verified: Path, own_lake_cache
     "statement",
     [
         "UPDATE files SET state = 'nonsense'", "UPDATE files SET size = 'x', rows = X'00'",
-        "UPDATE files SET keys = 99", "UPDATE keys SET uses = '[[1, 2, 3, 4, ' || id || ']]'",
+        "UPDATE files SET keys = 99", "UPDATE keys SET uses = '[[' || id || ']]'",
         "UPDATE keys SET uses = 'x' || id", "DROP TABLE files", "DROP TABLE correct", "DROP TABLE keys",
         "UPDATE correct SET time = 'x', stamp = NULL",
     ],
@@ -179,6 +179,7 @@ def test_another_included_policy_uses_no_result_of_the_old_one(tmp_path: Path) -
 # --- processes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_apply_that_is_killed_is_taken_up(tmp_path: Path) -> None:
     """Each file stays readable, as plaintext or as declared."""
     config = make_lake(tmp_path, days=4, files=25)

@@ -50,6 +50,11 @@ def test_a_lake_from_its_first_day_to_an_attack(tmp_path: Path) -> None:
     )
     assert run(folder, "verify").returncode == 3
     assert run(folder, "apply").returncode == 3
+    disabled = json.loads(run(folder, "report", "--json").stdout)
+    assert disabled["datasets"][0]["unreadable"] == {"disabled": 60}
+    assert {key["master_key_id"]: key["key_state"] for key in disabled["keys"]} == {
+        "footer": "enabled", "pii": "disabled",
+    }  # fmt: skip
     keyring.enable_key("pii")
     assert run(folder, "verify").returncode == 0
 
