@@ -145,8 +145,8 @@ def test_a_forged_cache_hides_nothing_from_verify(verified: Path, own_lake_cache
     [
         "UPDATE files SET state = 'nonsense'", "UPDATE files SET size = 'x', rows = X'00'",
         "UPDATE files SET keys = 99", "UPDATE keys SET uses = '[[' || id || ']]'",
-        "UPDATE keys SET uses = 'x' || id", "DROP TABLE files", "DROP TABLE correct", "DROP TABLE keys",
-        "UPDATE correct SET time = 'x', stamp = NULL",
+        "UPDATE keys SET uses = 'x' || id", "DROP TABLE files", "DROP TABLE correct",
+        "DROP TABLE keys", "UPDATE correct SET time = 'x', stamp = NULL",
     ],
 )  # fmt: skip
 def test_a_damaged_cache_is_not_believed(
