@@ -101,8 +101,10 @@ def write_files(orders: Path, files: int, data: bytes) -> None:
         target.write_bytes(data)
 
 
-def run_verbs(config: Path, files: int) -> Iterator[tuple[str, float, float, int]]:
-    """Run each verb on a lake of plaintext files.
+def run_verbs(
+    config: Path, files: int, *, copies: bool = False
+) -> Iterator[tuple[str, float, float, int]]:
+    """Run each verb on a lake of plaintext files, or of copies of an encrypted one.
 
     Yield its name, seconds, seconds of the processor, and key-service calls.
     """
@@ -117,14 +119,16 @@ def run_verbs(config: Path, files: int) -> Iterator[tuple[str, float, float, int
         "report": lambda lake: lake.report().to_html(),
     }
     for name, call in verbs.items():
+        if copies and name in ("status of plaintext", "apply: encrypt"):
+            continue
         lake = mc.Lake.open(config)
         client: Any = CountingClient(mc.Keyring(config.parent / "lake.keyring"))
         lake.__dict__["client"] = client
         started, before = time.perf_counter(), time.process_time()
         done = call(lake)
         seconds, busy = time.perf_counter() - started, time.process_time() - before
-        if name == "apply: encrypt" and not done[0].changed:
-            continue  # the files are copies of an encrypted one
+        if name == "apply: encrypt":
+            assert done[0].changed == files
         yield name, seconds, busy, client.calls
 
 
@@ -143,7 +147,7 @@ def measure_local(files: int, *, copies: bool = False) -> None:
             mc.Lake.open(config).apply()
             data = (folder / "orders" / next(list_names(1))).read_bytes()
         write_files(folder / "orders", files, data)
-        for verb, seconds, busy, calls in run_verbs(config, files):
+        for verb, seconds, busy, calls in run_verbs(config, files, copies=copies):
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             each = f"{busy / files * 1e3:7.3f} ms/file, {calls / files * 1e3:6.2f} calls/1,000"
             line = f"{files:8,}  {verb:22} {seconds:8.1f} s, {busy:8.1f} s CPU, {each}, {peak} MB"
@@ -210,26 +214,31 @@ class Verb:
     wraps: bool = False
 
 
-# Measured with this tool on two cores (local 100000, s3 1000); see docs/explanation/lake-sizing.md.
+# Measured with this tool on two cores; see docs/explanation/lake-sizing.md. The driver's part of
+# `apply`, a `status`, is a line of its own. Rotation is measured by tools/bench_kms.py.
 VERBS = (
-    Verb("apply: encrypt", "executors", 0.00135, 1, 1, 9.0, 1.0, wraps=True),
-    Verb("status, empty cache", "driver", 0.00033, 0, 0, 3.0, 0.0),
-    Verb("status again", "driver", 0.00003, 0, 0, 0.0, 0.0),
-    Verb("verify", "executors", 0.0011, 1, 0, 4.0, 0.0),
-    Verb("apply: rotate", "executors", 0.0014, 1, 1, 6.0, 1.0, wraps=True),
+    Verb("status, empty cache", "driver", 0.00035, 0, 0, 3.0, 0.0),
+    Verb("status again", "driver", 0.00002, 0, 0, 0.0, 0.0),
+    Verb("apply --spark: encrypt", "executors", 0.00165, 1, 1, 10.0, 3.0, wraps=True),
+    Verb("apply --spark: rotate", "executors", 0.0014, 1, 1, 10.0, 3.0, wraps=True),
+    Verb("verify", "driver", 0.00085, 1, 0, 7.0, 0.0),
+    Verb("modcrypt.spark.verify_table", "executors", 0.00112, 1, 0, 7.0, 0.0),
 )
 
 CORES = 16
-"""Cores of an executor's machine."""
+"""Cores of an executor's machine, and of the driver's."""
 
 NETWORK = 12.5e9 / 8
 """Bytes per second of its network: 12.5 Gbit/s."""
 
 BYTES_PER_CORE = 751e6
-"""Bytes per second that a core encrypts with Spark; verification reads 1,164 MB/s."""
+"""Bytes per second that a core encrypts with Spark; a core verifies more, 1,164 MB/s."""
 
-DRIVER_REQUESTS = 400
-"""Requests per second of the driver with --jobs 16, at 40 ms each."""
+RANGE = 8 << 20
+"""Bytes of a request for the content of a large file, and of a part of an upload."""
+
+LATENCY, CONNECTIONS = 0.04, 64
+"""Seconds of a request, and concurrent requests of the driver with --jobs 64."""
 
 KEK_SECONDS = 600
 """Seconds for which a process uses and caches a KEK."""
@@ -237,10 +246,13 @@ KEK_SECONDS = 600
 GET_LIMIT, PUT_LIMIT = 5500, 3500
 """Requests per second that Amazon S3 supports for each prefix."""
 
+PREFIXES = 100
+"""Prefixes among which the keys of the objects are spread."""
+
 SERVICES = {
-    "AWS KMS, 5,500 requests/s (smallest regional quota for symmetric keys)": 5500.0,
-    "Google Cloud KMS, 60,000 requests/min for a project": 1000.0,
-    "Azure Key Vault, 4,000 transactions in 10 s (RSA 2048, software)": 400.0,
+    "AWS KMS, 5,500 requests/s (smallest quota of a region, symmetric keys)": 5500.0,
+    "Google Cloud KMS, 60,000 requests/min of a project": 1000.0,
+    "Azure Key Vault, 4,000 transactions in 10 s (RSA 2048 keys)": 400.0,
 }
 """Published default limits of key services, in calls per second."""
 
@@ -248,39 +260,35 @@ SERVICES = {
 def print_model(executors: int, files: int = 10_000_000, size: float = 1e15) -> None:
     """Print the hours, requests and calls of each verb on a lake of 1 PB."""
     print(f"{files:,} files, {size / 1e15:g} PB, {executors} executors of {CORES} cores")
-    masters, prefixes = 2, 100
     for verb in VERBS:
-        on_driver = verb.where == "driver"
-        cores = 1 if on_driver else executors * CORES
-        machines = 1 if on_driver else executors
-        times = {
-            "Python": files * verb.seconds / cores,
-            "AES": verb.reads * size / (BYTES_PER_CORE * cores),
-            "network": (verb.reads + verb.writes) * size / (NETWORK * machines),
-            "requests": max(
-                files * verb.gets / (GET_LIMIT * prefixes),
-                files * verb.puts / (PUT_LIMIT * prefixes),
-                files * verb.gets / DRIVER_REQUESTS if on_driver else 0,
-            ),
-        }
-        # Python, AES and the network of a core overlap only between its files.
-        seconds = max(times["Python"] + times["AES"], times["network"], times["requests"])
-        bound = max(times, key=times.__getitem__)
-        processes, terms = cores, -(-seconds // KEK_SECONDS)
-        calls = processes * terms * masters
-        gets, puts = files * verb.gets / 1e6, files * verb.puts / 1e6
-        print(
-            f"\n{verb.name} ({verb.where}): {seconds / 3600:.2f} h, bound by {bound}; "
-            f"{gets:,.0f} million GET, {puts:,.0f} million PUT"
-        )
-        print(f"  double wrapping: {calls:,.0f} calls, {calls / seconds:.2f}/s on average")
-        if verb.wraps:
-            single = files * masters
-            for service, limit in SERVICES.items():
-                print(
-                    f"  single wrapping: {single:,} calls take {single / limit / 3600:.1f} h at "
-                    f"{service}"
-                )
+        print_verb(verb, executors, files, size)
+
+
+def print_verb(verb: Verb, executors: int, files: int, size: float) -> None:
+    """Print the model of one verb."""
+    machines = executors if verb.where == "executors" else 1
+    gets = files * verb.gets + verb.reads * size / RANGE
+    puts = files * verb.puts + verb.writes * size / RANGE
+    python_cores = machines * CORES if machines > 1 else 1  # threads share one interpreter
+    times = {
+        "Python": files * verb.seconds / python_cores,
+        "AES": verb.reads * size / (BYTES_PER_CORE * CORES * machines),
+        "network": (verb.reads + verb.writes) * size / (NETWORK * machines),
+        "the store": max(gets / GET_LIMIT, puts / PUT_LIMIT) / PREFIXES,
+        "latency": (gets + puts) * LATENCY / (CONNECTIONS * machines),
+    }
+    bound = max(times, key=times.__getitem__)
+    seconds = times[bound]
+    print(f"\n{verb.name}, by {verb.where}: {seconds / 3600:.2f} h, bound by {bound}")
+    print(f"  {gets / 1e6:,.0f} million GET and HEAD, {puts / 1e6:,.0f} million PUT and POST")
+    processes = machines * CORES if machines > 1 else 1
+    masters = 2
+    calls = max(processes * -(-seconds // KEK_SECONDS), 1) * masters
+    print(f"  double wrapping: {calls:,.0f} calls of the key service, {calls / seconds:.3f}/s")
+    if verb.wraps:
+        for service, limit in SERVICES.items():
+            hours = files * masters / limit / 3600
+            print(f"  single wrapping: {files * masters:,} calls, {hours:.1f} h at {service}")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -393,6 +393,12 @@ class Lake:
             if inside is not None or place.resolve() == root.resolve():
                 listed = root if inside is None else root.below(inside)
                 return list(follow_keys(FooterExamination(policies, self.ages), listed, column))
+        for table in self.declaration.tables.values():
+            if place.inside(table.location) is not None:
+                raise ValueError(
+                    f"{os.fspath(file)} is a file of the Iceberg table {table.name}; modcrypt "
+                    "iceberg keys shows which keys lead to it"
+                )
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
 
 

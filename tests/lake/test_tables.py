@@ -188,6 +188,8 @@ def test_the_impact_of_a_key_names_snapshots(tmp_path: Path) -> None:
     (kek,) = keks(tmp_path)
     assert lake.impact(kek["id"])[0].files == 6
     assert lake.impact("other")[0].files == 0
+    with pytest.raises(ValueError, match="a file of the Iceberg table sales"):
+        lake.why(next((tmp_path / "sales").rglob("*.parquet")))
 
 
 @each_case(
