@@ -297,12 +297,12 @@ def main(arguments: Sequence[str]) -> None:
         for number in numbers:
             print_model(int(number))
         return
-    measure = {
+    measures: dict[str, Callable[[int], None]] = {
         "local": measure_local, "copies": partial(measure_local, copies=True), "s3": measure_store,
-    }[what]  # fmt: skip
+    }  # fmt: skip
     for count in numbers[:-1]:  # a process each, for their peaks
         subprocess.run([sys.executable, "-m", "tools.lake_sizing", what, count], check=True)
-    measure(int(numbers[-1]))
+    measures[what](int(numbers[-1]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 if TYPE_CHECKING:
     from modcrypt.lake.lake import Lake
 
-_opened: dict[tuple[int, str, str, str | None], DatasetPolicies] = {}
+_opened: dict[tuple[int | str | None, ...], DatasetPolicies] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ class LakeReference:
         Raises:
             KeyRetrievalError: The key service cannot be opened.
         """
-        key = os.getpid(), self.digest, self.dataset.name, self.audit
+        service = self.settings.kms, self.settings.passphrase
+        key = os.getpid(), self.digest, *service, self.dataset.name, self.audit
         if key not in _opened:
             _opened[key] = DatasetPolicies(self.dataset, self.settings.client, self.audit)
         return _opened[key]
