@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -31,6 +30,9 @@ from modcrypt.report.text import format_count
 
 BATCH = 10_000
 """Number of files whose keys are rotated together, with one request for each KEK."""
+
+_KEY_CODES = (3, 4)
+"""Exit codes of keys that were refused or could not be requested."""
 
 _RESULTS = ("encrypted", "rekeyed", "rotated", "current", "failed", "refused")
 
@@ -236,6 +238,13 @@ class _Run:
 
 def convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
     """Encrypt a plaintext file, or re-key one under another policy; return the result."""
+    result = _try_conversion(policies, planned)
+    if result.code and _is_done_meanwhile(policies, planned, result):
+        return AppliedFile(path=result.path, result="current")
+    return result
+
+
+def _try_conversion(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFile:
     path = planned.state.path
     try:
         source = policies.source if planned.waits else None
@@ -245,8 +254,6 @@ def convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFi
         name = folder.file(path) if policies.is_folder else folder.name
         done = conversion.run(File(name, planned.state.size, place))
     except Exception as error:  # the run continues with the other files
-        if _is_done_meanwhile(policies, planned, error):
-            return AppliedFile(path=path, result="current")
         failure = describe(error)
         return AppliedFile(
             path=path, result=failure.word, message=failure.message, code=failure.code
@@ -254,13 +261,11 @@ def convert_file(policies: DatasetPolicies, planned: PlannedChange) -> AppliedFi
     return AppliedFile(path=path, result=done.result, message=done.message, code=done.code)
 
 
-def _is_done_meanwhile(policies: DatasetPolicies, planned: PlannedChange, error: Exception) -> bool:
+def _is_done_meanwhile(
+    policies: DatasetPolicies, planned: PlannedChange, result: AppliedFile
+) -> bool:
     """Return whether a file is as declared by now, because another run has changed it."""
-    if (
-        planned.waits
-        or isinstance(error, KeyRetrievalError)
-        or not isinstance(error, ModcryptError)
-    ):
+    if planned.waits or result.code in _KEY_CODES:
         return False
     examination = FooterExamination(policies, KeyAges(policies.client))
     file = LakeFile(planned.state.path, planned.state.size, "")
