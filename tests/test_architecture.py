@@ -46,6 +46,7 @@ IMPORTERS = {
         "modcrypt.iceberg.write",
         "modcrypt.io.stores",  # Hadoop's client
         "modcrypt.kms.services.pyarrow_clients",
+        "modcrypt.lake.lake_files",  # listings of stores
         "modcrypt.parquet.arrow",
         "modcrypt.parquet.crypto.column_projection",
         "modcrypt.parquet.datasets",
@@ -64,8 +65,13 @@ IMPORTERS = {
         "modcrypt.iceberg.rotate.dek_rotation",  # names of partition fields
         "modcrypt.iceberg.tables",
         "modcrypt.iceberg.write",
+        "modcrypt.lake.tables.declared_table",  # catalogs
     },
-    "sqlalchemy": {"modcrypt.cli.options.iceberg_options", "modcrypt.iceberg.tables.catalogs"},
+    "sqlalchemy": {
+        "modcrypt.cli.options.iceberg_options",
+        "modcrypt.iceberg.tables.catalogs",
+        "modcrypt.lake.tables.declared_table",
+    },
     "pyroaring": {"modcrypt.iceberg.read.position_deletes"},
     "fastavro": {"modcrypt.iceberg.format.avro_files", "modcrypt.iceberg.verify.file_checks"},
     # A key service's own library, for its client alone.
