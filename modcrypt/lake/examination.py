@@ -103,7 +103,7 @@ class FooterExamination:
             return self._refuse(source, listed, refused, error, uses)
         keys = self._share(tuple(_list_uses(place, _list_open_keys(file, own))))
         check_border(file.footer.file_unique, decryption)
-        plain = [name for name, kind in kinds.items() if kind == PLAINTEXT]
+        plain = [name for name, kind in kinds if kind == PLAINTEXT]
         if template is not None:
             state: State = "other-policy"
             message = f"its AAD prefix is the previous one, {template!r}"
@@ -159,20 +159,24 @@ class FooterExamination:
         )  # fmt: skip
 
 
-def _retrieve_keys(file: OpenFile, kinds: Mapping[str, str]) -> dict[str, ColumnKey]:
+def _retrieve_keys(file: OpenFile, kinds: Sequence[tuple[str, str]]) -> dict[str, ColumnKey]:
     """Return the keys of all columns; raise KeyNotFoundError if one has no key metadata."""
-    found = file.own_keys(range(len(kinds)))
-    for name, kind in kinds.items():
-        if kind == COLUMN_KEY and name not in found:
+    columns = [number for number, (_, kind) in enumerate(kinds) if kind == COLUMN_KEY]
+    found = file.own_keys(columns)
+    for name in (kinds[number][0] for number in columns):
+        if name not in found:
             raise KeyNotFoundError(f"column {name} has no key metadata", name)
     return found
 
 
-def _list_kinds(file: OpenFile) -> dict[str, str]:
-    """Return how each column is encrypted; opening the file has checked that row groups agree."""
+def _list_kinds(file: OpenFile) -> list[tuple[str, str]]:
+    """Return the name of each column and how it is encrypted.
+
+    Opening the file has checked that row groups agree.
+    """
     groups = file.metadata.row_groups
     kinds = map(chunk_kind, groups[0].columns) if groups else ()
-    return {".".join(leaf): kind for leaf, kind in zip(file.leaves, kinds, strict=False)}
+    return [(".".join(leaf), kind) for leaf, kind in zip(file.leaves, kinds, strict=False)]
 
 
 def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[FooterKey]:
