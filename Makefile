@@ -8,11 +8,12 @@ export MODCRYPT_SHARED_VECTORS ?= $(abspath $(wildcard ../shared/vectors))
 
 # Pinned versions and hashes of all that development needs; `make lock` writes it.
 LOCK := requirements-dev.lock
+DOCS_LOCK := requirements-docs.lock
 
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors lock audit clean
+.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors docs lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -73,12 +74,20 @@ conformance: $(VENV)/dev
 vectors: $(VENV)/dev
 	$(BIN)/python tools/vectors.py build
 
+# Build the website from docs/ into build/site, and check it; any warning is an error.
+docs: $(VENV)/docs
+	$(BIN)/python -m mkdocs build --quiet --strict
+	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
+
 # Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
 # the newest ones.
 lock: $(VENV)/dev
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.11 \
 		--custom-compile-command "make lock" --extra cli --extra fsspec --group dev $(LOCK_ARGS) \
 		--output-file $(LOCK) pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.11 \
+		--custom-compile-command "make lock" --constraint $(LOCK) --group docs $(LOCK_ARGS) \
+		--output-file $(DOCS_LOCK)
 
 audit: $(VENV)/dev
 	$(BIN)/python tools/audit.py $(LOCK)
@@ -98,6 +107,10 @@ $(VENV)/dev: $(VENV)/pip pyproject.toml $(LOCK)
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@ $(VENV)/demo
+
+$(VENV)/docs: $(VENV)/dev $(DOCS_LOCK)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(DOCS_LOCK)
+	touch $@
 
 # One process compiles the tests, else each of several does so at the same time.
 $(VENV)/collected: $(VENV)/dev

@@ -43,6 +43,7 @@ from modcrypt.cli.shared import (
 from modcrypt.cli.spark import iterate_rows, refuse_local_options, spark_option, start_spark
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_rotation import RotatedFile
@@ -435,7 +436,8 @@ def _print_totals(tally: Tally, dry_run: bool) -> None:
     tally.print_failures()
     words = {"rotated": "to rotate"} if dry_run else {}
     text = format_counts({name: tally.counts[name] for name in names}, words)
-    print_line(f"{tally.counts.total()} files: {text or 'nothing to do'}; {tally.keys} keys")
+    files, keys = format_count(tally.counts.total(), "file"), format_count(tally.keys, "key")
+    print_line(f"{files}: {text or 'nothing to do'}; {keys}")
 
 
 keys.add_command(scan)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import click
 import cloup
 
 import modcrypt
+from modcrypt.cli.conditions import parse_conditions
 from modcrypt.cli.options.parquet_options import (
     decryption_options,
     decryption_settings,
@@ -40,12 +40,10 @@ from modcrypt.cli.shared import (
     json_option,
     print_line,
 )
-from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-    from modcrypt.parquet.arrow.filters import Filters
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
 
 # --- options that they share ---------------------------------------------------------------------
@@ -60,7 +58,8 @@ _file_options = combine_options(
 _row_options = row_options(
     "this",
     "a condition: a column, one of = != < <= > >= and a value, or a column and 'is null' or "
-    "'is not null'",
+    "'is not null'. 'and' and 'or' combine them, 'and' first; quote values that contain these "
+    "words",
 )
 _lines_option = click.option(
     "--json",
@@ -117,70 +116,8 @@ class _Reading:
         if conditions:
             with self.open_first() as (file, partitions, _):
                 types = [*file.schema_arrow, *partitions]
-            arguments["filters"] = _parse_conditions(conditions, types)
+            arguments["filters"] = parse_conditions(conditions, types)
         return arguments
-
-
-# --- conditions ----------------------------------------------------------------------------------
-
-_CONDITION = re.compile(
-    r"\s*(?P<op>is null|is not null|==|=|!=|<=|>=|<|>)\s*(?P<value>.*)", re.DOTALL | re.IGNORECASE
-)
-
-
-def _parse_conditions(where: Sequence[str], fields: Sequence[pa.Field]) -> Filters:
-    """Return a filter that combines all conditions with AND."""
-    known = dict(_comparable_fields(fields))
-    return [_parse_condition(condition, known) for condition in where]
-
-
-def _comparable_fields(
-    fields: Sequence[pa.Field], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, tuple[tuple[str, ...], pa.DataType]]]:
-    """Yield the fields that a condition may name, by dotted name."""
-    import pyarrow as pa
-
-    for field in fields:
-        path = (*above, field.name)
-        yield ".".join(path), (path, field.type)
-        if pa.types.is_struct(field.type):
-            yield from _comparable_fields(list(field.type), path)
-
-
-def _parse_condition(text: str, known: dict[str, tuple[tuple[str, ...], pa.DataType]]) -> Any:
-    """Return a condition as a tuple for a filter; the longest matching column name wins."""
-    text = text.strip()
-    for name in sorted(known, key=len, reverse=True):
-        match = _CONDITION.fullmatch(text[len(name) :]) if text.startswith(name) else None
-        if match is not None:
-            break
-    else:
-        raise click.UsageError(
-            "--where takes a column of the file, one of = != < <= > >= and a value, or 'is "
-            "null' or 'is not null'"
-        )
-    path, kind = known[name]
-    op, value = match["op"].lower(), match["value"].strip()
-    if op.startswith("is"):
-        if value:
-            raise click.UsageError(f"--where: remove what follows '{op}'")
-        return path, op, None
-    return path, op, _parse_value(value, kind, name)
-
-
-def _parse_value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
-    """Return a value converted to the column's type; quotes around it are removed."""
-    import pyarrow as pa
-
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        value = value[1:-1]
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    try:
-        return pa.scalar(value).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise click.UsageError(
-            f"--where: {printable(name)} has the type {kind} and cannot be compared with this value"
-        ) from None
 
 
 # --- schema --------------------------------------------------------------------------------------
@@ -252,7 +189,8 @@ _HEAD_EXAMPLE = """\b
 Examples: the first five rows of two columns; rows of one day
   modcrypt head -n 5 --columns id,price --key-file footer.key \\
       --column-key price=file:price.key orders.enc.parquet
-  modcrypt head --kms file:lake.keyring --where "id >= 2" orders.kms.parquet"""
+  modcrypt head --kms file:lake.keyring --where "id >= 2 and price < 10 or id = 7" \\
+      orders.kms.parquet"""
 
 
 _HEAD_ROWS = 65536  # rows per batch

@@ -239,6 +239,11 @@ def test_head_gives_no_more_rows_than_asked_for_or_there(
         (["price = 1.25"], [5]),
         (["address.zip = 00009"], [9]),
         (["flag == true", "id <= 3"], [0, 3]),
+        (["id = 1 or id >= 48 and id < 49"], [1, 48]),
+        (["id < 3 OR id = 7", "id > 1"], [2, 7]),
+        (["name is null and id < 10 or day = '2026-01-28' and id < 28"], [0, 7, 27]),
+        (["name = 'a or id = 1' or id = 2"], [2]),
+        (["id >= 47", "id != 48 and id != 47"], [49]),
     ],
 )
 def test_where_keeps_the_rows_for_which_it_is_true(
@@ -662,6 +667,11 @@ def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, comma
         (("head", *KEY, "--where", "id = x", "sealed.parquet"), "id has the type int64"),
         (("head", *KEY, "--where", "tags = 1", "sealed.parquet"), "tags has the type list"),
         (("head", *KEY, "--where", "id is null or", "sealed.parquet"), "remove what follows"),
+        (("head", *KEY, "--where", "id = 1 or name", "sealed.parquet"), "--where takes a column"),
+        (
+            ("head", *KEY, "--where", "adress.zip = 1", "sealed.parquet"),
+            "did you mean address.zip?",
+        ),
         (("cat", *KEY, "--format", "xml", "sealed.parquet"), "jsonl"),
         (("cat", *KEY, "--force", "sealed.parquet"), "-o"),
         (("cat", *KEY, "--expected-parts", "2", "sealed.parquet"), "--aad-prefix-template"),

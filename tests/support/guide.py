@@ -1,0 +1,109 @@
+"""Run the code blocks of a page of the documentation, in their order and in one folder.
+
+A block with a title is a file of that name. Blocks of Python share their names. In a console block,
+lines after "$ " are commands of a shell, and other lines are what the command prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.cli.program import run
+from tests.support.paths import ROOT
+
+_BLOCK = re.compile(
+    r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```',
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    title: str | None
+    text: str
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Return the code blocks of a page, named by its path below docs/."""
+    text = (ROOT / "docs" / page).read_text()
+    return [Block(m["language"], m["title"], m["text"]) for m in _BLOCK.finditer(text)]
+
+
+def run_guide(
+    page: str,
+    folder: Path,
+    *,
+    replace: Mapping[str, str] | None = None,
+    names: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run the blocks of a page; return the names that its Python defines.
+
+    Args:
+        page: Path below docs/.
+        folder: Working directory, which holds the titled files.
+        replace: Texts of the page that stand for something of the test, such as hosts.
+        names: Names that the page's Python finds already defined.
+    """
+    names = {} if names is None else names
+    for block in blocks_of(page):
+        text = block.text
+        for old, new in (replace or {}).items():
+            text = text.replace(old, new)
+        if block.title is not None:
+            _write(folder / block.title, text)
+        elif block.language == "python":
+            with contextlib.chdir(folder):
+                exec(compile(text, f"<{page}>", "exec"), names)
+        elif block.language == "console":
+            _run_console(text, folder)
+    return names
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o700)
+
+
+def _run_console(text: str, folder: Path) -> None:
+    for command, output in _commands(text):
+        answer = _run_in_process(command, folder) if _is_plain(command) else _run(command, folder)
+        assert answer.returncode == 0, f"{command}\n{answer.stdout}{answer.stderr}"
+        if output:
+            assert answer.stdout == output, command
+
+
+def _is_plain(command: str) -> bool:
+    """Return whether a command runs modcrypt, and needs no shell."""
+    return command.startswith("modcrypt ") and not re.search(r"[|<>;&$`]", command)
+
+
+def _run_in_process(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return run(folder, *shlex.split(command.replace("\\\n", " "))[1:])
+
+
+def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-euc", command],
+        cwd=folder, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def _commands(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command with the output that the page shows."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        lines = part.splitlines(keepends=True)
+        end = next(n for n, line in enumerate(lines) if not line.endswith("\\\n")) + 1
+        yield "".join(lines[:end]), "".join(lines[end:])

@@ -1,0 +1,53 @@
+"""Hooks of mkdocs: add pages that lie elsewhere or are made from the code, and adjust links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from tools.docs.json_page import make_json_page
+
+from tools.docs.command_page import make_command_page
+from tools.docs.limits_page import make_limits_page
+from tools.docs.links import ROOT, Sources, adjust_links
+from tools.docs.notebook_pages import make_notebook_page
+
+# Pages of the site that are files of the repository outside docs/.
+COPIES = {
+    "index.md": "README.md",
+    "project/changelog.md": "CHANGELOG.md",
+    "project/security.md": "SECURITY.md",
+    "project/contributing.md": "CONTRIBUTING.md",
+    "project/conduct.md": "CODE_OF_CONDUCT.md",
+    "repository/spec-vectors.md": "spec-vectors/README.md",
+    "repository/joining.md": "tools/conformance/JOINING.md",
+    "repository/protocol.md": "tools/conformance/PROTOCOL.md",
+    "repository/findings.md": "tools/conformance/FINDINGS.md",
+}
+
+MADE = {
+    "reference/command-line.md": make_command_page,
+    "reference/json.md": make_json_page,
+    "reference/limits.md": make_limits_page,
+}
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add the pages that docs/ does not contain."""
+    for uri, source in COPIES.items():
+        files.append(File.generated(config, uri, content=(ROOT / source).read_text()))
+    for uri, make in MADE.items():
+        files.append(File.generated(config, uri, content=make()))
+    for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+        uri = f"notebooks/{path.stem}.md"
+        files.append(File.generated(config, uri, content=make_notebook_page(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+    """Point links between files of the repository to their pages."""
+    uri = page.file.src_uri
+    pages = {f"docs/{file.src_uri}": file.src_uri for file in files}
+    pages |= {source: copy for copy, source in COPIES.items()}
+    return adjust_links(markdown, Sources(uri, Path(COPIES.get(uri, f"docs/{uri}")), pages))
