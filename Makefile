@@ -76,7 +76,7 @@ vectors: $(VENV)/dev
 
 # Build the website from docs/ into build/site, and check it; any warning is an error.
 docs: $(VENV)/docs
-	$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
 
 # Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
@@ -91,6 +91,7 @@ lock: $(VENV)/dev
 
 audit: $(VENV)/dev
 	$(BIN)/python tools/audit.py $(LOCK)
+	$(BIN)/python tools/audit.py $(DOCS_LOCK)
 
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)

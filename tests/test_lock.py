@@ -9,28 +9,43 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each_case
 from tests.support.paths import ROOT
 from tools import audit
 
 LOCK = (ROOT / "requirements-dev.lock").read_text()
+DOCS_LOCK = (ROOT / "requirements-docs.lock").read_text()
 ENTRY = re.compile(
     r"(?P<name>[a-z0-9._-]+)==[^ ]+( ; .+?)?( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
 )
 
 
-def test_every_package_is_pinned_with_hashes_and_no_address() -> None:
-    entries = re.sub(r"(?m)^#.*\n", "", LOCK)
+@each_case("lock", [LOCK, DOCS_LOCK])
+def test_every_package_is_pinned_with_hashes_and_no_address(lock: str) -> None:
+    entries = re.sub(r"(?m)^#.*\n", "", lock)
     assert ENTRY.sub("", entries) == ""
-    assert "://" not in LOCK
+    assert "://" not in lock
+
+
+def test_both_locks_pin_the_same_versions() -> None:
+    pin = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
+    for_docs = {match[1]: match[2] for match in pin.finditer(DOCS_LOCK)}
+    for match in pin.finditer(LOCK):
+        assert for_docs.get(match[1], match[2]) == match[2]
 
 
 def test_what_pyproject_asks_for_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups, extras = project["dependency-groups"], project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *extras["cli"], *extras["fsspec"]]
+    docs = groups.pop("docs")
     wanted += [entry for group in groups.values() for entry in group if isinstance(entry, str)]
-    names = {re.split(r"[\[<>=]", entry)[0].strip().lower() for entry in wanted}
-    assert names <= {match["name"] for match in ENTRY.finditer(LOCK)}
+    assert _names(wanted) <= {match["name"] for match in ENTRY.finditer(LOCK)}
+    assert _names(docs) <= {match["name"] for match in ENTRY.finditer(DOCS_LOCK)}
+
+
+def _names(entries: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=]", entry)[0].strip().lower() for entry in entries}
 
 
 SOUND = {"name": "a", "version": "1", "vulns": []}

@@ -37,10 +37,17 @@ def walk_commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_group(group: Any, name: str) -> Iterator[str]:
-    for full, command in walk_commands(group, name):
-        context = click.Context(command, info_name=full, terminal_width=100, max_content_width=100)
-        yield f"## {full.removeprefix('modcrypt ')}\n\n```text\n{_help_of(command, context)}\n```\n"
+    for full, _ in walk_commands(group, name):
+        yield f"## {full.removeprefix('modcrypt ')}\n\n```text\n{help_text(full)}\n```\n"
 
 
-def _help_of(command: Any, context: click.Context) -> str:
+def help_text(name: str, width: int = 88) -> str:
+    """Return the long help of a command, named in full, at a width in columns."""
+    context: Any = None
+    command: Any = program
+    for part in name.split():
+        if context is not None:
+            command = command.commands[part]
+        settings = {**command.context_settings, "terminal_width": width}
+        context = command.context_class(command, info_name=part, parent=context, **settings)
     return click.unstyle(command.get_help(context)).rstrip()

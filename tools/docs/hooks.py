@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
-from tools.docs.json_page import make_json_page
 
 from tools.docs.command_page import make_command_page
+from tools.docs.json_page import make_json_page
 from tools.docs.limits_page import make_limits_page
 from tools.docs.links import ROOT, Sources, adjust_links
 from tools.docs.notebook_pages import make_notebook_page

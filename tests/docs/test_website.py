@@ -1,0 +1,172 @@
+"""The website that `make docs` builds: its links, its contents, and what a browser shows."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+pytest.importorskip("mkdocs", reason="the group docs is not installed; run make docs")
+
+import nbformat
+
+import modcrypt
+from modcrypt.lazy_names import public_names
+from tests.support.browser import POOR_CONTRAST, Browser, chromium
+from tests.support.cases import each_case
+from tests.support.paths import ROOT
+from tools.docs.command_page import help_text, walk_commands
+from tools.docs.notebook_pages import NOTEBOOKS, execute
+
+__all__ = ["chromium"]  # a fixture
+
+SITE = ROOT / "build/site"
+PAGES = (
+    "index.html", "tutorial.html", "how-to/frames.html", "reference/command-line.html",
+    "reference/limits.html", "reference/api/files.html", "explanation/formats.html",
+    "reference/conformance.html", "notebooks/encrypt-and-read.html",
+)  # fmt: skip
+
+
+class _Page(HTMLParser):
+    """The links, the anchors and the resources of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.links: set[str] = set()
+        self.ids: set[str] = set()
+        self.resources: set[str] = set()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids |= {value for name in ("id", "name") if (value := values.get(name))}
+        if tag == "a" and values.get("href"):
+            self.links.add(values["href"] or "")
+        for name in ("src", "href"):
+            if tag in ("link", "script", "img", "iframe") and values.get(name):
+                self.resources.add(values[name] or "")
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[Path, _Page]:
+    assert SITE.exists(), "run make docs, which builds the website first"
+    return {path: _Page(path) for path in sorted(SITE.rglob("*.html")) if path.name != "404.html"}
+
+
+def test_every_link_leads_to_a_page_and_a_place_on_it(pages: dict[Path, _Page]) -> None:
+    assert len(pages) > 50
+    broken = []
+    for page in pages.values():
+        for link in page.links:
+            if re.match(r"(https?|mailto):", link):
+                continue
+            target, fragment = urldefrag(unquote(link))
+            path = (page.path.parent / target).resolve() if target else page.path
+            path = path / "index.html" if path.is_dir() else path
+            if not path.exists() or (fragment and fragment not in pages[path].ids):
+                broken.append((str(page.path.relative_to(SITE)), link))
+    assert broken == []
+
+
+def test_no_page_loads_anything_from_another_host(pages: dict[Path, _Page]) -> None:
+    loaded = {resource for page in pages.values() for resource in page.resources}
+    assert [resource for resource in loaded if "//" in resource] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "docs/reference/api").glob("*.md"))
+    described = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    assert len(described) == len({*described})
+    packages = ("modcrypt", "modcrypt.parquet", "modcrypt.iceberg", "modcrypt.spark")
+    names = {f"{package}.{name}" for package in packages for name in public_names(package)}
+    again = {f"modcrypt.parquet.File{kind}cryptionProperties" for kind in ("En", "De")}
+    assert {*described} == names - again - {"modcrypt.spark.Settings"}
+
+
+def test_the_page_of_commands_has_the_help_of_each() -> None:
+    from modcrypt.cli.app import program
+
+    page = (SITE / "reference/command-line.html").read_text()
+    commands = [name for name, _ in walk_commands(program, "modcrypt")]
+    assert len(commands) > 30
+    for name in commands:
+        assert f'id="{name.removeprefix("modcrypt ").replace(" ", "-")}"' in page
+        for option in re.findall(r"^\s+(--[a-z-]+)", help_text(name), re.MULTILINE):
+            assert option in page
+
+
+def test_the_configuration_page_names_every_member_and_variable() -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "modcrypt").rglob("*.py"))
+    variables = {*re.findall(r'"((?:MODCRYPT|VAULT|BAO)_[A-Z0-9_]+)"', code)}
+    members = set(modcrypt.Policy.__dataclass_fields__)
+    assert [name for name in sorted(variables | members) if f"`{name}`" not in page] == []
+
+
+@each_case("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_prints_what_it_stores(path: Path) -> None:
+    stored, again = nbformat.read(path, as_version=4), execute(path)
+    assert [cell.get("outputs") for cell in again.cells] == [
+        cell.get("outputs") for cell in stored.cells
+    ]
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=SITE))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_pages_are_readable(chromium: Browser, address: str, width: int, dark: bool) -> None:
+    chromium.resize(width, 900)
+    chromium.emulate(dark=dark)
+    for page in PAGES:
+        for log in ("browser", "performance"):
+            chromium.driver.get_log(log)  # takes what others left
+        chromium.driver.get(f"{address}/{page}")
+        scheme = chromium.run("return document.body.dataset.mdColorScheme")
+        assert scheme == ("slate" if dark else "default"), page
+        assert chromium.overflow() <= 0, page
+        seen, poor = chromium.run(POOR_CONTRAST)
+        assert seen > 50, page
+        assert poor == [], (page, poor[:3])
+        assert chromium.complaints() == [], page
+        others = [url for url in chromium.requests() if not url.startswith((address, "data:"))]
+        assert others == [], page
+
+
+def test_the_search_finds_a_page(chromium: Browser, address: str) -> None:
+    chromium.resize(1280, 900)
+    chromium.driver.get(f"{address}/index.html")
+    chromium.click("label[for=__search]")
+    chromium.find("input[name=query]").send_keys("crontab")
+    chromium.wait("return document.querySelector('.md-search-result__link') !== null")
+    link = chromium.run("return document.querySelector('.md-search-result__link').href")
+    assert "nightly-verification" in link
+
+
+def test_the_index_of_the_search_is_built() -> None:
+    index = json.loads((SITE / "search/search_index.json").read_text())
+    assert len(index["docs"]) > 200
