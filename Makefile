@@ -77,7 +77,7 @@ vectors: $(VENV)/dev
 # Build the website from docs/ into build/site, and check it; any warning is an error.
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	$(BIN)/python -m pytest -q tests/docs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q tests/docs/test_website.py $(PYTEST_ARGS)
 
 # Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
 # the newest ones.
