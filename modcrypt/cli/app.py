@@ -18,11 +18,13 @@ from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys import keys
 from modcrypt.cli.lake.lake_commands import apply, status
 from modcrypt.cli.lake.lake_questions import report, why
+from modcrypt.cli.manual import complete_paths, completion, man
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
+from modcrypt.cli.short_help import add_short_help
 from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_files import spark
 from modcrypt.cli.tables import cat, head, schema
@@ -76,7 +78,7 @@ Exit codes:
 @cloup.group(
     cls=_Program,
     context_settings={
-        "help_option_names": ["-h", "--help"],
+        "help_option_names": ["--help"],
         "max_content_width": 100,
         "formatter_settings": cloup.HelpFormatter.settings(col1_max_width=28),
     },
@@ -94,8 +96,15 @@ def program(context: click.Context) -> None:
     end_with_help(context)
 
 
-for _command in (
-    encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
-    iceberg, spark, status, apply, report, why, doctor,
-):  # fmt: skip
-    program.add_command(_command)
+_SECTIONS = {
+    "Files": (encrypt, decrypt, rekey, mask, share, verify, inspect),
+    "Rows": (schema, head, cat),
+    "Keys": (keys, shred),
+    "A lake in one file, modcrypt.toml": (status, apply, report, why),
+    "Other formats and engines": (ags1, iceberg, spark),
+    "This program": (doctor, completion, man),
+}
+for _title, _commands in _SECTIONS.items():
+    program.section(_title, *_commands)
+add_short_help(program)
+complete_paths(program)

@@ -31,10 +31,11 @@ from modcrypt.cli.spark import (
     start_spark,
 )
 from modcrypt.errors import printable
+from modcrypt.report.text import format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
-    from modcrypt.jobs.listing import File
+    from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import Record
 
 # --- options -------------------------------------------------------------------------------------
@@ -67,16 +68,17 @@ batch_options = cloup.option_group(
 _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
 
 
-class Batch:
-    """SOURCE and DESTINATION of a command, files or folders; nothing is written before `run`.
+paths_argument = click.argument("paths", metavar="SOURCE... [DESTINATION]", nargs=-1, required=True)
 
-    The values of `batch_options`, `in_place_option` and `output_options` are taken out of
-    `options`. There is no destination with `--in-place`.
+
+class Batch:
+    """The sources and the destination of a command; nothing is written before `run`.
+
+    `paths` are those of the sources and, except with `--in-place`, of the destination. The values
+    of `batch_options`, `in_place_option` and `output_options` are taken out of `options`.
     """
 
-    def __init__(
-        self, verb: Verb, source: str, destination: str | None, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, verb: Verb, paths: tuple[str, ...], options: dict[str, Any]) -> None:
         self._verb, self._doing = verb, f"{verb.removesuffix('e').capitalize()}ing"
         names = ("glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads", "as_json")
         self._options = {name: options.pop(name) for name in names}
@@ -84,32 +86,53 @@ class Batch:
         self._master: str | None = options.pop("spark_master")
         in_place = options.pop("in_place", False)
         self._parameters = click.get_current_context().params
-        _check_names(source, destination, in_place, "in_place" in self._parameters)
+        sources, destination = _split_paths(paths, in_place, "in_place" in self._parameters)
         from modcrypt.jobs.listing import Folder  # not to be loaded for a usage error
 
-        self._source = Folder.at(source, absolute=False)
         self._destination = None if destination is None else Folder.at(destination, absolute=False)
+        self._source = self._make_source(sources, destination)
         if self._master is not None:
+            if len(sources) > 1:
+                raise click.UsageError("--spark takes one SOURCE: a folder")
             refuse_local_options()
             return
-        self._is_folder = self._source.is_folder
+        self._is_folder = self._source.is_folder or self._is_set
         if self._is_folder:
             self._find_files()
         else:
-            self._take_file(source, destination)
+            self._take_file(sources[0], destination)
+
+    def _make_source(self, sources: Sequence[str], destination: str | None) -> Folder:
+        """Return the only source, or all, whose files keep their names in a folder."""
+        from modcrypt.cli.source_set import SourceSet
+        from modcrypt.jobs.listing import Folder
+
+        only = Folder.at(sources[0], absolute=False)
+        into_folder = (
+            self._destination is not None
+            and not only.is_folder
+            and (str(destination).endswith("/") or self._destination.is_folder)
+        )
+        self._is_set = len(sources) > 1 or (into_folder and self._master is None)
+        return SourceSet.of(sources) if self._is_set else only
 
     def _find_files(self) -> None:
+        from modcrypt.cli.source_set import SourceSet
         from modcrypt.jobs.listing import check_apart, list_tables, place_at
 
         source, target = self._source, self._destination
+        members = source.members if isinstance(source, SourceSet) else (source,)
         # A copy would lack the markers by which readers skip files of incomplete writes.
         self._files: Sequence[File] = list_tables(
-            [source], as_read=target is not None, glob=self._options["glob"],
+            members, as_read=target is not None, glob=self._options["glob"],
             without=(self._options["record"], self._parameters.get("audit")),
         )  # fmt: skip
         if target is None:
             return
-        check_apart(source, target)
+        for member in members:
+            check_apart(member, target)
+        if isinstance(source, SourceSet):
+            source.check_distinct([file.name for file in self._files])
         sources = {file.place.resolve() for file in self._files}
         for name in (target.file(source.inside(file.name)) for file in self._files):
             if place_at(name).resolve() in sources:
@@ -125,10 +148,6 @@ class Batch:
         self._source = Folder(source)
         if destination is None:
             return
-        if destination.endswith("/"):
-            raise click.UsageError(
-                f"{source} is a file, but {destination} is a folder; name a file as DESTINATION"
-            )
         self._destination = Folder(destination)
         if self._destination.place.resolve() == self._source.place.resolve():
             if not self._options["force"]:
@@ -164,7 +183,8 @@ class Batch:
             raise click.UsageError(
                 "--in-place would permanently lose columns without a key; write to a DESTINATION"
             )
-        return (settings.under(self._source.name) if self._is_folder else settings).decryption()
+        has_root = self._is_folder and not self._is_set
+        return (settings.under(self._source.name) if has_root else settings).decryption()
 
     def run(
         self, *, encryption: Any = None, decryption: Any = None, hash_key: Any = None,
@@ -240,6 +260,8 @@ class Batch:
         elif done.result == "current":
             where = printable(done.destination)
             click.echo(f"modcrypt: {where}: up to date; nothing was done", err=True)
+        else:
+            print_line(printable(_describe(done)))
         if done.message:
             click.echo(f"modcrypt: {done.message}", err=True)
         return 0
@@ -283,17 +305,30 @@ class Batch:
         return report.finish(report.files)
 
 
-def _check_names(source: str, destination: str | None, in_place: bool, may: bool) -> None:
-    if "-" in (source, destination):
+def _describe(done: ConvertedFile) -> str:
+    """Return the one-line result of a file that was converted."""
+    where = "" if done.destination == done.path else f" to {done.destination}"
+    size = "" if done.bytes_out is None else f"; {format_size(done.bytes_out)}"
+    return f"{done.result} {done.path}{where}{size}"
+
+
+def _split_paths(
+    paths: tuple[str, ...], in_place: bool, may: bool
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the sources and the destination; raise click.UsageError if one is missing."""
+    if "-" in paths:
         raise click.UsageError(
             "pipes are not supported: Parquet needs random access; use modcrypt ags1 for any "
             "file or pipe"
         )
-    if in_place and destination is not None:
-        raise click.UsageError("--in-place takes no DESTINATION")
-    if destination is None and not in_place:
+    if in_place and len(paths) > 1:  # the last one may be meant as a destination
+        raise click.UsageError("--in-place takes one SOURCE and no DESTINATION")
+    if in_place:
+        return paths, None
+    if len(paths) == 1:
         hint = "; name it or pass --in-place" if may else ""
         raise click.UsageError(f"Missing argument 'DESTINATION'{hint}")
+    return paths[:-1], paths[-1]
 
 
 def _iterate_texts(value: object) -> Iterator[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 import cloup
 
-from modcrypt.cli.batch import Batch, batch_options, in_place_option
+from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
 from modcrypt.cli.options.kms_options import audit_option
 from modcrypt.cli.options.parquet_options import (
     decryption_options,
@@ -39,42 +38,39 @@ with the master keys of a keyring
 
 
 @cloup.command(epilog=_ENCRYPT_EXAMPLE)
-@click.argument("source")
-@click.argument("destination", required=False)
+@paths_argument
 @encryption_options
 @audit_option
 @in_place_option
 @batch_options
 @output_options
-def encrypt(*, source: str, destination: str | None, **options: Any) -> int:
+def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     """Encrypt a Parquet file, or all files of a folder.
 
-    SOURCE and DESTINATION are both files or both folders: paths or, with fsspec installed, URLs.
-    The footer key encrypts every column that no option names. A file appears only when it is
-    complete.
+    SOURCE is a file or folder: a path or, with fsspec installed, a URL. Several keep their names in
+    the folder DESTINATION. The footer key encrypts every column that no option names. A file
+    appears only when it is complete.
 
-    Keys come from options, or they are made for each file and wrapped by the key service that
-    --kms or --policy names. In that case {path} in an AAD prefix stands for the file's path inside
-    DESTINATION, and {name} for its name.
+    With --kms or --policy, keys are made for each file and wrapped by a key service, and {path} in
+    an AAD prefix stands for the file's path inside DESTINATION, {name} for its name.
     """
-    batch = Batch("encrypt", source, destination, options)
+    batch = Batch("encrypt", paths, options)
     return batch.run(encryption=batch.encryption(options))
 
 
 @cloup.command(epilog=_DECRYPT_EXAMPLE)
-@click.argument("source")
-@click.argument("destination", required=False)
+@paths_argument
 @decryption_options
 @reading_options
 @in_place_option
 @batch_options
 @output_options
-def decrypt(*, source: str, destination: str | None, **options: Any) -> int:
+def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     """Decrypt an encrypted Parquet file, or all files of a folder.
 
-    SOURCE and DESTINATION are both files or both folders. modcrypt authenticates every module that
-    it reads. A file appears only when it is complete. An AAD prefix given here must be the one
-    that the file was written with.
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. modcrypt
+    authenticates every module that it reads. A file appears only when it is complete. An AAD prefix
+    given here must be the one that the file was written with.
     """
-    batch = Batch("decrypt", source, destination, options)
+    batch = Batch("decrypt", paths, options)
     return batch.run(decryption=batch.decryption(options))

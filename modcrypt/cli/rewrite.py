@@ -15,7 +15,7 @@ import click
 import cloup
 from cloup.constraints import constraint
 
-from modcrypt.cli.batch import Batch, batch_options, in_place_option
+from modcrypt.cli.batch import Batch, batch_options, in_place_option, paths_argument
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import (
     accept_option,
@@ -118,8 +118,7 @@ Examples: new keys from files; master keys of a keyring instead of key files
 
 \b
 a folder from one policy to another, in a run that can be resumed
-  modcrypt rekey --policy lake.toml --new-policy next.toml --record run.jsonl \\
-      lake next"""
+  modcrypt rekey --policy lake.toml --new-policy new.toml --record run lake new"""
 
 _MASK_EXAMPLE = """\b
 Examples: pseudonyms for customers and no prices, with the file's own keys
@@ -138,8 +137,7 @@ Example: two columns for a partner, under a key of their own
 
 
 @cloup.command(epilog=_REKEY_EXAMPLE)
-@click.argument("source")
-@click.argument("destination", required=False)
+@paths_argument
 @decryption_options
 @accept_option
 @missing_key_option
@@ -153,15 +151,14 @@ Example: two columns for a partner, under a key of their own
 @in_place_option
 @batch_options
 @output_options
-def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **options: Any) -> int:
+def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> int:
     """Encrypt encrypted files again under other keys.
 
-    SOURCE and DESTINATION are both files or both folders. The --new options set keys, algorithm,
-    footer mode, AAD prefix and key metadata of DESTINATION; nothing is taken over from SOURCE.
-    modcrypt authenticates every module and encrypts it again, without decoding pages or writing
-    plaintext.
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. The --new
+    options set keys, algorithm, footer mode, AAD prefix and key metadata; nothing is taken over
+    from SOURCE. No page is decoded, and no plaintext is written.
     """
-    batch = Batch("rekey", source, destination, options)
+    batch = Batch("rekey", paths, options)
     encryption = _new_encryption(batch, options)
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, keep_unchanged=keep_unchanged
@@ -169,8 +166,7 @@ def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **optio
 
 
 @cloup.command(epilog=_MASK_EXAMPLE)
-@click.argument("source")
-@click.argument("destination", required=False)
+@paths_argument
 @click.option(
     "--null",
     "null",
@@ -201,8 +197,7 @@ def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **optio
 @output_options
 def mask(
     *,
-    source: str,
-    destination: str | None,
+    paths: tuple[str, ...],
     null: tuple[str, ...],
     hashed: tuple[str, ...],
     drop: tuple[str, ...],
@@ -210,15 +205,15 @@ def mask(
 ) -> int:
     """Remove, null or hash columns of encrypted files.
 
-    SOURCE and DESTINATION are both files or both folders. Columns that no option names stay
-    unchanged and are not decoded. Without --new options a file keeps its keys, key metadata and
-    AAD prefix. A file records which of its columns are hashed, and no run hashes them again with
-    the same key.
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. Columns that no
+    option names stay unchanged and are not decoded. Without --new options a file keeps its keys,
+    key metadata and AAD prefix. A file records which of its columns are hashed, and no run hashes
+    them again with the same key.
     """
     if not (null or hashed or drop):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
     on_spark = options["spark_master"] is not None
-    batch = Batch("mask", source, destination, options)
+    batch = Batch("mask", paths, options)
     reference = _hash_key_reference(options, bool(hashed))
     hash_key = reference if on_spark else read_key(reference, "key of the hashes")
     encryption = _new_encryption(batch, options) if _has_new_options() else None
@@ -250,8 +245,7 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
 
 
 @cloup.command(epilog=_SHARE_EXAMPLE)
-@click.argument("source")
-@click.argument("destination")
+@paths_argument
 @click.option(
     "--column",
     "columns",
@@ -264,15 +258,15 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
 @_new_options
 @batch_options
 @output_options
-def share(*, source: str, destination: str, columns: tuple[str, ...], **options: Any) -> int:
+def share(*, paths: tuple[str, ...], columns: tuple[str, ...], **options: Any) -> int:
     """Copy some columns of encrypted files for another party.
 
-    SOURCE and DESTINATION are both files or both folders. DESTINATION contains only the columns
-    that --column names, under the keys of the --new options; names and values of other columns are
-    left out, and their keys are not needed.
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. Copies contain
+    only the columns that --column names, under the keys of the --new options; names and values of
+    other columns are left out, and their keys are not needed.
     """
     if not columns:
         raise click.UsageError("no column is named; use --column")
-    batch = Batch("share", source, destination, options)
+    batch = Batch("share", paths, options)
     encryption = _new_encryption(batch, options)
     return batch.run(decryption=batch.decryption(options), encryption=encryption, only=columns)

@@ -365,7 +365,8 @@ def test_files_are_replaced_in_place_on_request(folder: Path) -> None:
 
 def test_one_file_is_replaced_in_place(folder: Path) -> None:
     before = (folder / "lake" / "d.parquet").read_bytes()
-    assert run_ok(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet") == ""
+    answer = run_ok(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet")
+    assert answer == "encrypted lake/d.parquet; 4.1 KiB\n"
     assert (folder / "lake" / "d.parquet").read_bytes()[:4] == b"PARE"
     said = json.loads(run_ok(folder, "decrypt", *KEY, "--in-place", "lake/d.parquet", "--json"))
     assert said["source"] == said["destination"] == "lake/d.parquet"
@@ -711,3 +712,43 @@ def test_progress_shows_files_bytes_and_the_time_that_is_left(large: Path) -> No
     assert f"/{total:.1f} MiB" in said
     assert "0:00:0" in said  # the time that is left
     assert answer.stdout.startswith(b"3 files: 3 encrypted; ")
+
+
+# --- several sources, and a folder as destination -------------------------------------------------
+
+
+def test_several_sources_keep_their_names_in_a_folder(folder: Path) -> None:
+    first, second = folder / "lake/d.parquet", folder / "lake/country=NO/b.parquet"
+    shutil.copytree(folder / "lake", folder / "more")
+    sources = ("lake/d.parquet", "lake/country=NO/b.parquet", "more")
+    text = run_ok(folder, "encrypt", *KEY, *sources, "out/")
+    assert "encrypted" in text.splitlines()[-1]
+    made = contents(folder / "out").keys()
+    assert {first.name, second.name} <= made
+    assert {f"more/{name}" for name in NAMES} <= made
+    again = run_ok(folder, "encrypt", *KEY, *sources, "out")
+    assert again.splitlines()[-1].endswith(f"{len(made)} current")
+
+
+def test_a_file_goes_into_a_folder(folder: Path) -> None:
+    (folder / "out").mkdir()
+    assert run_ok(folder, "encrypt", *KEY, "lake/d.parquet", "out").startswith(
+        "1 file: 1 encrypted"
+    )
+    assert contents(folder / "out").keys() == {"d.parquet"}
+
+
+def test_sources_of_the_same_name_are_refused(folder: Path) -> None:
+    shutil.copytree(folder / "lake", folder / "more")
+    answer = invoke(folder, "encrypt", *KEY, "lake/d.parquet", "more/d.parquet", "out")
+    assert "would be the same file" in check_refusal(answer)
+    assert not (folder / "out").exists()
+
+
+def test_a_prefix_with_the_path_is_relative_to_the_destination(folder: Path) -> None:
+    (folder / "lake.toml").write_text('footer_key = "f"\naad_prefix = "t/{path}"\n')
+    kms = ("--kms", "file:ring")
+    run_ok(folder, "keys", "create", *kms, "f", "--plaintext")
+    policy = (*kms, "--policy", "lake.toml")
+    run_ok(folder, "encrypt", *policy, "lake/d.parquet", "lake/country=SE/c.parquet", "out")
+    run_ok(folder, "verify", *policy, "--strict", "out")

@@ -84,7 +84,8 @@ def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
     pq.write_table(small_table(), folder / "sealed.parquet", encryption_properties=properties)
     options = ("--aad-prefix", "part-0", "sealed.parquet", "out.parquet")
     answer = run_program(folder, "decrypt", *KEY, *options, fork=False)
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+    done = "decrypted sealed.parquet to out.parquet; 3.8 KiB\n"
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, done, "")
     assert pq.read_table(folder / "out.parquet").equals(small_table())
 
 
@@ -290,12 +291,16 @@ def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "destination"),
-    [("absent.parquet", "out"), ("plain.parquet", "."), ("plain.parquet", "no/out")],
+    ("source", "destination", "word"),
+    [
+        ("absent.parquet", "out", "file"),
+        ("plain.parquet", ".", "usage"),
+        ("plain.parquet", "no/out", "file"),
+    ],
 )
-def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str) -> None:
+def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str, word: str) -> None:
     before = names(folder)
-    check_failure(run(folder, "encrypt", *KEY, "--force", source, destination), 2, "file")
+    check_failure(run(folder, "encrypt", *KEY, "--force", source, destination), 2, word)
     assert names(folder) == before
 
 
@@ -642,7 +647,7 @@ def test_no_key_shows_in_any_output(sealed_folder: Path) -> None:
 @each_case(
     ("arguments", "part"),
     [
-        (("encrypt",), "Missing argument 'SOURCE'"),
+        (("encrypt",), "Missing argument 'SOURCE..."),
         (("encrypt", *KEY, "plain.parquet"), "Missing argument 'DESTINATION'"),
         (("encrypt", "plain.parquet", "out"), "--key-file, --key-env or --key-fd"),
         (("encrypt", *KEY, "--key-env", "X", "plain.parquet", "out"), "exclude each other"),
@@ -902,12 +907,15 @@ def test_progress_is_shown_on_a_terminal(large: Path) -> None:
     assert json.loads(out)["destination"] == "new.parquet"
 
 
+DONE = "encrypted plain.parquet to new.parquet; 7.6 MiB\n"
+
+
 def test_short_work_shows_no_progress(large: Path) -> None:
-    assert on_terminal(large, "3600") == ("", "")
+    assert on_terminal(large, "3600") == ("", DONE)
 
 
 def test_no_color_turns_progress_off(large: Path) -> None:
-    assert on_terminal(large, "0", NO_COLOR="1") == ("", "")
+    assert on_terminal(large, "0", NO_COLOR="1") == ("", DONE)
 
 
 def test_without_a_terminal_there_is_no_progress(large: Path) -> None:

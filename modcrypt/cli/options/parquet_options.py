@@ -146,7 +146,7 @@ encryption_options = combine_options(
         click.option(
             "--footer-key-metadata",
             metavar="TEXT",
-            help="Unencrypted text by which readers find the footer key.",
+            help="Unencrypted text that names the footer key.",
         ),
         click.option(
             "--column-key-metadata",

@@ -1,0 +1,72 @@
+"""Short help, shell completion and the manual page."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from modcrypt.cli.app import program
+from tests.support.cases import each_case
+from tests.support.cli.program import run, run_program
+from tests.support.cli.tree import commands_of
+
+
+def test_short_help_is_a_part_of_the_long_one_and_fits_a_screen(tmp_path: Path) -> None:
+    for name, command in commands_of(program):
+        arguments = name.split()[1:]
+        short = run(tmp_path, *arguments, "-h", env={"COLUMNS": "80"}).stdout
+        assert short.count("\n") <= 40, name
+        assert short.endswith(f"{name} --help shows everything.\n")
+        if not isinstance(command, click.Group):
+            long = run(tmp_path, *arguments, "--help", env={"COLUMNS": "80"}).stdout
+            assert len(short) < len(long), name
+
+
+@each_case("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_valid(shell: str, tmp_path: Path) -> None:
+    script = run(tmp_path, "completion", shell).stdout
+    assert "_MODCRYPT_COMPLETE" in script
+    if shutil.which(shell) and shell != "fish":
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+@each_case(
+    ("words", "answer"),
+    [
+        ("modcrypt encr", "plain,encrypt"),
+        ("modcrypt keys rot", "plain,rotate"),
+        ("modcrypt encrypt --plaintext-f", "plain,--plaintext-footer"),
+        ("modcrypt encrypt --algorithm AES_GCM_C", "plain,AES_GCM_CTR_V1"),
+        ("modcrypt encrypt ord", "file,ord"),
+        ("modcrypt verify --policy la", "file,la"),
+    ],
+)
+def test_words_are_completed(words: str, answer: str, tmp_path: Path) -> None:
+    variables = {
+        "_MODCRYPT_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    assert run_program(tmp_path, env=variables, fork=False).stdout == f"{answer}\n"
+
+
+def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:
+    page = run(tmp_path, "man").stdout
+    assert page.startswith(".TH MODCRYPT 1")
+    for name, command in commands_of(program):
+        if isinstance(command, click.Group):
+            continue
+        assert f".SS {name}".replace("-", "\\-") in page
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert parameter.opts[0].replace("-", "\\-") in page, (name, parameter.opts)
+    if shutil.which("groff") is None:
+        pytest.skip("groff is not installed")
+    drawn = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww"], input=page, capture_output=True, text=True, check=True
+    )
+    assert drawn.stderr == ""
