@@ -21,6 +21,7 @@ from modcrypt.cli.lake.lake_questions import report, why
 from modcrypt.cli.manual import complete_paths, completion, man
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
+from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
@@ -44,7 +45,7 @@ class _Program(cloup.Group):
                 sys.stdout.flush()
         except (Exception, Stopped) as error:
             failure = explain(error, arguments)
-            click.echo(failure.line(), err=True)
+            click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
             if "--json" in arguments:
                 try:
                     print_line(json.dumps(failure.fields()))

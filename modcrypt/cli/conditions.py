@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from modcrypt.errors import printable
+from modcrypt.suggestions import suggest
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -84,11 +85,8 @@ def _split_name(text: str, known: Mapping[str, Field]) -> tuple[str, str, str]:
 
 
 def _suggest_name(text: str, known: Mapping[str, Field]) -> str:
-    import difflib
-
-    start = re.match(r"[^\s=!<>]*", text)
-    close = difflib.get_close_matches(start[0] if start else text, list(known), 1)
-    return f"; did you mean {printable(close[0])}?" if close else ""
+    start = re.match(r"[^\s=!<>]+", text)
+    return suggest(start[0], known) if start else ""
 
 
 def _split_value(text: str) -> tuple[str, str | None, str | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.output.signals import Stopped
+from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.shared import SIGPIPE_EXIT, F, combine_options, print_line
 from modcrypt.errors import printable
 
@@ -104,12 +104,13 @@ def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
     from modcrypt.cli.output.rows import is_number
     from modcrypt.cli.output.text_table import align_cells, format_cell
 
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
     cells = [[format_cell(value) for value in row.values()] for row in rows]
     right = [number for number, field in enumerate(kinds) if is_number(field.type)]
-    text, hidden = align_cells([*map(format_cell, kinds.names)], cells, right=right, width=width)
-    print_line(text)
+    text, hidden = align_cells(
+        [*map(format_cell, kinds.names)], cells, right=right, width=width_of(sys.stdout)
+    )
+    head, line, body = text.partition("\n")
+    print_line(f"{paint(head, BOLD, sys.stdout)}{line}{body}")
     if hidden:
         click.echo(
             f"modcrypt: {hidden} more columns do not fit; select columns by --column NAME",

@@ -18,6 +18,7 @@ from cloup.constraints import Constraint, ConstraintViolated, constraint, mutual
 from cloup.constraints.common import get_params_whose_value_is_set
 
 from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
 from modcrypt.key_text import looks_like_key
@@ -292,15 +293,21 @@ def _parse_hex(digits: str) -> bytes:
 def format_table(
     titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Collection[int] = ()
 ) -> str:
-    """Return an aligned table; None becomes a dash, and cells may come from hostile files.
+    """Return an aligned table, as wide as the terminal that stdout is; None becomes a dash.
+
+    Cells may come from hostile files.
 
     `left` numbers the columns aligned to the left, such as columns of text.
     """
-    from modcrypt.cli.output.text_table import align_cells  # not to be loaded for the help
+    from modcrypt.cli.output.text_table import align_cells, wrap_cells  # not for the help
 
     cells = [["-" if value is None else printable(str(value)) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)
-    return align_cells(titles, cells, right=right)[0]
+    width = width_of(sys.stdout)
+    if width is None:
+        return align_cells(titles, cells, right=right)[0]
+    head, line, body = wrap_cells(titles, cells, right=right, width=width).partition("\n")
+    return f"{paint(head, BOLD, sys.stdout)}{line}{body}"
 
 
 def print_long_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

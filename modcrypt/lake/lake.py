@@ -19,7 +19,6 @@ from modcrypt.kms.settings import Settings
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import LakeDeclaration
-from modcrypt.lake.declarations.declaration_faults import suggest
 from modcrypt.lake.declarations.declaration_file import (
     FILE_NAME,
     find_declaration,
@@ -41,6 +40,7 @@ from modcrypt.lake.tables.table_application import change_table, plan_table
 from modcrypt.lake.tables.table_check import verify_declared_table
 from modcrypt.lake.tables.table_status import find_table_status
 from modcrypt.lake.verification import IsUnchanged, LakeVerification, verify_files
+from modcrypt.suggestions import suggest
 
 Since: TypeAlias = datetime.datetime | Literal["last"]
 """A time of change, or `"last"` for the last verification that found a file correct."""

@@ -334,7 +334,7 @@ def on_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str, 
 def test_a_narrow_terminal_gets_the_columns_that_fit(folder: Path) -> None:
     options = ("head", "-n", "2", *KEY, *NAME_KEY, "sealed.parquet")
     code, shown, said = on_terminal(folder, 30, *options)
-    assert (code, shown.splitlines()[0]) == (0, "id  name    price  score")
+    assert (code, shown.splitlines()[0]) == (0, "\x1b[1mid  name    price  score\x1b[0m")
     assert "4 more columns" in said
     whole = run(folder, *options)
     assert whole.stdout.splitlines()[0].split()[-1] == "tags"

@@ -14,6 +14,7 @@ from dataclasses import replace
 import click
 
 from modcrypt.cli.output.signals import Stopped
+from modcrypt.cli.output.suggestions import suggest_columns
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, describe
 from modcrypt.key_text import looks_like_key
@@ -99,6 +100,7 @@ def show(word: str, message: str, arguments: Sequence[str]) -> str:
     """
     message = use_option_names(message)
     if word == "usage":
+        message += suggest_columns(message)
         message = _hide_keys(message, arguments)
     return _hide_queries(printable(message), arguments)
 

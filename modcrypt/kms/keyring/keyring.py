@@ -53,6 +53,7 @@ from modcrypt.kms.local_wrap import (
 )
 from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
+from modcrypt.suggestions import suggest
 from modcrypt.tracebacks import hide_frames
 
 SCRYPT_N = 2**17
@@ -363,8 +364,10 @@ class Keyring(UnpicklableClient):
 
     def _make_missing_error(self, master_key_id: str) -> KeyNotFoundError:
         # The message repeats only valid ids, because a forged file may contain anything.
-        shown = master_key_id if is_id(master_key_id) else "with this id"
-        return KeyNotFoundError(f"the keyring {self.path} has no master key {shown}")
+        if not is_id(master_key_id):
+            return KeyNotFoundError(f"the keyring {self.path} has no master key with this id")
+        hint = suggest(master_key_id, self._load_current().masters)
+        return KeyNotFoundError(f"the keyring {self.path} has no master key {master_key_id}{hint}")
 
     def _load_current(self) -> _State:
         """Return the current content of the file; read it again if it was replaced."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines
+from modcrypt.suggestions import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,3 @@ class FaultList:
     def sort(self) -> list[DeclarationFault]:
         """Return the mistakes in the order of their lines."""
         return sorted(self.faults, key=lambda fault: fault.line or 0)
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a question for the known name that resembles another most; empty if none does."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]}?" if close else ""

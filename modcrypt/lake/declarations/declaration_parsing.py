@@ -22,13 +22,14 @@ from modcrypt.lake.declarations.declaration import (
     Rotation,
     TableDeclaration,
 )
-from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList, suggest
+from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList
 from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
 from modcrypt.lake.declarations.table_parsing import parse_table
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.suggestions import suggest
 
 TOP_MEMBERS = ("kms", "dataset")
 OWN_MEMBERS = (
