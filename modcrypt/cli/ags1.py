@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import stat
 import sys
@@ -42,6 +41,7 @@ from modcrypt.cli.shared import (
     key_options,
     make_reference,
     prefix_options,
+    print_json,
     print_line,
     read_aad_prefix,
     read_key,
@@ -254,7 +254,8 @@ def cat(*, file: str, as_json: bool, **reading: Any) -> None:
         size = modcrypt.decrypt_ags1(source, sink, **options)
         if as_json:
             seconds = round(time.perf_counter() - started, 6)
-            print_line(json.dumps({"file": file, "plaintext_bytes": size, "seconds": seconds}))
+            fields = {"file": file, "plaintext_bytes": size, "seconds": seconds}
+            print_json("ags1.cat", fields)
 
 
 @ags1.command(epilog=_INSPECT_EXAMPLE)
@@ -278,7 +279,7 @@ def inspect(*, file: str, as_json: bool) -> None:
         "encrypted_bytes": summary.encrypted_length,
     }
     if as_json:
-        print_line(json.dumps({"file": file, **sizes, "authenticated": False}))
+        print_json("ags1.inspect", {"file": file, **sizes, "authenticated": False})
     else:
         width = len(str(max(sizes.values())))
         for title, size in zip(_TITLES, sizes.values(), strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -24,7 +23,7 @@ from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
-from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
+from modcrypt.cli.shared import drop_stdout, end_with_help, print_json
 from modcrypt.cli.short_help import add_short_help
 from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_files import spark
@@ -48,7 +47,7 @@ class _Program(cloup.Group):
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
             if "--json" in arguments:
                 try:
-                    print_line(json.dumps(failure.fields()))
+                    print_json("failure", failure.fields())
                 except OSError:  # stdout itself is what failed
                     drop_stdout()
             elif isinstance(error, OSError):

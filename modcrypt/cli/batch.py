@@ -6,7 +6,6 @@ run leaves finished files and untouched ones; the next run finds the finished on
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -22,7 +21,7 @@ from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import decryption_settings, encryption_settings
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import batch_bar, progress_bar
-from modcrypt.cli.shared import combine_options, dry_run_option, jobs_option, print_line
+from modcrypt.cli.shared import combine_options, dry_run_option, jobs_option, print_json, print_line
 from modcrypt.cli.spark import (
     SHOWN,
     iterate_rows,
@@ -256,7 +255,7 @@ class Batch:
             done = replace(conversion, progress=progress).process(file)
         done = replace(done, seconds=time.perf_counter() - started)
         if self._options["as_json"]:
-            print_line(json.dumps(done.fields()))
+            print_json("convert.file", done.fields())
         elif done.result == "current":
             where = printable(done.destination)
             click.echo(f"modcrypt: {where}: up to date; nothing was done", err=True)

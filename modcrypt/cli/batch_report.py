@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.output.failures import show, use_option_names
-from modcrypt.cli.shared import format_counts, format_failures, print_line
+from modcrypt.cli.shared import format_counts, format_failures, print_json, print_line
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 from modcrypt.report.text import format_count, format_size
@@ -26,8 +25,8 @@ if TYPE_CHECKING:  # not to be loaded for the help
 class Tally:
     """Counts of the results of files whose keys change; prints each result if JSON is requested."""
 
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
+    def __init__(self, verb: str, as_json: bool) -> None:
+        self.verb, self.as_json = verb, as_json
         self.keys = 0
         self.counts = Counter[str]()
         self.failures: list[Any] = []
@@ -44,14 +43,15 @@ class Tally:
 
     def print_fields(self, file: RotatedFile | ShreddedFile) -> None:
         """Print a result as a line of JSON."""
-        print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
+        message = use_option_names(file.message)
+        print_json(f"{self.verb}.file", {**file.fields(), "message": message})
 
     def print_totals(self, names: Sequence[str], **more: Any) -> None:
         """Print the totals as a line of JSON, with the counts of these results."""
         totals = {name: self.counts[name] for name in names}
         seconds = round(time.perf_counter() - self._started, 6)
         fields = {"files": self.counts.total(), **totals, "keys": self.keys, **more}
-        print_line(json.dumps({**fields, "seconds": seconds}))
+        print_json(f"{self.verb}.totals", {**fields, "seconds": seconds})
 
     def print_failures(self, kind: str = "error") -> None:
         """Print a table of the failures, if there are any."""
@@ -96,7 +96,7 @@ class BatchReport:
         """Print the line of one file, or keep it for `finish`."""
         message = show(file.result, file.message, self._arguments) if file.failed else file.message
         if self.as_json:
-            print_line(json.dumps({**file.fields(), "message": message}))
+            print_json("convert.file", {**file.fields(), "message": message})
         elif file.failed:
             self._failures.append((file.path, file.result, message))
         elif file.result == "planned":
@@ -112,7 +112,7 @@ class BatchReport:
             totals = {name.replace(" ", "_"): counts[name] for name in names}
             seconds = round(time.perf_counter() - self._started, 6)
             more = {"source_bytes": self._size, "dry_run": self._dry_run, "seconds": seconds}
-            print_line(json.dumps({"files": files, **totals, **more}))
+            print_json("convert.totals", {"files": files, **totals, **more})
             return common_code(self._codes)
         if self._failures:
             print_line(format_failures(self._failures))

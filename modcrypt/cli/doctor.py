@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import modcrypt
 from modcrypt.cli.options.kms_options import service_options, service_settings
 from modcrypt.cli.options.parquet_options import key_references, parquet_key_options
 from modcrypt.cli.output.failures import explain, use_option_names
-from modcrypt.cli.shared import json_option, print_line, root_option
+from modcrypt.cli.shared import json_option, print_json, print_line, root_option
 from modcrypt.errors import KeyRetrievalError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -86,7 +85,7 @@ def doctor(
     counts = Counter(check.state for check in checks)
     totals = {state: counts[state] for state in ("ok", "hint", "warn", "fail")}
     if as_json:
-        print_line(json.dumps({"checks": [check.fields() for check in checks], **totals}))
+        print_json("doctor", {"checks": [check.fields() for check in checks], **totals})
     else:
         print_line(", ".join(f"{number} {state}" for state, number in totals.items()))
     return int(bool(totals["fail"] or (strict and totals["warn"])))

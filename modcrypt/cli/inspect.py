@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
@@ -22,6 +21,7 @@ from modcrypt.cli.shared import (
     lines_option,
     paths_argument,
     print_facts,
+    print_json,
     print_line,
 )
 from modcrypt.cli.spark import (
@@ -117,7 +117,7 @@ def inspect(
 
 def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
     if as_json:
-        print_line(json.dumps({"name": file.name, **failure.fields()}))
+        print_json("failure", {"name": file.name, **failure.fields()})
         return
     message = failure.message.removeprefix(f"{file.name}: ")
     click.echo(f"modcrypt: {printable(file.name)}: {failure.word}: {message}", err=True)
@@ -125,7 +125,7 @@ def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
 
 def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:
     if as_json:
-        print_line(json.dumps(inspection.fields() if pages else describe_result(inspection)))
+        print_json("inspect", inspection.fields() if pages else describe_result(inspection))
         return
     print_line(f"{printable(inspection.name)}: {inspection.size:,} bytes")
     print_facts(inspection.facts())
@@ -202,7 +202,7 @@ def _inspect_on_spark(
         inspected = inspect_table(spark, list(paths), settings)
         if not as_json:
             _print_kinds(inspected.where("not failed"))
-        print_report(inspected.orderBy("path"), take_details, as_json)
+        print_report(inspected.orderBy("path"), take_details, as_json, schema="inspect")
         codes = inspected.selectExpr("if(kms_unavailable, 4, code) as code").distinct().collect()
     return common_code({row["code"] for row in codes} - {None})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from modcrypt.cli.shared import (
     format_table,
     lines_option,
     paths_argument,
+    print_json,
     print_line,
     root_option,
 )
@@ -87,7 +87,7 @@ def scan(
 def _print_scan_as_json(scan_results: Iterator[ScannedKey]) -> int:
     error_codes = set()
     for key in scan_results:
-        print_line(json.dumps({**key.fields(), "message": use_option_names(key.message)}))
+        print_json("keys.scan", {**key.fields(), "message": use_option_names(key.message)})
         error_codes |= {key.word} if key.kind == "error" else set()
     return exit_code(error_codes)
 
@@ -120,7 +120,7 @@ def _scan_on_spark(
             _print_keys(
                 list(iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
             )
-        return print_report(scan_frame, _scanned_fields, as_json, result="word")
+        return print_report(scan_frame, _scanned_fields, as_json, result="word", schema="keys.scan")
 
 
 def _scanned_fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +33,7 @@ from modcrypt.cli.shared import (
     lines_option,
     make_accept_option,
     make_reference,
+    print_json,
     print_line,
     read_key,
     root_option,
@@ -199,7 +199,7 @@ def list_(*, as_json: bool, **options: Any) -> None:
     """List the master keys, without their values."""
     master_keys: list[MasterKey] = _admin_method(required_service(options).client, "list_keys")()
     if as_json:
-        print_line(json.dumps({"keys": [asdict(master) for master in master_keys]}))
+        print_json("keys.list", {"keys": [asdict(master) for master in master_keys]})
         return
     rows = [
         (m.id, m.version, _master_key_state(m), m.created, ", ".join(_disabled_versions(m)) or None)
@@ -280,7 +280,7 @@ def _admin_method(client: Any, method: str) -> Any:
 
 def _print_master(done: str, master: MasterKey, as_json: bool, version: int | None = None) -> None:
     if as_json:
-        print_line(json.dumps(asdict(master)))
+        print_json("keys.master", asdict(master))
         return
     versions = {
         "disabled": f", versions up to {version}",
@@ -388,7 +388,7 @@ def rotate(
             _print_master("rotated", master, as_json)
     if not paths:
         return 0
-    tally = Tally(as_json)
+    tally = Tally("rotate", as_json)
     with files_bar("Rotating") as bar:
 
         def show(file: RotatedFile, total: int) -> None:

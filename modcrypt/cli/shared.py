@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import sys
@@ -17,6 +16,7 @@ import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
 from cloup.constraints.common import get_params_whose_value_is_set
 
+from modcrypt.cli.output import json_output
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
@@ -47,6 +47,11 @@ def print_line(text: str) -> None:
     except BrokenPipeError:
         drop_stdout()
         sys.exit(SIGPIPE_EXIT)
+
+
+def print_json(schema: str, fields: Mapping[str, Any]) -> None:
+    """Print an object as a line of JSON that names its schema."""
+    print_line(json_output.format_json(schema, fields))
 
 
 def drop_stdout() -> None:
@@ -352,7 +357,7 @@ def convert(verb: str, source: str, destination: str, work: Work, as_json: bool)
         **more,
     }
     if as_json:
-        print_line(json.dumps(result))
+        print_json("ags1.file", result)
     return result
 
 

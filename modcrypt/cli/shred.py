@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -29,6 +28,7 @@ from modcrypt.cli.shared import (
     make_accept_option,
     needs_one_of,
     paths_argument,
+    print_json,
     print_line,
     root_option,
     skipping_record_option,
@@ -241,7 +241,7 @@ class _Tally(Tally):
     """Counts of the results of files, their columns and what remains to be said about them."""
 
     def __init__(self, as_json: bool) -> None:
-        super().__init__(as_json)
+        super().__init__("shred", as_json)
         self.whole = 0
         self.notes = Counter[str]()
         self.columns: set[str] = set()
@@ -322,8 +322,8 @@ def _run_proof(files: _Files, as_json: bool) -> int:
         proof = files.prove(lambda _, total: bar(total))
     if as_json:
         for file in proof.files:
-            print_line(json.dumps(file.fields()))
-        print_line(json.dumps(proof.summary()))
+            print_json("shred.proof-file", file.fields())
+        print_json("shred.proof", proof.summary())
     else:
         _print_proof(proof)
     if proof.ok:

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import format_failures, print_line
+from modcrypt.cli.shared import format_failures, print_json, print_line
 from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -75,15 +75,16 @@ def iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
 
 def print_report(
     frame: DataFrame, fields: Callable[[dict[str, Any]], dict[str, Any]], as_json: bool,
-    result: str = "result",
+    result: str = "result", *, schema: str,
 ) -> int:  # fmt: skip
     """Print all rows as JSON, or failures as a table; return the exit code of the failures.
 
-    `fields` returns the fields of a row for JSON; the column `result` has the error code.
+    `fields` returns the fields of a row for JSON; the column `result` has the error code,
+    and `schema` is the name of the objects' schema.
     """
     if as_json:
         for row in iterate_rows(frame):
-            print_line(json.dumps(fields(row)))
+            print_json(schema, fields(row))
     failures = frame.where("failed")
     counts = failures.groupBy(result).count().collect()
     if counts and not as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import click
 import cloup
 
-from modcrypt.cli.shared import force_option, json_option, print_line
+from modcrypt.cli.shared import force_option, json_option, print_json
 
 _JAR = """\
 {path}: pass it to Spark, and the URI of the key service, for example
@@ -109,6 +108,6 @@ def _report(destination: str, text: str, as_json: bool, facts: dict[str, Any], *
             if os.path.isdir(destination)
             else {"destination_bytes": os.path.getsize(destination)}
         )
-        print_line(json.dumps({"destination": destination, **size, **facts}))
+        print_json("spark.files", {"destination": destination, **size, **facts})
     else:
         click.echo(text.format(path=destination, **facts, **more), err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -38,6 +37,7 @@ from modcrypt.cli.shared import (
     force_option,
     format_table,
     json_option,
+    print_json,
     print_line,
 )
 
@@ -175,7 +175,7 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
             "fields": fields,
             "columns": [column.fields() for column in columns],
         }
-        print_line(json.dumps(fields_of_file))
+        print_json("schema", fields_of_file)
     elif as_parquet:
         print_line(parquet_text(elements, columns))
     else:
@@ -293,7 +293,8 @@ def cat(
     rows_left = itertools.chain([first] if first is not None else [], batches)
     rows = write_rows(format_rows(form, kinds, rows_left, safe=safe), output, force=force)
     if as_json:
-        print_line(json.dumps({"path": path, "destination": output, "format": form, "rows": rows}))
+        fields = {"path": path, "destination": output, "format": form, "rows": rows}
+        print_json("rows", fields)
 
 
 def _lies_in(output: str, path: str) -> bool:

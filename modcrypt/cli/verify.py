@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from modcrypt.cli.shared import (
     format_table,
     lines_option,
     optional_paths_argument,
+    print_json,
     print_line,
     shared_prefix_option,
     strict_option,
@@ -241,7 +241,7 @@ def _print_result(
     if as_json:
         for file in files:
             more = {} if several else {"seconds": seconds}
-            print_line(json.dumps({**_verification_fields(file), **more}))
+            print_json("verify.file", {**_verification_fields(file), **more})
         if several:
             _print_totals(
                 files=len(files), ok=result.ok, complete=result.complete, num_rows=result.num_rows,
@@ -271,7 +271,7 @@ def _print_totals(
         "findings": [_finding_fields(finding) for finding in findings],
         "not_authenticated": [note.fields() for note in notes],
     }
-    print_line(json.dumps({**totals, **of_set, "seconds": seconds}))
+    print_json("verify.totals", {**totals, **of_set, "seconds": seconds})
 
 
 # --- what it found -------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ def _verify_on_spark(
         if as_json:
             _print_rows_as_json(verified, totals, findings, started)
         else:
-            print_report(verified, take_details, as_json)
+            print_report(verified, take_details, as_json, schema="verify.file")
             if findings:
                 print_line(_format_findings([(None, finding) for finding in findings]))
     if not as_json:
@@ -432,7 +432,7 @@ def _print_rows_as_json(
         fields = take_details(row)
         if totals["files"] == 1:
             fields["seconds"] = round(time.perf_counter() - started, 6)
-        print_line(json.dumps(fields))
+        print_json("verify.file", fields)
     if totals["files"] > 1:
         seconds = round(time.perf_counter() - started, 6)
         _print_totals(findings=findings, seconds=seconds, **totals)

@@ -688,9 +688,9 @@ def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> 
         "authenticated": False,
     }
     shown = json.loads(check_ok(run_here(folder, "inspect", "--json", "notes.ags1")))
-    assert shown == {"file": "notes.ags1", **expected}
+    assert shown == {"schema": "modcrypt.ags1.inspect/1", "file": "notes.ags1", **expected}
     shown = json.loads(check_ok(run(folder, "inspect", "--json", "-", input=stream)))
-    assert shown == {"file": "-", **expected}
+    assert shown == {"schema": "modcrypt.ags1.inspect/1", "file": "-", **expected}
     *lines, warning = check_ok(run_here(folder, "inspect", "notes.ags1")).decode().splitlines()
     assert [int(line.split()[-1]) for line in lines] == list(expected.values())[:-1]
     assert "not authenticated" in warning
@@ -701,14 +701,15 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
     sizes = {"source_bytes": len(NOTES), "destination_bytes": NOTES_LENGTH}
     result = json.loads(check_ok(run_here(folder, "encrypt", *KEY, "--json", *files.values())))
     assert result.pop("seconds") > 0
-    assert result == {**files, **sizes, "encrypted_bytes": NOTES_LENGTH}
+    schema = {"schema": "modcrypt.ags1.file/1"}
+    assert result == {**schema, **files, **sizes, "encrypted_bytes": NOTES_LENGTH}
 
     files = {"source": "notes.ags1", "destination": "back.txt"}
     sizes = {"source_bytes": NOTES_LENGTH, "destination_bytes": len(NOTES)}
     length = ("--length", str(NOTES_LENGTH), "--json")
     result = json.loads(check_ok(run_here(folder, "decrypt", *KEY, *length, *files.values())))
     assert result.pop("seconds") > 0
-    assert result == {**files, **sizes, "plaintext_bytes": len(NOTES)}
+    assert result == {**schema, **files, **sizes, "plaintext_bytes": len(NOTES)}
 
 
 def test_with_the_stream_on_stdout_json_is_on_stderr(sealed_folder: Path) -> None:

@@ -149,6 +149,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
     for file, name in zip(files, NAMES, strict=True):
         assert file.pop("seconds") >= 0
         assert file == {
+            "schema": "modcrypt.convert.file/1",
             "source": f"lake/{name}",
             "destination": f"out/{name}",
             "result": "encrypted",
@@ -159,6 +160,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
         }
     assert totals.pop("seconds") > 0
     assert totals == {
+        "schema": "modcrypt.convert.totals/1",
         "files": 4, "encrypted": 4, "current": 0, "planned": 0, "failed": 0, "not_begun": 0,
         "source_bytes": sum(file["source_bytes"] for file in files), "dry_run": False,
     }  # fmt: skip

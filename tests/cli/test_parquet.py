@@ -393,6 +393,7 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
     assert answer.stdout.count("\n") == 1
     assert result.pop("seconds") > 0
     assert result == {
+        "schema": "modcrypt.convert.file/1",
         "source": "plain.parquet",
         "destination": "sealed.parquet",
         "result": "encrypted",

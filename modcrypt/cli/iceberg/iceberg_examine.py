@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from modcrypt.cli.shared import (
     lines_option,
     needs_one_of,
     print_facts,
+    print_json,
     print_line,
     strict_option,
 )
@@ -103,7 +103,7 @@ def verify(
         page.write(verification)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
-        print_line(json.dumps({**verification.fields(), "seconds": seconds}))
+        print_json("iceberg.verify", {**verification.fields(), "seconds": seconds})
     else:
         _print_verification(verification)
     if verification.ok and any(
@@ -187,7 +187,7 @@ def tree(
     if protected_by is not None:
         _print_protected(keys.protected_by(protected_by, version), as_json)
     elif as_json:
-        print_line(json.dumps(keys.fields()))
+        print_json("iceberg.tree", keys.fields())
     else:
         print_line("\n".join(map(printable, keys.to_text().split("\n"))))
     return 4 if keys.kms_unavailable else int(not keys.whole)
@@ -196,7 +196,7 @@ def tree(
 def _print_protected(files: Sequence[ProtectedFile], as_json: bool) -> None:
     if as_json:
         for file in files:
-            print_line(json.dumps(file.fields()))
+            print_json("iceberg.protected", file.fields())
         return
     rows = [
         (

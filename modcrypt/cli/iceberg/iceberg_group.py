@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,14 @@ from modcrypt.cli.row_output import (
     selected_columns,
     write_rows,
 )
-from modcrypt.cli.shared import end_with_help, force_option, format_table, lines_option, print_line
+from modcrypt.cli.shared import (
+    end_with_help,
+    force_option,
+    format_table,
+    lines_option,
+    print_json,
+    print_line,
+)
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -217,7 +223,7 @@ def scan(
     rows_written = write_rows(pieces, output, force=force)
     if as_json and output is not None:
         fields = {"table": where, "destination": output, "format": form, "rows": rows_written}
-        print_line(json.dumps(fields))
+        print_json("iceberg.rows", fields)
 
 
 def _limit_rows(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:

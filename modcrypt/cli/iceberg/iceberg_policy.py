@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from modcrypt.cli.options.iceberg_options import (
     open_selected_table,
     table_argument,
 )
-from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_line
+from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_json, print_line
 from modcrypt.errors import printable
 
 # click keeps the lines of a paragraph after \b as they are.
@@ -107,7 +106,7 @@ def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) ->
     done = set_policy(target, wanted) if changes else target
     fields = {**asdict(wanted), "changed": wanted != before, "metadata": done.place.full_name}
     if as_json:
-        print_line(json.dumps(fields))
+        print_json("iceberg.policy", fields)
         return
     print_facts((name.replace("_", " "), value) for name, value in asdict(wanted).items())
     if wanted != before:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,7 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.options.kms_options import refuse, required_service
 from modcrypt.cli.output.failures import use_option_names
-from modcrypt.cli.shared import dry_run_option, lines_option, print_line
+from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
 from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark, spark_option
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
@@ -106,7 +105,7 @@ def rotate(
 def _print_rotation(done: TableRotation, as_json: bool) -> None:
     fields = done.fields()
     if as_json:
-        print_line(json.dumps(fields))
+        print_json("iceberg.rotation", fields)
         return
     parts = (
         (done.keks, "KEK", "wrapped again" if done.what == "mek" else "dropped"),
@@ -145,7 +144,7 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 
     done = prune_keys(open_selected_table(where, options), dry_run=dry_run)
     if as_json:
-        print_line(json.dumps(done.fields()))
+        print_json("iceberg.prune", done.fields())
         return
     _print_each("KEK", done.keks if dry_run else ())
     _print_each("key of a manifest list", done.entries if dry_run else ())
@@ -205,7 +204,7 @@ def expire(
     target = open_selected_table(where, options)
     done = expire_history(target, keep=keep, force=drop_refs, dry_run=dry_run)
     if as_json:
-        print_line(json.dumps(done.fields()))
+        print_json("iceberg.expire", done.fields())
     else:
         _print_expiry(done)
     return int(bool(done.left))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -27,7 +26,13 @@ from modcrypt.cli.options.iceberg_options import (
     tables_service,
 )
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
-from modcrypt.cli.shared import combine_options, key_length_option, lines_option, print_line
+from modcrypt.cli.shared import (
+    combine_options,
+    key_length_option,
+    lines_option,
+    print_json,
+    print_line,
+)
 from modcrypt.errors import FormatError, printable
 from modcrypt.report.text import format_count
 
@@ -301,7 +306,7 @@ def _print_table(done: str, table: IcebergTable, as_json: bool) -> None:
         "total_records": int(summary.get("total-records", 0)),
     }
     if as_json:
-        print_line(json.dumps(fields))
+        print_json("iceberg.write", fields)
         return
     rows = ""
     if current is not None:

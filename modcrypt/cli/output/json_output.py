@@ -1,0 +1,19 @@
+"""Objects of JSON on stdout; each names its schema and the schema's version.
+
+`json_schemas.json` describes them. A later release may add members to a version; a change of
+existing members needs a new version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+SCHEMAS = "json_schemas.json"
+"""Name of the file beside this module that describes each schema."""
+
+
+def format_json(schema: str, fields: Mapping[str, Any]) -> str:
+    """Return one line of JSON with the name and version of its schema."""
+    return json.dumps({"schema": f"modcrypt.{schema}/1", **fields})

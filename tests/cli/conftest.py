@@ -1,0 +1,36 @@
+"""Every object of JSON that a test of the command line prints fits its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from modcrypt.cli.output import json_output
+
+jsonschema = pytest.importorskip("jsonschema")
+
+SCHEMAS = json.loads(
+    resources.files("modcrypt.cli.output").joinpath(json_output.SCHEMAS).read_text()
+)["$defs"]
+VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def valid_json() -> Iterator[None]:
+    """Check each object where it is made, in this process."""
+    make = json_output.format_json
+
+    def check(schema: str, fields: Mapping[str, Any]) -> str:
+        line = make(schema, fields)
+        shown = json.loads(line)
+        VALIDATORS[shown["schema"]].validate(shown)
+        assert shown.keys() <= SCHEMAS[shown["schema"]]["properties"].keys()
+        return line
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_output, "format_json", check)
+        yield
