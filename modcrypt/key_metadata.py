@@ -15,7 +15,8 @@ from operator import index
 from typing import SupportsIndex
 
 from modcrypt.errors import FormatError
-from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key, key_bytes
+from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys import Key, KeyLike, as_key, key_bytes
 from modcrypt.tracebacks import hide_frames
 
 VERSION = 1

@@ -5,26 +5,22 @@ Also the detection of text that may be a key.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 
+from modcrypt.key_encoding import decode_base64, decode_hex
 from modcrypt.keys import Key
 
 
 def key_from_hex(text: bytes) -> Key | None:
     """Return the key that 32, 48 or 64 hex digits encode; None for any other text."""
-    if len(text) not in (32, 48, 64) or re.fullmatch(rb"[0-9A-Fa-f]+", text) is None:
-        return None
-    return Key(binascii.unhexlify(text))
+    value = decode_hex(text)
+    return None if value is None else Key(value)
 
 
 def key_from_base64(text: bytes) -> Key | None:
     """Return the key of 16, 24 or 32 bytes that base64 encodes; None for any other text."""
-    standard = text.replace(b"-", b"+").replace(b"_", b"/")
-    if re.fullmatch(rb"[0-9A-Za-z+/]{22}(==)?|[0-9A-Za-z+/]{32}|[0-9A-Za-z+/]{43}=?", standard):
-        return Key(base64.b64decode(standard + b"=" * (-len(standard) % 4)))
-    return None
+    value = decode_base64(text)
+    return None if value is None else Key(value)
 
 
 # 16, 24 or 32 bytes as hex, base64, or raw text without a dot or slash.

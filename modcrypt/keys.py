@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from modcrypt.invocations import InvocationCounter
+from modcrypt.key_encoding import KEY_LENGTHS, decode_hex
+from modcrypt.key_sources import key_in_file, key_in_variable
 from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:
-    from modcrypt.io.sources import Source
+    from os import PathLike
 
-KEY_LENGTHS = (16, 24, 32)
-"""AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
+    from modcrypt.io.sources import Source
 
 # Counters outlive their Key objects: a caller may build a new Key from the same bytes for every
 # file. A keyed digest is the index, so no key bytes remain here; the first seal makes the counter,
@@ -50,6 +51,46 @@ class Key:
     def generate(cls, length: int = 16) -> Key:
         """Return a fresh random key of `length` bytes."""
         return cls(secrets.token_bytes(length))
+
+    @classmethod
+    @hide_frames
+    def from_hex(cls, text: str) -> Key:
+        """Return the key of 32, 48 or 64 hex digits.
+
+        Raises:
+            ValueError: The text is something else; the message does not repeat it.
+        """
+        value = decode_hex(text.strip().encode("ascii", "replace"))
+        if value is None:
+            raise ValueError("an AES key must have 32, 48 or 64 hex digits (the text is not shown)")
+        return cls(value)
+
+    @classmethod
+    @hide_frames
+    def from_file(cls, path: str | PathLike[str]) -> Key:
+        """Return the key in a file: 16, 24 or 32 raw bytes, or their hex or base64 text.
+
+        Raises:
+            KeyNotFoundError: The file does not exist.
+            KeyAccessDeniedError: The file may not be read.
+            KeyRetrievalError: The file belongs to another user, or others may use it (its mode must
+                be 0600 or stricter).
+            KeyMaterialError: The file contains no key; the message does not repeat its content.
+        """
+        return cls(key_in_file(path))
+
+    @classmethod
+    @hide_frames
+    def from_env(cls, name: str) -> Key:
+        """Return the key in an environment variable, as hex or base64 text.
+
+        Child processes inherit variables; prefer `from_file` or a key service.
+
+        Raises:
+            KeyNotFoundError: The variable is not set.
+            KeyMaterialError: The variable contains no key; the message does not repeat its value.
+        """
+        return cls(key_in_variable(name))
 
     @property
     def invocations(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import base64
 import copy
 import gc
 import hmac
@@ -11,6 +12,7 @@ import pickle
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -267,3 +269,58 @@ def test_secrets_are_equal_by_value_to_other_secrets_only() -> None:
 def test_secrets_cannot_be_pickled_or_copied(spread: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match="a Secret can't be pickled or copied"):
         spread(Secret(b"a"))
+
+
+# --- from hex, files and variables ---------------------------------------------------------------
+
+
+def test_a_key_comes_from_hex() -> None:
+    assert Key.from_hex("00112233445566778899AABBCCDDEEFF") == Key(bytes(range(0, 256, 17)))
+    assert len(Key.from_hex(f"{'ab' * 32}\n")) == 32
+
+
+@each_case("text", [b"raw", b"hex", b"base64"])
+def test_a_key_comes_from_a_file_or_a_variable(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = {b"raw": VALUE, b"hex": VALUE.hex().encode(), b"base64": base64.b64encode(VALUE)}[text]
+    path = tmp_path / "a.key"
+    path.write_bytes(form if form == VALUE else form + b"\n")
+    path.chmod(0o600)
+    assert Key.from_file(path) == Key(VALUE)
+    if form != VALUE:
+        monkeypatch.setenv("A_KEY", form.decode())
+        assert Key.from_env("A_KEY") == Key(VALUE)
+
+
+@each_case("mode", [0o640, 0o604, 0o644, 0o620, 0o660])
+def test_a_file_that_others_may_use_is_refused(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.key"
+    path.write_bytes(VALUE)
+    path.chmod(mode)
+    with pytest.raises(modcrypt.KeyRetrievalError, match="chmod 600"):
+        Key.from_file(path)
+
+
+def test_what_is_no_key_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = VALUE.hex()[:-1]
+    path = tmp_path / "a.key"
+    path.write_text(wrong)
+    path.chmod(0o600)
+    monkeypatch.setenv("A_KEY", wrong)
+    for make in (
+        lambda: Key.from_hex(wrong), lambda: Key.from_file(path), lambda: Key.from_env("A_KEY")
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 (its text is checked below)
+            make()  # type: ignore[no-untyped-call]
+        shown = "".join(traceback.format_exception(caught.value))
+        assert wrong[:12] not in shown
+        frames = [frame for frame, _ in traceback.walk_tb(caught.tb)]
+        assert all(frame.f_code.co_filename == __file__ for frame in frames)
+
+
+def test_a_missing_file_or_variable_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(modcrypt.KeyNotFoundError, match="does not exist"):
+        Key.from_file(tmp_path / "absent.key")
+    with pytest.raises(modcrypt.KeyNotFoundError, match="NOT_A_KEY"):
+        Key.from_env("NOT_A_KEY")

@@ -14,6 +14,9 @@ __all__ = ["run"]
 
 def run() -> None:
     """Run the program with `sys.argv`; always raise SystemExit with a documented exit code."""
+    if sys.argv[1:] == ["--version"]:  # without the time that all commands take to load
+        sys.stdout.write(f"{version_line()}\n")
+        sys.exit(0)
     from modcrypt.cli.output.signals import raise_on_signals
 
     raise_on_signals()
@@ -29,6 +32,14 @@ def run() -> None:
         )
         sys.exit(2)
     program.main(prog_name="modcrypt")
+
+
+def version_line() -> str:
+    """Return what `--version` prints."""
+    from modcrypt import __version__
+    from modcrypt.code_form import code_form
+
+    return f"modcrypt {__version__} ({code_form()})"
 
 
 def _make_streams_safe() -> None:

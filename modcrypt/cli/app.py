@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 import cloup
 
-import modcrypt
+from modcrypt.cli import version_line
 from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.doctor import doctor
 from modcrypt.cli.iceberg.iceberg_group import iceberg
@@ -29,7 +29,6 @@ from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_files import spark
 from modcrypt.cli.tables import cat, head, schema
 from modcrypt.cli.verify import verify
-from modcrypt.code_form import code_form
 
 
 class _Program(cloup.Group):
@@ -85,7 +84,7 @@ Exit codes:
     epilog=_FIRST_EXAMPLE + EXIT_CODES,
     invoke_without_command=True,
 )
-@click.version_option(modcrypt.__version__, message=f"modcrypt %(version)s ({code_form()})")
+@click.version_option(message=version_line())
 @click.pass_context
 def program(context: click.Context) -> None:
     """Encrypt and decrypt Parquet files, column by column, and any file as an AGS1 stream.

@@ -13,6 +13,7 @@ from typing import Any, Generic, Never, TypeAlias, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import in_threads
+from modcrypt.log import LOGGER
 
 Progress: TypeAlias = Callable[[int], None]
 """Function to call with the number of bytes of one file that have been processed."""
@@ -47,6 +48,8 @@ class Job(Generic[T, R]):
         try:
             return self.process(file)
         except Exception as error:  # the run continues with the other files
+            # Neither message nor traceback: those of other packages may show values of the file.
+            LOGGER.info("%s: failed with %s", getattr(file, "name", ""), type(error).__name__)
             return self.fail(file, error)
 
 

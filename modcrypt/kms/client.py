@@ -21,7 +21,8 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.keys import KEY_LENGTHS, KeyLike, as_key, key_bytes
+from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys import KeyLike, as_key, key_bytes
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 from modcrypt.tracebacks import format_origin, hide_frames
 

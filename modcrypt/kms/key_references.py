@@ -17,15 +17,14 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyNotFoundError,
 )
+from modcrypt.key_encoding import MAX_KEY_TEXT as MAX_KEY_FILE
+from modcrypt.key_encoding import decode_key
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.key_text import key_from_base64, key_from_hex, looks_like_key
-from modcrypt.keys import KEY_LENGTHS, Key
-from modcrypt.kms.private_files import check_trusted
+from modcrypt.key_text import looks_like_key
+from modcrypt.keys import Key
 from modcrypt.kms.wrapped_key_metadata import is_sealed
+from modcrypt.private_files import check_trusted
 from modcrypt.tracebacks import hide_frames
-
-MAX_KEY_FILE = 4096
-"""Length limit of a key file in bytes: enough for the longest key in hex, and white space."""
 
 MAX_METADATA_FILE = 64 << 10
 """Length limit of a key metadata file in bytes: encrypted metadata is longer than a key."""
@@ -166,27 +165,8 @@ def read_descriptor(fd: int, what: str) -> bytes:
 
 
 def _parse_key(data: bytes, where: str, *, raw: bool = True) -> Key:
-    """Return a key from hex, base64 (any alphabet, padded or not) or, if `raw`, raw bytes."""
-    text = data.strip()
-    if (key := key_from_hex(text)) is not None:
-        return key
-    if (key := key_from_base64(text)) is not None:
-        # An AES-192 key in base64 is as long as a raw AES-256 key: a guess could weaken a key.
-        if raw and len(data) == 32:
-            raise KeyMaterialError(
-                f"{where} holds 32 characters, a raw 256-bit key or a 192-bit key as base64; "
-                "write a raw key as hex, or end base64 with a newline"
-            )
-        return key
-    if raw and len(data) in KEY_LENGTHS:
-        return Key(data)
-    forms = (
-        "16, 24 or 32 raw bytes, or their hex or base64 text"
-        if raw
-        else ("the hex or base64 text of 16, 24 or 32 bytes")
-    )
-    size = f"more than {MAX_KEY_FILE}" if len(data) > MAX_KEY_FILE else str(len(data))
-    raise KeyMaterialError(f"{where} holds no key: expected {forms}, found {size} bytes")
+    """Return the key that `decode_key` finds."""
+    return Key(decode_key(data, where, raw=raw))
 
 
 def _decode_text(data: bytes) -> bytes:

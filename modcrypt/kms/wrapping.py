@@ -31,7 +31,8 @@ from modcrypt.errors import (
     ModcryptError,
     TagError,
 )
-from modcrypt.keys import KEY_LENGTHS, Key, as_key, key_bytes
+from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys import Key, as_key, key_bytes
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import KmsClient

@@ -530,7 +530,8 @@ def test_text_that_is_no_utf_8_is_1(folder: Path, form: str) -> None:
 def test_a_file_says_how_many_rows_it_has(folder: Path) -> None:
     options = ("cat", *KEY, *NAME_KEY, "--json", "-o", "out.jsonl", "sealed.parquet")
     assert json.loads(run_ok(folder, *options)) == {
-        "schema": "modcrypt.rows/1", "path": "sealed.parquet", "destination": "out.jsonl", "format": "jsonl", "rows": 50,
+        "schema": "modcrypt.rows/1",
+        "path": "sealed.parquet", "destination": "out.jsonl", "format": "jsonl", "rows": 50,
     }  # fmt: skip
     assert len(lines((folder / "out.jsonl").read_text())) == 50
 

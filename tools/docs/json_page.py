@@ -22,8 +22,8 @@ The package contains [JSON Schemas](https://json-schema.org) for all of them, un
 The objects of `status`, `apply`, `verify` of a lake, `report`, `why` and `keys impact` are
 [described with the lake](../how-to/lake.md#read-lines-of-json).
 
-The classes of the [Python reference](api/verify.md) describe the contents of files and tables; their
-attributes have the same names.
+The classes of the [Python reference](api/verify.md) describe the contents of files and tables;
+their attributes have the same names.
 """
 
 

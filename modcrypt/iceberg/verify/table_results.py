@@ -15,7 +15,7 @@ from modcrypt.parquet.format.findings import Unauthenticated
 from modcrypt.parquet.verify.verification_results import VerificationResult
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TableVerification(VerificationResult):
     """The result of `verify_table`.
 

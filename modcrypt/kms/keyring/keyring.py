@@ -19,7 +19,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
     TagError,
 )
-from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key
+from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.keyring import keyring_file
 from modcrypt.kms.keyring.keyring_document import (
@@ -51,8 +52,8 @@ from modcrypt.kms.local_wrap import (
     mismatch_error,
     parse_wrapped,
 )
-from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
+from modcrypt.private_files import check_owner, check_private
 from modcrypt.suggestions import suggest
 from modcrypt.tracebacks import hide_frames
 

@@ -39,7 +39,8 @@ from modcrypt.errors import (
     KeyRetrievalError,
 )
 from modcrypt.fork_safety import cached_property
-from modcrypt.keys import KEY_LENGTHS, Key, key_bytes
+from modcrypt.key_encoding import KEY_LENGTHS
+from modcrypt.keys import Key, key_bytes
 from modcrypt.kms.client import MasterKey
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.tracebacks import hide_frames

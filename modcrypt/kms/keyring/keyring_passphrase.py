@@ -15,7 +15,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import Secret
 from modcrypt.kms.key_references import read_descriptor
 from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
-from modcrypt.kms.private_files import read_secret
+from modcrypt.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
 Ask: TypeAlias = Callable[[], str | bytes]

@@ -40,9 +40,9 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import Secret
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
-from modcrypt.kms.private_files import read_secret
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
 from modcrypt.kms.uris import missing_extra
+from modcrypt.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
 try:

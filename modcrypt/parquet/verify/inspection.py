@@ -33,6 +33,7 @@ from modcrypt.parquet.verify.leaks import (
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writer
 from modcrypt.pkmt1.key_info import KeyInfo, key_info
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 
 _AGS1_MAGIC = b"AGS1"
@@ -73,8 +74,8 @@ class ColumnInspection(JsonFields):
     visible: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inspection(JsonFields):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Inspection(FactSheet, JsonFields):
     """A Parquet file as far as the keys reveal it.
 
     Attributes:

@@ -8,11 +8,12 @@ from typing import Literal
 
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, raise_first
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 
 
-class VerificationResult(JsonFields):
+class VerificationResult(FactSheet, JsonFields):
     """The members that the results of verifying files and tables share."""
 
     findings: Sequence[Finding]
@@ -41,7 +42,7 @@ class VerificationResult(JsonFields):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verification(VerificationResult):
     """The result of `verify_parquet` for a file.
 
@@ -104,7 +105,7 @@ class Verification(VerificationResult):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DatasetVerification(VerificationResult):
     """The result of `verify_dataset` for a set of files.
 
@@ -136,6 +137,16 @@ class DatasetVerification(VerificationResult):
         counts = [file.num_rows for file in self.files]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the result, and the counts of the set."""
+        rows = "unknown" if self.num_rows is None else f"{self.num_rows:,}"
+        faulty = sum(not file.ok for file in self.files)
+        return [
+            *self._result_facts(complete=self.complete),
+            ("Files", f"{len(self.files):,}, {faulty:,} with faults"),
+            ("Rows", rows),
+        ]
 
     def raise_for_faults(self) -> None:
         """Raise the first fault: those of the set come before those of its files.

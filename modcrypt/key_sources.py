@@ -1,0 +1,36 @@
+"""Files and environment variables that contain a key, for the constructors of `Key`."""
+
+from __future__ import annotations
+
+import os
+
+from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
+from modcrypt.key_encoding import MAX_KEY_TEXT, decode_key
+from modcrypt.private_files import check_owner, check_private
+from modcrypt.tracebacks import hide_frames
+
+
+@hide_frames
+def key_in_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the key in a file that only its owner may use; raise as `Key.from_file`."""
+    what = f"the key file {os.fspath(path)}"
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MAX_KEY_TEXT + 1)
+    except FileNotFoundError:
+        raise KeyNotFoundError(f"{what} does not exist") from None
+    except PermissionError:
+        raise KeyAccessDeniedError(f"{what} may not be read") from None
+    check_owner(status, what)
+    check_private(status, f"{what} holds a key")
+    return decode_key(data, what)
+
+
+@hide_frames
+def key_in_variable(name: str) -> bytes:
+    """Return the key in an environment variable; raise as `Key.from_env`."""
+    value = os.environ.get(name)
+    if not value:
+        raise KeyNotFoundError(f"the environment variable {name} is not set")
+    return decode_key(os.fsencode(value), f"the environment variable {name}", raw=False)

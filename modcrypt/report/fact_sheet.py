@@ -1,0 +1,39 @@
+"""Short representations of results: a line for a terminal, and a table for a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from modcrypt.errors import printable
+
+MAX_TEXT = 200
+"""Length limit of a name or value in a representation, in characters; longer ones are cut."""
+
+
+class FactSheet:
+    """A result whose facts represent it; its full contents are its attributes."""
+
+    __slots__ = ()
+
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """Return labels and values for people."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{label.lower()}: {_shorten(value)}" for label, value in self.facts())
+        name = getattr(self, "name", "")
+        return f"<{type(self).__name__}{_shorten(f' {name}' if name else '')}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, without anything that loads or runs."""
+        rows = "".join(
+            f"<tr><th>{html.escape(label)}</th><td>{html.escape(_shorten(value))}</td></tr>"
+            for label, value in self.facts()
+        )
+        title = html.escape(_shorten(f"{type(self).__name__} {getattr(self, 'name', '')}".strip()))
+        return f"<table><caption>{title}</caption>{rows}</table>"
+
+
+def _shorten(text: str) -> str:
+    return printable(text, MAX_TEXT)
