@@ -36,4 +36,5 @@ def _reset_locks() -> None:
         lock._at_fork_reinit()  # as `threading` and `logging` do with their own
 
 
-os.register_at_fork(after_in_child=_reset_locks)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_reset_locks)

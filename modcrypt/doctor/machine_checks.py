@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import stat
 import sys
 import time
@@ -216,6 +215,10 @@ def _check_umask() -> Check:
 
 def _check_core_dumps() -> Check:
     about = Subject("core dumps")
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return about.hint("unknown on this system", "")
     if resource.getrlimit(resource.RLIMIT_CORE)[0] == 0:
         return about.ok("off")
     return about.hint("on: a crash may write keys to a file", "run ulimit -c 0 to turn them off")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from modcrypt.io.store_errors import add_path_to_errors
 
-_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = getattr(os, "O_PATH", os.O_RDONLY)
+_FLAGS |= getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 @contextlib.contextmanager

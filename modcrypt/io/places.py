@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import posixpath
 import re
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 
 from modcrypt.io.addresses import is_url
 from modcrypt.io.folders import open_folder, relative_to, split_below, symbolic_link_error
+from modcrypt.io.locks import LOCKS_FOLDERS, lock, unlock
 from modcrypt.io.store_errors import add_url_to_errors, format_url
 from modcrypt.io.stores import is_arrow, is_same_store, locate
 
@@ -171,18 +171,21 @@ class Place:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep out other processes that lock a file of the same folder; no effect in a store."""
-        if self.filesystem is not None:
+        """Keep out other processes that lock a file of the same folder.
+
+        It has no effect in a store, nor on Windows.
+        """
+        if self.filesystem is not None or not LOCKS_FOLDERS:
             yield
             return
         fd = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
             with contextlib.suppress(OSError):  # of file systems without locks
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                lock(fd)
             yield
         finally:
             with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_UN)  # also releases the copy in a forked process
+                unlock(fd)
             os.close(fd)
 
 

@@ -6,7 +6,6 @@ One record file can hold any number of runs; the fields in each line identify it
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from contextlib import nullcontext, suppress
 from typing import Any, Self, TypeAlias, TypeVar
 
 from modcrypt.errors import ModcryptError
+from modcrypt.io.locks import lock
 from modcrypt.io.places import Place
 from modcrypt.jobs.engine import FileResult, Job, run_job
 from modcrypt.jobs.failures import describe_failure
@@ -167,7 +167,7 @@ def _check_record(path: str | os.PathLike[str]) -> None:
 
 def _lock(fd: int, path: str) -> None:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(fd, wait=False)
     except BlockingIOError:
         raise BlockingIOError(
             errno.EWOULDBLOCK, "another run writes to this record", path

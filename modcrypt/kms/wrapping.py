@@ -259,4 +259,5 @@ def _drop_writing_keks() -> None:
         wrapper._writing.clear()
 
 
-os.register_at_fork(after_in_child=_drop_writing_keks)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_drop_writing_keks)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 _UNTOUCHED = (signal.SIG_DFL, signal.default_int_handler)
 
 

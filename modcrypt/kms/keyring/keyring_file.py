@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -18,10 +17,14 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from modcrypt.errors import KeyMaterialError
+from modcrypt.io.locks import lock, unlock
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.sources import FileSource
 from modcrypt.io.store_errors import add_path_to_errors
+from modcrypt.private_files import has_owners
 from modcrypt.tracebacks import hide_frames
+
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 MAX_FILE = 64 << 20
 """Size limit of a keyring file, in bytes."""
@@ -56,16 +59,16 @@ def lock_file(path: str) -> Iterator[os.stat_result]:
     wait, the loop locks the new one.
     """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only files open for writing
+        fd = os.open(path, os.O_RDWR | _FLAGS)  # NFS locks only files open for writing
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd)
             try:
                 status = os.fstat(fd)
                 if os.path.samestat(status, os.stat(path)):
                     yield status
                     return
             finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)  # a fork may have copied the descriptor
+                unlock(fd)
         finally:
             os.close(fd)
 
@@ -123,14 +126,15 @@ def create(path: str, data: bytes) -> None:
 
 def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int) -> os.stat_result:
     """Write and sync a new file that no other user can read before it is complete."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
         if old is not None:
             _keep_owner(fd, old, mode)
-        os.fchmod(fd, mode)
+        if has_owners():
+            os.fchmod(fd, mode)
         # File system clocks are coarse, and inodes are reused: without this time, two successive
         # updates could have the same stamp.
         os.utime(fd, ns=(now := time.time_ns(), now))
