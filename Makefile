@@ -13,7 +13,7 @@ DOCS_LOCK := requirements-docs.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors docs lock audit clean
+.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors docs test-oldest lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -79,6 +79,20 @@ docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	$(BIN)/python -m pytest -q tests/docs/test_website.py $(PYTEST_ARGS)
 
+# The core with the lowest versions that pyproject.toml allows, in an environment of its own.
+OLDEST := .venv-oldest
+OLDEST_TESTS := tests/test_keys.py tests/ags1 tests/parquet/arrow tests/parquet/datasets tests/pkmt1 \
+	tests/kms/test_key_tools.py tests/cli/test_tables.py
+test-oldest: $(VENV)/dev
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct \
+		".[cli,html,fsspec,iceberg]"
+	$(BIN)/uv pip freeze --quiet --python $(OLDEST) | grep == >$(OLDEST)/oldest.txt
+	$(BIN)/uv pip uninstall --quiet --python $(OLDEST) modcrypt
+	$(BIN)/uv pip install --quiet --python $(OLDEST) --constraint $(OLDEST)/oldest.txt \
+		"pytest>=9.2" pytest-xdist "hypothesis>=6.140" pandas jsonschema cryptography-vectors
+	$(OLDEST)/bin/python -m pytest -q -n auto -p no:cacheprovider $(OLDEST_TESTS)
+
 # Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
 # the newest ones.
 lock: $(VENV)/dev
@@ -122,4 +136,4 @@ $(VENV)/spark.jsa: $(VENV)/dev
 	$(BIN)/python -m tests.support.spark.class_archive $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(OLDEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
