@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return two wheels that were built one after the other."""
-    made = []
+    made: list[Path] = []
     for number in range(2):
         folder = tmp_path_factory.mktemp(f"dist{number}")
         build = ("-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
