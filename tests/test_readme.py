@@ -46,14 +46,16 @@ def test_console_examples_run(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({"name": ["Ada"], "ssn": ["123-45"]}), tmp_path / "people.parquet")
+    for name in ("people", "more"):
+        table = pa.table({"name": ["Ada"], "ssn": ["123-45"]})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
     for name in ("footer.key", "ssn.key", "hash.key"):
         (tmp_path / name).write_bytes(name.encode().ljust(16, b"."))
         (tmp_path / name).chmod(0o600)
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
     (tmp_path / "passphrase.txt").chmod(0o600)
     consoles = [block for block in _blocks("console", CONSOLE) if "$ modcrypt" in block]
-    assert len(consoles) == 5
+    assert len(consoles) == 6
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
         assert program == "modcrypt"

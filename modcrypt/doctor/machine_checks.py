@@ -218,7 +218,7 @@ def _check_core_dumps() -> Check:
     try:
         import resource
     except ModuleNotFoundError:  # Windows
-        return about.hint("unknown on this system", "")
+        return about.hint("unknown on this system")
     if resource.getrlimit(resource.RLIMIT_CORE)[0] == 0:
         return about.ok("off")
     return about.hint("on: a crash may write keys to a file", "run ulimit -c 0 to turn them off")
