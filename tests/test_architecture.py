@@ -472,3 +472,11 @@ def test_compiled_classes_derive_only_from_compiled_ones() -> None:
     bases = {ast.unparse(base) for node in classes for base in node.bases}
     assert len(classes) > 10
     assert bases <= allowed, bases - allowed
+
+
+def test_stubs_hide_no_name_behind_any() -> None:
+    """A misspelt public name is an error for type checkers, which read only the stubs."""
+    for facade in FACADES:
+        stub = Path(facade.__file__ or "").with_suffix(".pyi").read_text()
+        assert "__getattr__" not in stub
+        assert not re.search(r"\bAny\b", stub)

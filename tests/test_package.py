@@ -60,7 +60,7 @@ def test_the_extra_all_has_every_other_one() -> None:
 
 
 def test_the_recipe_for_conda_asks_for_the_same_versions() -> None:
-    recipe = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    recipe = (ROOT / "tools/conda/recipe.yaml").read_text()
     for entry in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["cli"]):
         name, bound = re.fullmatch(r"([a-z0-9-]+)(>=\S+)", entry).groups()  # type: ignore[union-attr]
         assert re.search(rf"- (python-)?{name} {bound}$", recipe, re.MULTILINE), entry
