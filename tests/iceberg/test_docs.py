@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -30,11 +29,9 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
-    assert len(examples) == 10
+    assert len(examples) == 11
     for block in examples:
         exec(block, names)
-    pq.write_table(names["monday"], "monday.parquet")
-    pq.write_table(names["monday"], "tuesday.parquet")
     commands = "".join(blocks("console")).replace("\\\n", " ").splitlines()
     assert len(commands) == 21
     monkeypatch.setenv("MODCRYPT_PASSPHRASE", "correct horse battery staple")  # not typed in
