@@ -84,7 +84,8 @@ def print_report(
     """
     if as_json:
         for row in iterate_rows(frame):
-            print_json(schema, fields(row))
+            shown = fields(row)
+            print_json("failure" if "error" in shown else schema, shown)
     failures = frame.where("failed")
     counts = failures.groupBy(result).count().collect()
     if counts and not as_json:
