@@ -12,23 +12,23 @@ import cloup
 from modcrypt.cli import version_line
 from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.doctor import doctor
+from modcrypt.cli.help.manual import complete_paths, completion, man
+from modcrypt.cli.help.short_help import add_short_help
 from modcrypt.cli.iceberg.iceberg_group import iceberg
 from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys import keys
 from modcrypt.cli.lake.lake_commands import apply, status
 from modcrypt.cli.lake.lake_questions import report, why
-from modcrypt.cli.manual import complete_paths, completion, man
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
+from modcrypt.cli.rows.tables import cat, head, schema
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_json
-from modcrypt.cli.short_help import add_short_help
 from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_files import spark
-from modcrypt.cli.tables import cat, head, schema
-from modcrypt.cli.verify import verify
+from modcrypt.cli.verification.verify import verify
 
 
 class _Program(cloup.Group):

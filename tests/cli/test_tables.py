@@ -708,7 +708,7 @@ def test_json_does_not_stand_among_the_rows(folder: Path) -> None:
 def test_help_imports_nothing_heavy() -> None:
     codes, loaded = import_modules(*((command, "--help") for command in ("schema", "head", "cat")))
     assert codes == [0, 0, 0]
-    assert "modcrypt.cli.tables" in loaded
+    assert "modcrypt.cli.rows.tables" in loaded
     assert loaded.isdisjoint({"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec"})
 
 

@@ -21,7 +21,7 @@ from modcrypt.cli.options.iceberg_options import (
     table_argument,
     table_options,
 )
-from modcrypt.cli.row_output import (
+from modcrypt.cli.rows.row_output import (
     check_output,
     count_option,
     format_option,

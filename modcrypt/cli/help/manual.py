@@ -8,7 +8,7 @@ from typing import Any
 import click
 import cloup
 
-from modcrypt.cli.manual_page import make_manual_page
+from modcrypt.cli.help.manual_page import make_manual_page
 from modcrypt.cli.shared import print_line
 
 _PATH_WORDS = re.compile(r"\b(PATH|FILE|FOLDER|DIR|SOURCE|DESTINATION|TABLE)\b", re.IGNORECASE)

@@ -12,14 +12,14 @@ import click
 import cloup
 
 import modcrypt
-from modcrypt.cli.conditions import parse_conditions
 from modcrypt.cli.options.parquet_options import (
     decryption_options,
     decryption_settings,
     reading_options,
     template_options,
 )
-from modcrypt.cli.row_output import (
+from modcrypt.cli.rows.conditions import parse_conditions
+from modcrypt.cli.rows.row_output import (
     check_output,
     count_option,
     format_option,

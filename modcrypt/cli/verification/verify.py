@@ -1,0 +1,215 @@
+"""`modcrypt verify`: check whether Parquet files are authentic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from modcrypt.cli.batch import files_options, record_option
+from modcrypt.cli.examine import HtmlPage, html_options, properties_of_options
+from modcrypt.cli.lake.lake_verification import (
+    LAKE_PARAMETERS,
+    is_of_lake,
+    lake_verify_options,
+    verify_lake,
+)
+from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.option_digest import digest_of
+from modcrypt.cli.options.parquet_options import (
+    accept_option,
+    decryption_options,
+    template_options,
+)
+from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.shared import (
+    lines_option,
+    optional_paths_argument,
+    shared_prefix_option,
+    strict_option,
+    threads_option,
+)
+from modcrypt.cli.spark import (
+    is_any_typed,
+    spark_option,
+)
+from modcrypt.cli.verification.verification_text import exit_code, print_result
+from modcrypt.cli.verification.verify_on_spark import verify_on_spark
+from modcrypt.report.text import format_count
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.listing import File
+    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+    from modcrypt.parquet.verify.verification_results import Verification
+
+# click keeps the lines of a paragraph after \b as they are.
+_VERIFY_EXAMPLE = """\b
+Examples: one file with its keys; a folder that must be fully authentic
+  modcrypt verify --key-file footer.key --column-key price=file:price.key \\
+      orders.enc.parquet
+  modcrypt verify --kms file:lake.keyring --strict lake
+
+\b
+a lake against modcrypt.toml, for a CI system
+  modcrypt verify --junit result.xml
+
+\b
+Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
+3 nothing could be checked without a key, or a key of --policy is refused or missing;
+4 the key service is unavailable"""
+
+
+@cloup.command(epilog=_VERIFY_EXAMPLE)
+@optional_paths_argument
+@lake_verify_options
+@decryption_options
+@shared_prefix_option
+@accept_option
+@template_options
+@click.option(
+    "--expected-rows",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
+)
+@strict_option
+@files_options
+@record_option
+@threads_option("Number of threads for a single file. Default: by file size and processors.")
+@spark_option
+@html_options
+@lines_option
+def verify(
+    *,
+    paths: tuple[str, ...],
+    aad_prefix_template: str | None,
+    expected_parts: int | None,
+    expected_rows: int | None,
+    shared_aad_prefix: bool,
+    strict: bool,
+    glob: str | None,
+    jobs: int | None,
+    record: str | None,
+    threads: int | None,
+    html: str | None,
+    force: bool,
+    spark_master: str | None,
+    as_json: bool,
+    **reading: Any,
+) -> int:
+    """Verify that Parquet files are authentic and consistent, or a lake against its declaration.
+
+    PATH is a file or a folder; or a dataset that modcrypt.toml declares. Without PATH, all its
+    datasets are verified. verify checks every tag of every module, and that the contents fit
+    together, but decodes no data. It continues after a fault and reports all of them. Without some
+    or all keys, it checks what it can see, and reports what it could not authenticate. With
+    --record, an interrupted run resumes with the files not yet found correct; a completed run
+    starts again from the beginning.
+    """
+    lake = {name: reading.pop(name) for name in LAKE_PARAMETERS}
+    if is_of_lake(paths, lake, has_keys=is_any_typed(reading)):
+        refuse(_NOT_OF_LAKES, "a lake is verified as its declaration says; remove it")
+        return verify_lake(paths, {**reading, **lake}, jobs=jobs, as_json=as_json)
+    if spark_master is not None:
+        options = {**reading, "shared_aad_prefix": shared_aad_prefix}
+        return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
+    if record is not None:
+        refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
+    from modcrypt.jobs.listing import find_named_files
+
+    files, root = find_named_files(paths, glob)
+    page = None if html is None else HtmlPage(html, force, files)
+    properties = properties_of_options(reading, root)
+    if record is not None:
+        return _verify_with_record(
+            files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
+        )
+    if len(files) == 1 and aad_prefix_template is None and expected_parts is None:
+        return _verify_one(files[0], properties, expected_rows, threads, strict, page, as_json)
+    return _verify_all(
+        files, properties, strict, jobs, as_json,
+        aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
+        expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
+    )  # fmt: skip
+
+
+_NOT_OF_LAKES = {
+    "key_file", "key_env", "key_fd", "column_key_refs", "aad_prefix", "aad_prefix_hex",
+    "aad_prefix_file", "root", "kms", "policy_file", "master_keys", "shared_aad_prefix", "accept",
+    "aad_prefix_template", "expected_parts", "expected_rows", "strict", "glob", "record", "threads",
+    "html", "spark_master",
+}  # fmt: skip
+_SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
+
+
+def _verify_with_record(
+    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
+    jobs: int | None, as_json: bool, path: str, **of_set: Any,
+) -> int:  # fmt: skip
+    """Verify the files that an interrupted run of this command has not found correct."""
+    from modcrypt.jobs.run_record import Record
+
+    run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
+    places = {file.place.path: file.place for file in files}
+    if len(places) < len(files):
+        raise click.UsageError("--record needs files of a single store; verify one store at a time")
+    with Record(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
+        verified = {path for path, place in places.items() if record.find(place) is not None}
+        if verified:
+            click.echo(
+                f"modcrypt: {format_count(len(verified), 'file')} already found correct; only "
+                "compared with the others",
+                err=True,
+            )
+
+        def note(name: str, verification: Verification) -> None:
+            if verification.modules and exit_code(verification, [verification], strict) == 0:
+                record.add_file(places[name], result="ok")
+
+        code = _verify_all(
+            files, properties, strict, jobs, as_json, each=note, verified=verified, **of_set
+        )
+        record.end()
+    return code
+
+
+def _verify_one(
+    file: File, properties: FileDecryptionProperties | None, expected_rows: int | None,
+    threads: int | None, strict: bool, page: HtmlPage | None, as_json: bool,
+) -> int:  # fmt: skip
+    from modcrypt.io.sources import open_source_at
+    from modcrypt.parquet.verify.file_verification import verify_source
+
+    started = time.perf_counter()
+    with (
+        progress_bar("Verifying", file.size) as progress,
+        open_source_at(file.place, file.name) as source,
+    ):
+        verification = verify_source(
+            source,
+            properties,
+            threads=threads,
+            progress=progress,
+            expected_rows=expected_rows,
+            regions=page is not None,
+        ).verification
+    if page is not None:
+        page.write(verification)
+    return print_result(verification, [verification], strict, as_json, started)
+
+
+def _verify_all(
+    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
+    jobs: int | None, as_json: bool, **of_set: Any,
+) -> int:  # fmt: skip
+    from modcrypt.jobs.dataset_verification import verify_dataset
+
+    started = time.perf_counter()
+    with progress_bar("Verifying", sum(file.size for file in files)) as progress:
+        verification = verify_dataset(
+            [file.place for file in files], properties, jobs=jobs, progress=progress, **of_set
+        )
+    return print_result(verification, verification.files, strict, as_json, started)

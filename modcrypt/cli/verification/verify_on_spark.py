@@ -1,0 +1,124 @@
+"""`modcrypt verify --spark`: the same checks on the executors of Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.options.parquet_options import decryption_settings
+from modcrypt.cli.shared import format_counts, print_json, print_line
+from modcrypt.cli.spark import (
+    SHOWN,
+    is_any_typed,
+    iterate_rows,
+    print_report,
+    refuse_local_options,
+    start_spark,
+    take_details,
+)
+from modcrypt.cli.verification.verification_text import (
+    format_findings,
+    print_totals,
+    verification_code,
+)
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from pyspark.sql import DataFrame
+
+    from modcrypt.parquet.format.findings import Finding
+
+
+def verify_on_spark(
+    master: str, paths: Sequence[str], options: dict[str, Any], *, strict: bool, as_json: bool
+) -> int:
+    """Run `verify` on files, and compare them with each other; return the exit code."""
+    refuse_local_options()
+    refuse(
+        {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
+        "not supported with --spark",
+    )
+    settings = decryption_settings(options) if is_any_typed(options) else None
+    started = time.perf_counter()
+    with start_spark(master, "verify") as spark:
+        from modcrypt.spark.jobs.table_jobs import verify_table
+
+        verified = verify_table(spark, list(paths), settings)
+        counts = _count_results(verified)
+        findings = _compare_files(verified)
+        missing = _missing_key_codes(verified)
+        fault = any(finding.severity == "fault" for finding in findings)
+        totals = {
+            "files": counts["files"],
+            "ok": not (counts["failed"] or fault),
+            "complete": counts["files"] == counts["authentic"] and not fault,
+            "num_rows": counts["rows"],
+        }
+        if as_json:
+            _print_rows_as_json(verified, totals, findings, started)
+        else:
+            print_report(verified, take_details, as_json, schema="verify.file")
+            if findings:
+                print_line(format_findings([(None, finding) for finding in findings]))
+    if not as_json:
+        names = ("authentic", "partial", "failed")
+        texts = format_counts({name: counts[name] for name in names})
+        print_line(f"{counts['files']} files: {texts}; {counts['modules']:,} modules")
+    return verification_code(
+        ok=totals["ok"],
+        missing=missing,
+        unchecked=bool(counts["encrypted"]) and not counts["modules_of_encrypted"],
+        incomplete=strict and not totals["complete"],
+    )
+
+
+def _print_rows_as_json(
+    verified: DataFrame, totals: dict[str, Any], findings: Sequence[Finding], started: float
+) -> None:
+    """Print the lines that `verify` prints without Spark."""
+    for row in iterate_rows(verified.orderBy("path")):
+        fields = take_details(row)
+        if totals["files"] == 1:
+            fields["seconds"] = round(time.perf_counter() - started, 6)
+        print_json("verify.file", fields)
+    if totals["files"] > 1:
+        seconds = round(time.perf_counter() - started, 6)
+        print_totals(findings=findings, seconds=seconds, **totals)
+
+
+def _compare_files(verified: DataFrame) -> list[Finding]:
+    """Return what `verify_dataset` finds by comparing files with each other."""
+    from modcrypt.jobs.dataset_verification import find_copies, find_shared_prefixes
+
+    def group_by(column: str) -> dict[bytes, list[str]]:
+        named = verified.where(f"{column} is not null").selectExpr(f"{column} as value", "path")
+        groups = named.groupBy("value").agg({"path": "collect_list"})
+        several = groups.where("size(`collect_list(path)`) > 1").limit(SHOWN).collect()
+        return {bytes.fromhex(row["value"]): sorted(row[1]) for row in several}
+
+    return [
+        *find_shared_prefixes(group_by("aad_prefix_hex")),
+        *find_copies(group_by("file_unique")),
+    ]
+
+
+def _missing_key_codes(verified: DataFrame) -> set[str]:
+    """Return the error codes of keys that could not be retrieved."""
+    words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
+    return {row["word"] for row in words} - {None}
+
+
+def _count_results(verified: DataFrame) -> dict[str, Any]:
+    """Return the numbers of files by result, and of their rows and modules."""
+    (row,) = verified.selectExpr(
+        "count(*) as files",
+        "count_if(failed) as failed",
+        "count_if(not failed and complete) as authentic",
+        "count_if(not failed and not complete) as partial",
+        "count_if(encrypted) as encrypted",
+        "coalesce(sum(modules), 0) as modules",
+        "coalesce(sum(if(encrypted, modules, 0)), 0) as modules_of_encrypted",
+        "if(count(rows) = count(*), sum(rows), null) as rows",
+    ).collect()
+    return dict(row.asDict())
