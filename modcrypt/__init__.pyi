@@ -51,6 +51,10 @@ from modcrypt.kms.client import MasterKey as MasterKey
 from modcrypt.kms.key_tools import KeyTools as KeyTools
 from modcrypt.kms.keyring.keyring import Keyring as Keyring
 from modcrypt.kms.policy import Policy as Policy
+from modcrypt.kms.recipients.identity import Identity as Identity
+from modcrypt.kms.recipients.recipient import Recipient as Recipient
+from modcrypt.kms.recipients.recipient import read_recipients as read_recipients
+from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption as RecipientEncryption
 from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client

@@ -43,6 +43,7 @@ from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, restore_properties
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+from modcrypt.pkmt1.recipient_metadata import list_recipient_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,4 +446,7 @@ class NewKeys:
             return "not wrapped (single or double) as in the policy"
         if is_internal != policy.internal_key_material:
             return "not stored (internally or externally) as in the policy"
+        ids = {recipient.id for recipient in self.encryption.recipients}
+        if name is None and ids != list_recipient_ids(metadata or b""):
+            return "encrypted to other recipients"
         return None

@@ -32,6 +32,11 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     make_reference_asker,
 )
 from modcrypt.kms.policy import Policy, find_service
+from modcrypt.kms.recipients.identity import Identity
+from modcrypt.kms.recipients.identity_references import check_references, load_identities
+from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
+from modcrypt.kms.recipients.recipient import Recipient, check_recipients
+from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
@@ -91,6 +96,11 @@ class Settings(KeySettings):
             that the policy or the URI of `kms` names, for example during a rotation.
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
+        recipients: Recipients to whom the keys of new files are encrypted, beside a key service or
+            without one.
+        identities: References `file:PATH` to identities, which open files that are encrypted to
+            their recipients; beside a key service or explicit keys, or without them.
+        identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
 
     Raises:
         ValueError: Both kinds of keys are given, or a reference is invalid.
@@ -112,6 +122,9 @@ class Settings(KeySettings):
     check_footer_integrity: bool = True
     master_key_ids: tuple[str, ...] = ()
     audit: str | None = None
+    recipients: tuple[Recipient, ...] = ()
+    identities: tuple[str, ...] = ()
+    identity_passphrase: str | None = None
     _opened: dict[tuple[int, str], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -130,7 +143,13 @@ class Settings(KeySettings):
             check_passphrase_reference(self.passphrase)
         if self.passphrase is not None and not self.has_service:
             raise ValueError("a passphrase needs a keyring; pass kms or a policy that names one")
-        if (self.plaintext_columns or self.encryption_options) and self.footer_key is None:
+        check_references(self.identities, self.identity_passphrase)
+        if self.recipients:
+            object.__setattr__(self, "recipients", check_recipients(self.recipients))
+        if self.recipients and self.has_keys:
+            raise ValueError("recipients get fresh keys; remove footer_key and column_keys")
+        makes_keys = self.footer_key is not None or (self.recipients and not self.has_service)
+        if (self.plaintext_columns or self.encryption_options) and not makes_keys:
             raise ValueError(
                 "plaintext_columns and encryption_options need footer_key; with a key service, "
                 "set them in the policy"
@@ -160,6 +179,11 @@ class Settings(KeySettings):
         """True if keys come from references."""
         return bool(self._references)
 
+    @property
+    def has_any(self) -> bool:
+        """True if the settings name keys, a key service or identities."""
+        return self.has_service or self.has_keys or bool(self.identities)
+
     # --- copies ---
 
     def evolve(self, **changes: Any) -> Self:
@@ -185,11 +209,11 @@ class Settings(KeySettings):
             ValueError: A reference has no meaning in other processes.
         """
         values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
-        if self.passphrase == PROMPT:
+        if PROMPT in (self.passphrase, self.identity_passphrase):
             raise ValueError(
                 "other processes cannot ask for a passphrase; pass passphrase=env:NAME or file:PATH"
             )
-        for name in ("footer_key", "passphrase"):
+        for name in ("footer_key", "passphrase", "identity_passphrase"):
             if values[name] is not None:
                 values[name] = absolute_reference(values[name])
         for name in ("root", "audit"):
@@ -197,8 +221,13 @@ class Settings(KeySettings):
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
         kms = None if self.kms is None else _absolute_uri(self.kms)
-        options = dict(self.encryption_options)
-        return {**values, "column_keys": keys, "encryption_options": options, "kms": kms}
+        return {
+            **values,
+            "column_keys": keys,
+            "encryption_options": dict(self.encryption_options),
+            "kms": kms,
+            "identities": tuple(map(absolute_reference, self.identities)),
+        }
 
     # --- AAD prefixes ---
 
@@ -208,7 +237,7 @@ class Settings(KeySettings):
         prefix = self.aad_prefix
         if prefix is None and self.policy is not None:
             prefix = self.policy.aad_prefix
-        if prefix is None or not self.has_service:
+        if prefix is None or not (self.has_service or self.recipients or self.identities):
             return None if prefix is None else _to_bytes(prefix)
         return PathPrefix(_to_bytes(prefix), self.root)
 
@@ -236,10 +265,13 @@ class Settings(KeySettings):
             arguments["aad_prefix"] = self.prefix
         if self.has_service:
             ids = self.master_key_ids or None
-            return self.tools().decryption(
+            properties = self.tools().decryption(
                 self.policy, master_key_ids=ids, root=self.root, **arguments
             )
+            return open_also(properties, self.opened_identities if self.identities else ())
         footer_key, column_keys = self.keys
+        if self.identities:
+            arguments["key_retriever"] = IdentityRetriever(self.opened_identities)
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
     def requirements(self) -> FileDecryptionProperties | None:
@@ -268,16 +300,23 @@ class Settings(KeySettings):
                 **self.encryption_options,
             )
         self.check_writing()
-        assert self.policy is not None
         policy = self.policy
+        if policy is None:
+            return RecipientEncryption(
+                recipients=self.recipients,
+                plaintext_columns=self.plaintext_columns,
+                aad_prefix=self.prefix,
+                options=self.encryption_options,
+            )
         if self.aad_prefix is not None:
             policy = replace(policy, aad_prefix=_to_text(self.aad_prefix))
-        return self.tools().encryption(policy, root=self.root)
+        return self.tools().encryption(policy, root=self.root, recipients=self.recipients)
 
     def check_writing(self) -> None:
         """Raise ValueError if these settings can't encrypt files; needs no key."""
-        if self.footer_key is None and self.policy is None:
-            raise ValueError("encryption needs a policy or a footer_key; pass one")
+        to_recipients = self.recipients and not self.has_service
+        if self.footer_key is None and self.policy is None and not to_recipients:
+            raise ValueError("encryption needs a policy, recipients or a footer_key; pass one")
 
     @cached_property
     def keys(self) -> tuple[Key | None, dict[str, Key]]:
@@ -289,6 +328,15 @@ class Settings(KeySettings):
         footer = None if self.footer_key is None else read_key(self.footer_key, "footer key")
         columns = self.column_keys.items()
         return footer, {name: read_key(ref, f"key of column {name}") for name, ref in columns}
+
+    @cached_property
+    def opened_identities(self) -> tuple[Identity, ...]:
+        """The identities, read once.
+
+        Raises:
+            KeyRetrievalError: As `Identity.load`.
+        """
+        return load_identities(self.identities, self.identity_passphrase)
 
     @property
     def uri(self) -> str:
