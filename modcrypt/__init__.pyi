@@ -32,6 +32,12 @@ from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
 from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
 from modcrypt.jobs.key_scan import ScannedKey as ScannedKey
 from modcrypt.jobs.key_scan import scan_keys as scan_keys
+from modcrypt.jobs.recipient_changes import ChangedRecipients as ChangedRecipients
+from modcrypt.jobs.recipient_changes import add_recipients as add_recipients
+from modcrypt.jobs.recipient_changes import remove_recipients as remove_recipients
+from modcrypt.jobs.recipient_listing import ListedRecipient as ListedRecipient
+from modcrypt.jobs.recipient_listing import ListedRecipients as ListedRecipients
+from modcrypt.jobs.recipient_listing import list_recipients as list_recipients
 from modcrypt.jobs.shredding import ShreddedFile as ShreddedFile
 from modcrypt.jobs.shredding import shred_keys as shred_keys
 from modcrypt.jobs.shredding_proof import Proof as Proof

@@ -21,6 +21,7 @@ from modcrypt.cli.lake.lake_questions import report, why
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.parquet import decrypt, encrypt
+from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
 from modcrypt.cli.shred import shred
@@ -95,7 +96,7 @@ def program(context: click.Context) -> None:
 
 
 for _command in (
-    encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
-    iceberg, spark, status, apply, report, why, doctor,
+    encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys,
+    recipients, ags1, iceberg, spark, status, apply, report, why, doctor,
 ):  # fmt: skip
     program.add_command(_command)

@@ -40,9 +40,10 @@ def _encrypt() -> None:
 
 encryption_options(_encrypt)
 _ENCRYPTION: list[click.Option] = vars(_encrypt)["__click_params__"]
+_UNCHANGED = {"--to", "--recipients-file"}  # these can only mean the new file
+_NEW_NAMES = {new.opts[0] for new in _ENCRYPTION} - _UNCHANGED
 _NAMES = re.compile(
-    rf"--({'|'.join(sorted((new.opts[0][2:] for new in _ENCRYPTION), key=len, reverse=True))})\b"
-    r"(?!-)"
+    rf"--({'|'.join(sorted((name[2:] for name in _NEW_NAMES), key=len, reverse=True))})\b(?!-)"
 )
 
 
@@ -157,9 +158,8 @@ def rekey(*, source: str, destination: str | None, keep_unchanged: bool, **optio
     """Encrypt encrypted files again under other keys.
 
     SOURCE and DESTINATION are both files or both folders. The --new options set keys, algorithm,
-    footer mode, AAD prefix and key metadata of DESTINATION; nothing is taken over from SOURCE.
-    modcrypt authenticates every module and encrypts it again, without decoding pages or writing
-    plaintext.
+    footer mode, AAD prefix and key metadata of DESTINATION. Every module is authenticated and
+    encrypted again; no page is decoded.
     """
     batch = Batch("rekey", source, destination, options)
     encryption = _new_encryption(batch, options)
