@@ -100,7 +100,7 @@ class IdentityKeys:
         if self.kek is None:
             footer = decode_recipients(self.footer_metadata or b"")
             self.footer = footer
-            if footer is None:
+            if footer is None or footer.recipients is None:
                 raise KeyMaterialError("the footer's key metadata lists no recipients")
             self.kek = open_kek(footer, self.identities, self.file_aad)
         if self.kek is not None and self.kek.kek.id != material.kek_id:
