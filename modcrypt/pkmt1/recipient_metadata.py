@@ -31,8 +31,11 @@ ID_SIZE = 16
 MAX_RECIPIENTS = 4096
 """Largest number of recipients of a file: their wraps take up to 7 MB of its footer."""
 
-MAX_WRAPPED_KEK = 2048
-"""Length limit of a KEK that is encrypted to one recipient, in bytes: a hybrid one has 1,168."""
+MAX_WRAPPED_KEK = 2732
+"""Length limit of a KEK that is encrypted to one recipient, in characters of base64.
+
+They are 2,048 bytes; a hybrid one has 1,168.
+"""
 
 _MARK = RECIPIENTS_TYPE.encode()
 _KIND = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
@@ -46,12 +49,21 @@ class RecipientWrap:
     Attributes:
         kind: Kind of the recipient's public key; readers skip kinds that they do not know.
         id: Id of the recipient, `ID_SIZE` bytes.
-        wrapped: The encrypted KEK.
+        wrapped: The encrypted KEK, as base64, which only its recipient decodes.
     """
 
     kind: str
     id: bytes
-    wrapped: bytes = field(repr=False)
+    wrapped: str = field(repr=False)
+
+    @classmethod
+    def encode_kek(cls, kind: str, id_: bytes, encrypted: bytes) -> RecipientWrap:
+        """Return the entry of a recipient for an encrypted KEK."""
+        return cls(kind, id_, _to_base64(encrypted))
+
+    def decode_kek(self) -> bytes:
+        """Return the encrypted KEK; raise KeyMaterialError if it is not base64."""
+        return decode_base64(self.wrapped, "wrappedKEK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,7 @@ class RecipientMaterial:
         }
         if self.recipients is not None:
             members["recipients"] = [
-                {"kind": w.kind, "id": _to_base64(w.id), "wrappedKEK": _to_base64(w.wrapped)}
+                {"kind": w.kind, "id": _to_base64(w.id), "wrappedKEK": w.wrapped}
                 for w in self.recipients
             ]
         return json.dumps(members, separators=(",", ":"))
@@ -175,8 +187,8 @@ def _parse_wrap(value: Any) -> RecipientWrap:
     kind = members["kind"]
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         raise KeyMaterialError("the kind of a recipient is not a name")
-    id_, wrapped = (decode_base64(members[name], name) for name in ("id", "wrappedKEK"))
-    if len(id_) != ID_SIZE or len(wrapped) > MAX_WRAPPED_KEK:
+    id_, wrapped = decode_base64(members["id"], "id"), _require_string(members["wrappedKEK"])
+    if len(id_) != ID_SIZE or not 0 < len(wrapped) <= MAX_WRAPPED_KEK:
         raise KeyMaterialError("the id or the wrapped KEK of a recipient has another length")
     return RecipientWrap(kind, id_, wrapped)
 

@@ -26,8 +26,8 @@ from tests.support.cases import each_case
 
 KEK_ID = bytes(range(16))
 DEK = base64.b64encode(bytes(60)).decode()
-FIRST = RecipientWrap("x25519", bytes([1] * 16), bytes(80))
-SECOND = RecipientWrap("mlkem768-x25519", bytes([2] * 16), bytes(1168))
+FIRST = RecipientWrap.encode_kek("x25519", bytes([1] * 16), bytes(80))
+SECOND = RecipientWrap.encode_kek("mlkem768-x25519", bytes([2] * 16), bytes(1168))
 FOOTER = RecipientMaterial(KEK_ID, DEK, (FIRST, SECOND))
 COLUMN = RecipientMaterial(KEK_ID, DEK)
 PKMT1 = KeyMaterial(is_footer_key=True, master_key_id="kä", wrapped_dek="w" * 60).encode()
@@ -102,10 +102,9 @@ FAULTS: dict[str, bytes] = {
     "a long kind": changed(first("kind", "x" * 33)),
     "a kind that is a number": changed(first("kind", 1)),
     "a short id": changed(first("id", "AAAA")),
-    "a long wrap": changed(
-        first("wrappedKEK", base64.b64encode(bytes(MAX_WRAPPED_KEK + 1)).decode())
-    ),
-    "a wrap with spare bits": changed(first("wrappedKEK", "AB==")),
+    "a long wrap": changed(first("wrappedKEK", "A" * (MAX_WRAPPED_KEK + 4))),
+    "an empty wrap": changed(first("wrappedKEK", "")),
+    "a wrap that is a list": changed(first("wrappedKEK", [])),
     "a recipient with more": changed(first("name", "x")),
     "a member of PKMT1 that is no string": json.dumps(
         {**json.loads(PKMT1), "modcryptRecipients": 1, "x": "modcrypt-recipients"}
@@ -133,6 +132,13 @@ def test_inspection_describes_recipients() -> None:
     both = key_info(add_to_pkmt1(PKMT1, FOOTER).encode())
     assert str(both) == "PKMT1, master key kä, single wrapping, 2 recipients"
     assert key_info(COLUMN.encode().encode()).kind == "recipients"
+
+
+def test_a_wrap_is_decoded_by_its_recipient_alone() -> None:
+    assert FIRST.decode_kek() == bytes(80)
+    spare, _ = (decode_recipients(changed(first("wrappedKEK", "AB=="))) or FOOTER).recipients or ()
+    with pytest.raises(KeyMaterialError, match="base64"):
+        spare.decode_kek()
 
 
 def test_the_repr_hides_wrapped_keys() -> None:

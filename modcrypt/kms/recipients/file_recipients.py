@@ -67,7 +67,7 @@ class FileRecipients:
     def _wrap_kek(self, recipient: Recipient, info: bytes) -> RecipientWrap:
         kind = find_kind(recipient.kind)
         wrapped = encrypt_to(kind, recipient.public_key, key_bytes(self.key), info)
-        return RecipientWrap(recipient.kind, recipient.id, wrapped)
+        return RecipientWrap.encode_kek(recipient.kind, recipient.id, wrapped)
 
     def add_to_column(self, pkmt1: str, dek: Key) -> bytes:
         """Return the key metadata of a column whose key a key service wraps, too."""
@@ -117,7 +117,7 @@ def open_kek(
 @hide_frames
 def _open_wrap(identity: PrivateKey, wrap: RecipientWrap, info: bytes) -> Key:
     try:
-        raw = identity.decrypt(wrap.wrapped, info)
+        raw = identity.decrypt(wrap.decode_kek(), info)
     except KeyMaterialError:
         raise KeyMaterialError(
             f"the file's KEK for recipient {wrap.id.hex()} does not decrypt: it was altered, or "

@@ -79,7 +79,7 @@ class IdentityKeys:
         """Return the key of a column, or of the footer; None if it is missing."""
         what = "footer key" if column is None else f"column {column}"
         try:
-            material = decode_recipients(key_metadata)
+            material = self._decode(key_metadata)
             kek = None if material is None else self._find_kek(material)
             if material is None or kek is None:
                 return self._retrieve_otherwise(key_metadata, column, material)
@@ -95,11 +95,18 @@ class IdentityKeys:
         self._check_apart(key, column)
         return key
 
+    def _decode(self, key_metadata: bytes) -> RecipientMaterial | None:
+        """Decode key metadata; that of the footer, which may list thousands, only once."""
+        if key_metadata != self.footer_metadata:
+            return decode_recipients(key_metadata)
+        if self.footer is None:
+            self.footer = decode_recipients(key_metadata)
+        return self.footer
+
     def _find_kek(self, material: RecipientMaterial) -> FileRecipients | None:
         """Return the file's KEK; None if no identity opens it."""
         if self.kek is None:
-            footer = decode_recipients(self.footer_metadata or b"")
-            self.footer = footer
+            footer = self._decode(self.footer_metadata or b"")
             if footer is None or footer.recipients is None:
                 raise KeyMaterialError("the footer's key metadata lists no recipients")
             self.kek = open_kek(footer, self.identities, self.file_aad)
