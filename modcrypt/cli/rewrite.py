@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -259,12 +260,20 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     multiple=True,
     help="Share a column or group. Repeatable.",
 )
+@click.option(
+    "--explicit-keys",
+    is_flag=True,
+    help="With --to: also write the file's key beside it, encrypted to the recipients, for readers "
+    "without modcrypt.",
+)
 @decryption_options
 @accept_option
 @_new_options
 @batch_options
 @output_options
-def share(*, source: str, destination: str, columns: tuple[str, ...], **options: Any) -> int:
+def share(
+    *, source: str, destination: str, columns: tuple[str, ...], explicit_keys: bool, **options: Any
+) -> int:
     """Copy some columns of encrypted files for another party.
 
     SOURCE and DESTINATION are both files or both folders. DESTINATION contains only the columns
@@ -275,4 +284,17 @@ def share(*, source: str, destination: str, columns: tuple[str, ...], **options:
         raise click.UsageError("no column is named; use --column")
     batch = Batch("share", source, destination, options)
     encryption = _new_encryption(batch, options)
+    if explicit_keys:
+        encryption = _add_explicit_keys(encryption)
     return batch.run(decryption=batch.decryption(options), encryption=encryption, only=columns)
+
+
+def _add_explicit_keys(encryption: Any) -> Any:
+    """Return the encryption of new files that also writes their keys beside them."""
+    from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
+
+    if not isinstance(encryption, RecipientEncryption):
+        raise click.UsageError(
+            "--explicit-keys needs --to or --recipients-file, without a key service or --spark"
+        )
+    return replace(encryption, explicit_keys=True)

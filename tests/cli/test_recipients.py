@@ -208,3 +208,13 @@ def test_commands_without_recipients_say_what_is_missing(folder: Path) -> None:
             "mine.parquet",
         ), "file", 2,
     )  # fmt: skip
+
+
+def test_share_writes_explicit_keys_on_request(folder: Path) -> None:
+    share = ("share", "--identity", "me.key", "--column", "id", "--explicit-keys")
+    run_ok(folder, *share, "--to", "you.pub", "mine.parquet", "id.parquet")
+    assert (folder / "_EXPLICIT_KEYS_FOR_id.parquet.json").exists()
+    private(folder / "next.key", bytes(range(1, 17)))
+    result = invoke(folder, *share, "--new-key-file", "next.key", "mine.parquet", "no.parquet")
+    assert "--explicit-keys needs --to" in check_refusal(result)
+    assert not (folder / "no.parquet").exists()

@@ -8,6 +8,7 @@ from typing import Any
 
 from modcrypt.io.places import Place
 from modcrypt.keys import Key
+from modcrypt.kms.recipients.explicit_keys import ExplicitKeysFile
 from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
@@ -31,6 +32,8 @@ class RecipientEncryption:
         aad_prefix: AAD prefix of the files, or its template.
         options: Further arguments of `FileEncryptionProperties`: `plaintext_footer`,
             `encryption_algorithm`, `store_aad_prefix` and `data_page_v2_levels`.
+        explicit_keys: Whether to also write the key of each file beside it, encrypted to the
+            recipients, for readers without modcrypt: `_EXPLICIT_KEYS_FOR_NAME.json`.
 
     Raises:
         ValueError: There are no recipients, or too many, or an option is unknown.
@@ -40,6 +43,7 @@ class RecipientEncryption:
     plaintext_columns: Sequence[str] = ()
     aad_prefix: bytes | PathPrefix | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    explicit_keys: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recipients", check_recipients(self.recipients))
@@ -67,9 +71,17 @@ class RecipientEncryption:
             place.check_absent()
         key = Key.generate(DEK_LENGTH)
         file = FileRecipients.create(tuple(self.recipients))
+        if not self.explicit_keys:
+            metadata = file.make_footer_metadata(key)
+            return self._make_properties(prefix, key, footer_key_metadata=metadata)
+        if place is None:
+            raise ValueError("explicit keys are stored beside the file: pass a path or URL")
+        stored = self.options.get("store_aad_prefix", True)
+        beside = ExplicitKeysFile(place, file, key, None if stored else prefix)
         return self._make_properties(
-            prefix, key, footer_key_metadata=file.make_footer_metadata(key)
-        )
+            prefix, key, footer_key_metadata=beside.make_footer_metadata,
+            companion=beside.companion,
+        )  # fmt: skip
 
     def _make_properties(
         self, prefix: bytes | None, key: Key, **more: Any
