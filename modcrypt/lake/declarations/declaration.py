@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
 from modcrypt.parquet.crypto.path_prefix import PATH
 
@@ -55,6 +56,7 @@ class DatasetDeclaration:
         rules: Rules for its columns, by master key.
         previous: What may still protect older files.
         rotation: When keys are too old.
+        recipients: Recipients that open its files, too.
     """
 
     name: str
@@ -67,6 +69,7 @@ class DatasetDeclaration:
     rules: Rules
     previous: Previous = field(default_factory=Previous)
     rotation: Rotation = field(default_factory=Rotation)
+    recipients: Sequence[Recipient] = ()
 
     @property
     def footer_key(self) -> str:
