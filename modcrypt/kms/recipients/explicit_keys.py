@@ -29,7 +29,8 @@ from modcrypt.kms.recipients.kinds import (
     make_info,
 )
 from modcrypt.kms.recipients.recipient import Recipient
-from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS, MAX_SHARED_METADATA
+from modcrypt.pkmt1.material import MAX_SHARED_METADATA
+from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.tracebacks import hide_frames
 

@@ -4,6 +4,9 @@
     kms, policy       URI of the key service; path of a policy, which the driver reads
     footerKey         instead of kms: file:PATH or env:NAME, on all executors; columnKeys: for
                       example {"ssn": "env:SSN_KEY"}; plaintextColumns: `a,b` or ["a", "b,c"]
+    identity          file:PATH of an identity on all executors, or several: opens files that are
+                      encrypted to its recipient, beside a key service or without one
+    recipients        lines of recipients, to whom new files are encrypted; writing only
     aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
     root              folder of the dataset, if path is a part of it; reading only
     sharedAadPrefix   true: allow several files with the same AAD prefix; writing only
@@ -35,7 +38,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from modcrypt.io.addresses import local_path
+from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
@@ -56,6 +61,8 @@ NAMES = frozenset(
         "footerKey",
         "columnKeys",
         "plaintextColumns",
+        "identity",
+        "recipients",
         "aadPrefix",
         "root",
         "sharedAadPrefix",
@@ -265,6 +272,8 @@ class _Options:
             footer_key=self.text("footerKey"),
             column_keys=self._column_keys(),
             plaintext_columns=self.names("plaintextColumns") or (),
+            identities=tuple(map(_make_reference, self.names("identity") or ())),
+            recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
             aad_prefix=self.text("aadPrefix"),
             root=None if root is None else _make_absolute(root),
             shared_aad_prefix=self.flag("sharedAadPrefix"),
@@ -273,10 +282,10 @@ class _Options:
             require_encrypted=self._require_encrypted(),
             master_key_ids=self.names("masterKeyIds") or (),
         )
-        if not (settings.has_service or settings.has_keys):
+        if not (settings.has_any or settings.recipients):
             raise ValueError(
-                "keys come from a key service (kms, or a policy that names one) or from references "
-                "(footerKey, columnKeys); pass exactly one of the two"
+                "keys come from a key service (kms, or a policy that names one), from references "
+                "(footerKey, columnKeys) or from identity; pass one of them"
             )
         return settings
 
@@ -344,6 +353,13 @@ def _parse_strings(name: str, text: str) -> tuple[str, ...]:
     if not isinstance(strings, Sequence) or not all(isinstance(item, str) for item in strings):
         raise ValueError(f"{name} must be a JSON list of strings")
     return tuple(strings)
+
+
+def _make_reference(reference: str) -> str:
+    """Return a reference to an identity, valid in every working directory."""
+    if not reference.startswith("file:"):
+        raise ValueError("identity must be file:PATH, never a key itself (not repeated here)")
+    return absolute_reference(reference)
 
 
 def _make_absolute(path: str) -> str:
