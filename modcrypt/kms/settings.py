@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 from modcrypt.errors import KeyAccessDeniedError
@@ -31,7 +32,7 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     check_passphrase_reference,
     make_reference_asker,
 )
-from modcrypt.kms.policy import Policy, find_service
+from modcrypt.kms.policy import Policy, find_service, resolve_service
 from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.identity_references import check_references, load_identities
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
@@ -415,6 +416,8 @@ _received: deque[Settings] = deque(maxlen=64)
 
 def _absolute_uri(uri: str) -> str:
     """Return the URI of a key service with absolute paths of a keyring and its passphrase."""
+    if uri.startswith("recipients:"):
+        return resolve_service(uri, Path.cwd())
     if not uri.startswith("file:"):
         return uri
     parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
