@@ -100,6 +100,11 @@ def test_somebody_must_remain(path: Path) -> None:
         mc.remove_recipients(path, [], open_with(ME))
 
 
+def test_a_scan_names_files_for_recipients(path: Path) -> None:
+    (key, *_) = mc.scan_keys(path)
+    assert (key.kind, key.storage, key.master_key_id) == ("footer", "recipients", None)
+
+
 def test_strangers_change_nothing(path: Path) -> None:
     before = path.read_bytes()
     stranger = open_with(LATER)
@@ -171,6 +176,23 @@ def test_rotations_of_wrapped_keys_keep_recipients(tmp_path: Path) -> None:
     assert rotated.failed
     assert "has recipients" in rotated.message
     assert path.read_bytes() == before
+
+
+def test_a_lost_master_key_proves_nothing_while_recipients_open_the_file(tmp_path: Path) -> None:
+    kms, path = MemoryKms(), tmp_path / "file.parquet"
+    policy = Policy(footer_key="kf", column_keys={"kc1": ["name"]})
+    write_by_policy(path, kms, policy, recipients=[ME.recipient])
+    tools = KeyTools(kms)
+    kms.disabled |= {"kf", "kc1"}
+    proof = mc.prove_shredded(path, tools, everything=True)
+    assert any("recipients open it" in key.why for _, key in proof.still_readable)
+    kms.disabled.clear()
+    tools.wrapper.forget()  # a cache remembers refusals
+    (file,) = mc.remove_recipients(path, [ME.recipient.id], tools.decryption(policy))
+    assert file.result == "changed"
+    kms.disabled |= {"kf", "kc1"}
+    tools.wrapper.forget()
+    assert not mc.prove_shredded(path, tools, everything=True).still_readable
 
 
 def test_files_with_explicit_keys_are_encrypted_again_instead(tmp_path: Path) -> None:
