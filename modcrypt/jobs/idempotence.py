@@ -26,6 +26,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
@@ -326,6 +327,8 @@ class NewKeys:
             return Difference(str(error), of_encryption=True)
         except (KeyRetrievalError, IntegrityError) as error:
             why = f"it can't be decrypted with the new keys: {error}"
+            if isinstance(self.encryption, RecipientEncryption):
+                why = "only its recipients can compare it; a record of the run skips finished files"
             return Difference(why, of_encryption=True)
         except ModcryptError as error:
             return Difference(f"it can't be opened: {error}")

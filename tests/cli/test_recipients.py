@@ -177,6 +177,12 @@ def test_folders_are_encrypted_with_their_paths(folder: Path) -> None:
     write_plain(folder / "in" / "a.parquet")
     prefix = ("--aad-prefix", "lake/{path}")
     run_ok(folder, "encrypt", *prefix, "--to", "me.pub", "in", "out")
+    again = invoke(folder, "encrypt", *prefix, "--to", "me.pub", "in", "out")
+    assert "only its recipients can compare it" in again.output
+    record = ("--record", "run.jsonl", "--force")
+    run_ok(folder, "encrypt", *prefix, "--to", "me.pub", *record, "in", "out")
+    answer = run_ok(folder, "encrypt", *prefix, "--to", "me.pub", *record[:2], "in", "out")
+    assert "1 current" in answer
     me = ("--identity", "me.key", *prefix)
     run_ok(folder, "decrypt", *me, "out", "back")
     assert pq.read_table(folder / "back" / "a.parquet") == small_table()
