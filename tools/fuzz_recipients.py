@@ -22,8 +22,9 @@ from functools import cache
 import modcrypt as mc
 from modcrypt.errors import ModcryptError
 from modcrypt.keys import Key, Secret, key_bytes
-from modcrypt.kms.recipients.identity_file import decode_identity
+from modcrypt.kms.recipients.identity import IDENTITY_FILE
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
+from modcrypt.kms.recipients.private_key_file import decode_private_key
 from modcrypt.kms.recipients.recipient import parse_recipients
 from tools.fuzz import edit
 from tools.recipient_vectors import RECIPIENTS, TABLE
@@ -42,8 +43,8 @@ class Target:
 @cache
 def identity(name: str) -> mc.Identity:
     """Return an identity of the vectors, whatever the mode of its file."""
-    document = decode_identity((RECIPIENTS / name).read_bytes())
-    return mc.Identity(document.recipient, Secret(document.key))
+    document = decode_private_key((RECIPIENTS / name).read_bytes(), IDENTITY_FILE)
+    return mc.Identity(mc.Recipient.parse(document.public), Secret(document.key))
 
 
 def check_lines(data: bytes) -> object:
@@ -51,9 +52,9 @@ def check_lines(data: bytes) -> object:
 
 
 def check_identity(data: bytes) -> object:
-    document = decode_identity(data)
+    document = decode_private_key(data, IDENTITY_FILE)
     # Not the scrypt of every round, which takes 20 ms or more.
-    return document.recipient.hex_id
+    return mc.Recipient.parse(document.public).hex_id
 
 
 def check_metadata(name: str, aad: bytes, wanted: str) -> Check:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import modcrypt as mc
 from modcrypt.keys import Key
-from modcrypt.kms.recipients import identity_file
+from modcrypt.kms.recipients import private_key_file
 from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.pkmt1.recipient_metadata import add_to_pkmt1
 from tools import verify_recipients
@@ -185,7 +185,7 @@ def write(name: str, cases: list[Json]) -> None:
 
 def build() -> None:
     RECIPIENTS.mkdir(exist_ok=True)
-    identity_file.SCRYPT_COST = 2**14
+    private_key_file.SCRYPT_COST = 2**14
     identities = {
         name: mc.Identity.generate("mlkem768-x25519" if name == "hybrid" else "x25519")
         for name in ("x25519", "hybrid", "stranger", "passphrase")

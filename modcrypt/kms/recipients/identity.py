@@ -5,28 +5,22 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn, Self
 
-from modcrypt.errors import (
-    KeyAccessDeniedError,
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-)
+from modcrypt.errors import KeyMaterialError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.keys import Secret
-from modcrypt.kms.keyring.keyring_file import create
-from modcrypt.kms.keyring.keyring_passphrase import Passphrase, encode_passphrase, make_asker
-from modcrypt.kms.private_files import check_owner, check_private
-from modcrypt.kms.recipients.identity_file import (
-    MAX_IDENTITY_FILE,
-    IdentityDocument,
-    decode_identity,
-    encode_identity,
-)
+from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.kinds import HYBRID, decrypt_with, find_kind
+from modcrypt.kms.recipients.private_key_file import (
+    PrivateKeyFormat,
+    load_private_key,
+    save_private_key,
+)
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.tracebacks import hide_frames
+
+IDENTITY_FILE = PrivateKeyFormat("modcrypt-identity", "recipient", "identity")
 
 
 class Identity:
@@ -70,18 +64,8 @@ class Identity:
             KeyRetrievalError: Others may read or write the file.
             KeyMaterialError: The file is not an identity.
         """
-        where, ask = os.path.expanduser(os.fspath(path)), make_asker(passphrase)
-        try:
-            document = decode_identity(_read_private(where))
-            if document.scrypt is None:
-                return cls(document.recipient, Secret(document.key))
-            if ask is None:
-                raise KeyAccessDeniedError("it is encrypted; pass its passphrase")
-            return cls(document.recipient, _decrypt(document, ask()))
-        except KeyRetrievalError as error:
-            if not isinstance(error, KeyNotFoundError):
-                error.args = (f"identity {where}: {error}",)
-            raise
+        line, secret = load_private_key(path, IDENTITY_FILE, passphrase)
+        return cls(check_private_key(Recipient.parse(line), secret()), secret)
 
     @hide_frames
     def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
@@ -94,9 +78,7 @@ class Identity:
         Raises:
             FileExistsError: The file exists.
         """
-        ask = make_asker(passphrase)
-        encoded = None if ask is None else encode_passphrase(ask())
-        create(os.fspath(path), encode_identity(self.recipient, self._secret(), encoded))
+        save_private_key(path, IDENTITY_FILE, str(self.recipient), self._secret(), passphrase)
 
     def for_file(self, source: Source, lenient: bool) -> IdentityKeys:
         """Return the keys of one file, as a key retriever."""
@@ -123,33 +105,14 @@ class Identity:
 
 
 @hide_frames
+def check_private_key(recipient: Recipient, key: bytes) -> Recipient:
+    """Return a recipient to whom a private key belongs; raise KeyMaterialError for another."""
+    kind = find_kind(recipient.kind)
+    if len(key) != kind.secret_size or kind.encode_public(key) != recipient.public_key:
+        raise KeyMaterialError("the private key does not belong to the recipient in the file")
+    return recipient
+
+
+@hide_frames
 def _load_private_key(kind: str, secret: Secret[bytes]) -> Secret[Any]:
     return Secret(find_kind(kind).load_private(secret()))
-
-
-@hide_frames
-def _decrypt(document: IdentityDocument, passphrase: str | bytes) -> Secret[bytes]:
-    try:
-        encoded = encode_passphrase(passphrase)
-    except ValueError as error:
-        raise KeyAccessDeniedError(str(error)) from None
-    return Secret(document.decrypt(encoded))
-
-
-@hide_frames
-def _read_private(path: str) -> bytes:
-    """Return the content of a file that only its owner may be able to read."""
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(MAX_IDENTITY_FILE + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise KeyNotFoundError(f"the identity {path} does not exist") from None
-    except PermissionError:
-        raise KeyAccessDeniedError("it may not be read") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise KeyMaterialError(reason) from None
-    check_owner(status, "the file")
-    check_private(status, "it contains a private key")
-    return data

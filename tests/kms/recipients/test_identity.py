@@ -19,7 +19,7 @@ from modcrypt import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.kms.recipients import identity_file
+from modcrypt.kms.recipients import private_key_file
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 from tests.support.recipients import KINDS, identity
@@ -29,7 +29,7 @@ PASSPHRASE = "correct horse battery stäple"
 
 @pytest.fixture(autouse=True)
 def _cheap_scrypt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity_file, "SCRYPT_COST", 2**14)
+    monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
 
 
 @each_case("kind", KINDS)
