@@ -27,6 +27,10 @@ from modcrypt.errors import TagMismatchError as TagMismatchError
 from modcrypt.errors import TruncationError as TruncationError
 from modcrypt.errors import UnsupportedFormatError as UnsupportedFormatError
 from modcrypt.html_report import render_html as render_html
+from modcrypt.jobs.dataset_seals import SealFinding as SealFinding
+from modcrypt.jobs.dataset_seals import SealVerification as SealVerification
+from modcrypt.jobs.dataset_seals import seal_dataset as seal_dataset
+from modcrypt.jobs.dataset_seals import verify_seal as verify_seal
 from modcrypt.jobs.dataset_verification import verify_dataset as verify_dataset
 from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
 from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
@@ -65,6 +69,8 @@ from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client
 from modcrypt.kms.settings import Settings as Settings
+from modcrypt.kms.signing.signing_keys import SigningKey as SigningKey
+from modcrypt.kms.signing.signing_keys import VerifyingKey as VerifyingKey
 from modcrypt.lake.application import LakeApplication as LakeApplication
 from modcrypt.lake.dataset import LakeDataset as LakeDataset
 from modcrypt.lake.file_states import FileState as FileState

@@ -31,6 +31,7 @@ IMPORTERS = {
         "modcrypt.aead",
         "modcrypt.doctor.machine_checks",  # for its version alone
         "modcrypt.kms.recipients.kinds",  # HPKE
+        "modcrypt.kms.signing.schemes",
     },
     "thriftpy2": {"modcrypt.parquet.format.idl"},
     "cloup": {"modcrypt.cli"},

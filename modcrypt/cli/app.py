@@ -25,6 +25,7 @@ from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_line
 from modcrypt.cli.shred import shred
+from modcrypt.cli.signing.seals import seals
 from modcrypt.cli.spark_files import spark
 from modcrypt.cli.tables import cat, head, schema
 from modcrypt.cli.verify import verify
@@ -97,6 +98,6 @@ def program(context: click.Context) -> None:
 
 for _command in (
     encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys,
-    recipients, ags1, iceberg, spark, status, apply, report, why, doctor,
+    recipients, seals, ags1, iceberg, spark, status, apply, report, why, doctor,
 ):  # fmt: skip
     program.add_command(_command)

@@ -87,6 +87,7 @@ SHOWING: tuple[type, ...] = (
     modcrypt.Policy,
     modcrypt.Keyring,
     modcrypt.Identity,
+    modcrypt.SigningKey,
     modcrypt.AuditEvent,
     modcrypt.ScannedKey,
     modcrypt.RotatedFile,
@@ -136,7 +137,7 @@ def _clear_keyring(data: bytes) -> bool:
         found = json.loads(data)
     except ValueError:
         return False
-    formats = ("modcrypt-keyring", "modcrypt-identity")
+    formats = ("modcrypt-keyring", "modcrypt-identity", "modcrypt-signing-key")
     if not isinstance(found, dict) or found.get("format") not in formats:
         return False
     return found.get("protection") == "none"

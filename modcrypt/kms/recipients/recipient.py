@@ -9,30 +9,24 @@ lines that begin with #, and comments after a recipient and white space.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from modcrypt.errors import KeyMaterialError, printable
 from modcrypt.kms.recipients.kinds import encrypt_to, find_kind
+from modcrypt.kms.recipients.public_lines import (
+    format_public_line,
+    hash_public_key,
+    parse_lines,
+    parse_public_line,
+    read_lines,
+)
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
 
 PREFIX = "modcrypt-recipient"
-
-MAX_LINE = 4096
-"""Length limit of a line in a file of recipients, in bytes: a hybrid recipient has 1,690."""
-
-MAX_RECIPIENTS_FILE = 8 << 20
-"""Size limit of a file of recipients in bytes: enough for `MAX_RECIPIENTS` with comments."""
-
-_ID_HASH = b"modcrypt-recipient-id\x00"
-_BASE64URL = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +59,11 @@ class Recipient:
             KeyMaterialError: The line is malformed, or its checksum does not match. Messages do not
                 repeat the line, which may be a secret by mistake.
         """
-        parts = line.split(":")
-        if len(parts) != 4 or parts[0] != PREFIX:
-            raise KeyMaterialError(
-                f"not a recipient: expected {PREFIX}:KIND:KEY:CHECKSUM, as "
-                "`modcrypt recipients generate` writes to the .pub file"
-            )
-        _, kind, text, checksum = parts
+        kind, public_key = parse_public_line(PREFIX, line, "recipient")
         try:
-            recipient = cls(kind, _decode_base64url(text))
+            return cls(kind, public_key)
         except ValueError as error:  # KeyMaterialError is one, too
             raise KeyMaterialError(f"not a recipient: {error}") from None
-        if recipient.hex_id != checksum:
-            raise KeyMaterialError(
-                "the checksum of the recipient does not match: the line was altered or cut"
-            )
-        return recipient
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -93,8 +76,7 @@ class Recipient:
     @property
     def id(self) -> bytes:
         """Id of the recipient in files, `ID_SIZE` bytes."""
-        content = _ID_HASH + self.kind.encode() + b"\x00" + self.public_key
-        return hashlib.sha256(content).digest()[:ID_SIZE]
+        return hash_public_key(PREFIX, self.kind, self.public_key)
 
     @property
     def hex_id(self) -> str:
@@ -103,26 +85,13 @@ class Recipient:
 
     def __str__(self) -> str:
         """Return the line that `parse` reads."""
-        text = base64.urlsafe_b64encode(self.public_key).rstrip(b"=").decode()
-        return f"{PREFIX}:{self.kind}:{text}:{self.hex_id}"
+        return format_public_line(PREFIX, self.kind, self.public_key)
 
     def __repr__(self) -> str:
         return f"Recipient({self.kind}, id {self.hex_id})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kind, self.public_key)
-
-
-def _decode_base64url(text: str) -> bytes:
-    """Decode unpadded base64url, in its only form."""
-    data = b""
-    if _BASE64URL.fullmatch(text):
-        with suppress(binascii.Error):
-            data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    # The last character can hide bits, which would allow two texts for one key.
-    if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
-        raise ValueError("the key is not base64url")
-    return data
 
 
 def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
@@ -132,35 +101,12 @@ def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
         KeyMaterialError: The file has no recipient, a malformed one, or exceeds a limit.
         OSError: The file cannot be read.
     """
-    with open(path, "rb") as file:
-        data = file.read(MAX_RECIPIENTS_FILE + 1)
-    try:
-        return parse_recipients(data)
-    except KeyMaterialError as error:
-        raise KeyMaterialError(f"{os.fspath(path)}: {error}") from None
+    return tuple(read_lines(path, Recipient.parse, "recipients"))
 
 
 def parse_recipients(data: bytes) -> tuple[Recipient, ...]:
     """Return the recipients in the content of a file; raise as `read_recipients`."""
-    if len(data) > MAX_RECIPIENTS_FILE:
-        raise KeyMaterialError(f"a file of recipients has at most {MAX_RECIPIENTS_FILE} bytes")
-    found: dict[bytes, Recipient] = {}
-    for number, line in enumerate(data.splitlines(), 1):
-        if len(line) > MAX_LINE:
-            raise KeyMaterialError(f"line {number} is longer than {MAX_LINE} bytes")
-        words = line.split(None, 1)
-        if not words or words[0].startswith(b"#"):
-            continue
-        if len(found) >= MAX_RECIPIENTS:
-            raise KeyMaterialError(f"there are more than {MAX_RECIPIENTS} recipients")
-        try:
-            recipient = Recipient.parse(words[0].decode("ascii", "replace"))
-        except KeyMaterialError as error:
-            raise KeyMaterialError(f"line {number}: {error}") from None
-        found[recipient.id] = recipient
-    if not found:
-        raise KeyMaterialError("there are no recipients")
-    return tuple(found.values())
+    return tuple(parse_lines(data, Recipient.parse, "recipients"))
 
 
 def check_recipients(recipients: Iterable[Recipient]) -> tuple[Recipient, ...]:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from modcrypt import Identity, KeyMaterialError, Recipient, read_recipients
+from modcrypt.kms.recipients.public_lines import MAX_LINE, MAX_PUBLIC_FILE
 from modcrypt.kms.recipients.recipient import (
-    MAX_LINE,
-    MAX_RECIPIENTS_FILE,
     check_recipients,
     parse_ids,
     parse_recipients,
@@ -84,7 +83,7 @@ def test_a_file_of_recipients_may_have_comments_and_repeats(tmp_path: Path) -> N
 
 @each_case("content", [
     b"", b"\n# nothing\n", b"\xff\xfe", b"\x00" * 1000, str(ME).encode() + b"\nnonsense\n",
-    b"x" * (MAX_LINE + 1), b"#" * (MAX_LINE + 1), b"\n" * (MAX_RECIPIENTS_FILE + 1),
+    b"x" * (MAX_LINE + 1), b"#" * (MAX_LINE + 1), b"\n" * (MAX_PUBLIC_FILE + 1),
     str(ME).encode()[:-1],
 ], ids=[
     "empty", "comments alone", "another encoding", "zeros", "a line too much", "a long line",
@@ -107,7 +106,8 @@ def test_an_identity_in_place_of_a_recipient_is_not_repeated(tmp_path: Path) -> 
 
 
 def test_the_number_of_recipients_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modcrypt.kms.recipients.recipient.MAX_RECIPIENTS", 2)
+    for module in ("recipient", "public_lines"):
+        monkeypatch.setattr(f"modcrypt.kms.recipients.{module}.MAX_RECIPIENTS", 2)
     third = identity("third").recipient
     lines = [str(ME), str(OTHER), str(third)]
     with pytest.raises(KeyMaterialError, match="more than 2"):
