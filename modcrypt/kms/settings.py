@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 import threading
-import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 from modcrypt.errors import KeyAccessDeniedError
@@ -25,21 +23,26 @@ from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+from modcrypt.kms.keyring.keyring import passphrase_of_uri
 from modcrypt.kms.keyring.keyring_passphrase import (
     PROMPT,
     Ask,
     check_passphrase_reference,
     make_reference_asker,
 )
-from modcrypt.kms.policy import Policy, find_service, resolve_service
+from modcrypt.kms.policy import Policy, find_service
 from modcrypt.kms.recipients.identity import Identity
 from modcrypt.kms.recipients.identity_references import check_references, load_identities
 from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.setting_values import (
+    ENCRYPTION_OPTIONS,
+    absolute_uri,
+    prefix_to_bytes,
+    prefix_to_text,
+)
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
 from modcrypt.parquet.crypto.properties import (
     Encryption,
@@ -49,13 +52,6 @@ from modcrypt.parquet.crypto.properties import (
 )
 
 T = TypeVar("T")
-
-_ENCRYPTION_OPTIONS = frozenset(
-    {
-        "plaintext_footer", "encryption_algorithm", "store_aad_prefix", "data_page_v2_levels",
-        "footer_key_metadata", "column_key_metadata",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +93,8 @@ class Settings(KeySettings):
             that the policy or the URI of `kms` names, for example during a rotation.
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
-        recipients: Recipients to whom the keys of new files are encrypted, beside a key service or
-            without one.
-        identities: References `file:PATH` to identities, which open files that are encrypted to
-            their recipients; beside a key service or explicit keys, or without them.
+        recipients: Recipients of new files, beside a key service or without one.
+        identities: References `file:PATH` to identities, beside other keys or without any.
         identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
 
     Raises:
@@ -155,7 +149,7 @@ class Settings(KeySettings):
                 "plaintext_columns and encryption_options need footer_key; with a key service, "
                 "set them in the policy"
             )
-        if unknown := sorted(self.encryption_options.keys() - _ENCRYPTION_OPTIONS):
+        if unknown := sorted(self.encryption_options.keys() - ENCRYPTION_OPTIONS):
             raise ValueError(f"unknown encryption_options: {', '.join(unknown)}")
         if (self.master_key_ids or self.audit) and not self.has_service:
             raise ValueError("master_key_ids and audit need a key service; pass kms or a policy")
@@ -179,11 +173,6 @@ class Settings(KeySettings):
     def has_keys(self) -> bool:
         """True if keys come from references."""
         return bool(self._references)
-
-    @property
-    def has_any(self) -> bool:
-        """True if the settings name keys, a key service or identities."""
-        return self.has_service or self.has_keys or bool(self.identities)
 
     # --- copies ---
 
@@ -221,7 +210,7 @@ class Settings(KeySettings):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
-        kms = None if self.kms is None else _absolute_uri(self.kms)
+        kms = None if self.kms is None else absolute_uri(self.kms)
         return {
             **values,
             "column_keys": keys,
@@ -239,8 +228,8 @@ class Settings(KeySettings):
         if prefix is None and self.policy is not None:
             prefix = self.policy.aad_prefix
         if prefix is None or not (self.has_service or self.recipients or self.identities):
-            return None if prefix is None else _to_bytes(prefix)
-        return PathPrefix(_to_bytes(prefix), self.root)
+            return None if prefix is None else prefix_to_bytes(prefix)
+        return PathPrefix(prefix_to_bytes(prefix), self.root)
 
     def check_distinct(self, paths: Iterable[str]) -> None:
         """Raise ValueError if two files have the same AAD prefix, unless that is allowed."""
@@ -266,13 +255,11 @@ class Settings(KeySettings):
             arguments["aad_prefix"] = self.prefix
         if self.has_service:
             ids = self.master_key_ids or None
-            properties = self.tools().decryption(
-                self.policy, master_key_ids=ids, root=self.root, **arguments
-            )
-            return open_also(properties, self.opened_identities if self.identities else ())
+            arguments |= {"master_key_ids": ids, "root": self.root}
+            return open_also(self.tools().decryption(self.policy, **arguments), self.identity_keys)
         footer_key, column_keys = self.keys
         if self.identities:
-            arguments["key_retriever"] = IdentityRetriever(self.opened_identities)
+            arguments["key_retriever"] = IdentityRetriever(self.identity_keys)
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
     def requirements(self) -> FileDecryptionProperties | None:
@@ -297,7 +284,7 @@ class Settings(KeySettings):
                 footer_key=footer_key,
                 column_keys=column_keys,
                 plaintext_columns=self.plaintext_columns,
-                aad_prefix=None if self.aad_prefix is None else _to_bytes(self.aad_prefix),
+                aad_prefix=None if self.aad_prefix is None else prefix_to_bytes(self.aad_prefix),
                 **self.encryption_options,
             )
         self.check_writing()
@@ -310,7 +297,7 @@ class Settings(KeySettings):
                 options=self.encryption_options,
             )
         if self.aad_prefix is not None:
-            policy = replace(policy, aad_prefix=_to_text(self.aad_prefix))
+            policy = replace(policy, aad_prefix=prefix_to_text(self.aad_prefix))
         return self.tools().encryption(policy, root=self.root, recipients=self.recipients)
 
     def check_writing(self) -> None:
@@ -331,7 +318,7 @@ class Settings(KeySettings):
         return footer, {name: read_key(ref, f"key of column {name}") for name, ref in columns}
 
     @cached_property
-    def opened_identities(self) -> tuple[Identity, ...]:
+    def identity_keys(self) -> tuple[Identity, ...]:
         """The identities, read once.
 
         Raises:
@@ -412,29 +399,3 @@ def _receive(values: dict[str, Any]) -> Settings:
 
 
 _received: deque[Settings] = deque(maxlen=64)
-
-
-def _absolute_uri(uri: str) -> str:
-    """Return the URI of a key service with absolute paths of a keyring and its passphrase."""
-    if uri.startswith("recipients:"):
-        return resolve_service(uri, Path.cwd())
-    if not uri.startswith("file:"):
-        return uri
-    parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
-    passphrase = parsed.query.get("passphrase")
-    if passphrase is not None:
-        passphrase = f"?passphrase={urllib.parse.quote(absolute_reference(passphrase), safe=':/')}"
-    path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(uri))))
-    key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""
-    return f"file:{path}{passphrase or ''}{key}"
-
-
-def _to_bytes(prefix: str | bytes) -> bytes:
-    return prefix if isinstance(prefix, bytes) else os.fsencode(prefix)
-
-
-def _to_text(prefix: str | bytes) -> str:
-    try:
-        return prefix if isinstance(prefix, str) else prefix.decode()
-    except UnicodeDecodeError:
-        raise ValueError("with a key service the AAD prefix must be UTF-8 text") from None

@@ -282,7 +282,8 @@ class _Options:
             require_encrypted=self._require_encrypted(),
             master_key_ids=self.names("masterKeyIds") or (),
         )
-        if not (settings.has_any or settings.recipients):
+        named = settings.has_service or settings.has_keys or settings.identities
+        if not (named or settings.recipients):
             raise ValueError(
                 "keys come from a key service (kms, or a policy that names one), from references "
                 "(footerKey, columnKeys) or from identity; pass one of them"
