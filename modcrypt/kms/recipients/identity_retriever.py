@@ -108,6 +108,8 @@ class IdentityKeys:
         if self.kek is None:
             footer = self._decode(self.footer_metadata or b"")
             if footer is None or footer.recipients is None:
+                if self.other is not None:
+                    return None
                 raise KeyMaterialError("the footer's key metadata lists no recipients")
             self.kek = open_kek(footer, self.identities, self.file_aad)
         if self.kek is not None and self.kek.kek.id != material.kek_id:

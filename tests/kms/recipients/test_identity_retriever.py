@@ -26,6 +26,7 @@ from modcrypt.pkmt1.recipient_metadata import (
     RecipientMaterial,
     RecipientWrap,
     decode_recipients,
+    replace_recipients,
 )
 from tests.support import forging
 from tests.support.cases import each_case
@@ -322,6 +323,16 @@ def test_either_opens_a_file(policy: Policy) -> None:
     stranger = open_also(tools, (mc.Identity.generate("x25519"),))
     assert mc.read_table(io.BytesIO(data), stranger) == TABLE
     assert kms.calls
+
+
+def test_the_key_service_opens_a_file_whose_list_of_recipients_is_gone() -> None:
+    kms = MemoryKms()
+    data = write_both(kms)
+    stripped = with_metadata(data, replace_recipients(metadata_of(data), None))
+    tools = KeyTools(kms).decryption(POLICY)
+    assert mc.read_table(io.BytesIO(stripped), open_also(tools, (ME,))) == TABLE
+    with pytest.raises(KeyNotFoundError):
+        read_with(stripped, ME)
 
 
 def test_a_policy_still_requires_keys_of_columns() -> None:
