@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
+from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.key_encoding import MAX_KEY_TEXT, decode_key
-from modcrypt.private_files import check_owner, check_private
 from modcrypt.tracebacks import hide_frames
 
 

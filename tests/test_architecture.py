@@ -29,8 +29,10 @@ FACADES = (modcrypt, modcrypt.iceberg, modcrypt.parquet, modcrypt.spark)
 IMPORTERS = {
     "cryptography": {
         "modcrypt.aead",
-        "modcrypt.doctor.machine_checks",
-    },  # the latter for its version alone
+        "modcrypt.doctor.machine_checks",  # for its version alone
+        "modcrypt.kms.recipients.kinds",  # HPKE
+        "modcrypt.kms.signing.schemes",
+    },
     "thriftpy2": {"modcrypt.parquet.format.idl"},
     "cloup": {"modcrypt.cli"},
     "jinja2": {"modcrypt.report.html"},
@@ -284,6 +286,8 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.key_metadata",  # whose encoded form holds the key
         "modcrypt.kms.client",  # which gives keys to be wrapped
         "modcrypt.kms.wrapping",  # the same
+        "modcrypt.kms.recipients.file_recipients",  # which encrypts KEKs to public keys
+        "modcrypt.kms.recipients.explicit_keys",  # the same with keys
         "modcrypt.kms.keyring.keyring_document",  # whose sealed form holds master keys
         "modcrypt.iceberg.read.pyarrow_decryption",  # which gives them to PyArrow
         "modcrypt.doctor.event_log",  # which looks for keys where they should not be

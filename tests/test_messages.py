@@ -71,6 +71,13 @@ keys enable --kms file:{ring} lake
 keys destroy --kms file:{ring} lake
 keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
 keys scan --kms file:{ring} {kms.parquet}
+seals generate new.key
+seals create --sign {writer.key} .
+seals verify --verify-key {writer.pub} .
+recipients generate --kind x25519 new.key
+recipients list {sealed.parquet}
+recipients add --key-file {footer.key} --recipients-file {me.pub} {sealed.parquet}
+recipients remove --identity {me.key} --recipient {me.pub} {sealed.parquet}
 ags1 encrypt --key-file {footer.key} {plain.parquet} out
 ags1 encrypt --key-metadata-file {fresh.key} {plain.parquet} out
 ags1 decrypt --key-metadata-file {notes.key} {notes.ags1} out
@@ -143,6 +150,12 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "notes.key").write_bytes(StandardKeyMetadata(key=key, file_length=length).encode())
     (folder / "fresh.key").write_bytes(StandardKeyMetadata(key=key).encode())
     (folder / "metadata.json").write_text("{}")
+    writer = modcrypt.SigningKey.generate()
+    writer.save(folder / "writer.key")
+    (folder / "writer.pub").write_text(f"{writer.verifier}\n")
+    me = modcrypt.Identity.generate("x25519")
+    me.save(folder / "me.key")
+    (folder / "me.pub").write_text(f"{me.recipient}\n")
     for path in folder.iterdir():
         path.chmod(0o600)
     return folder

@@ -16,8 +16,13 @@ from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
 # In this order: the examples of one page go on with the names of those before.
-GUIDES = [ROOT / f"docs/how-to/{name}.md" for name in ("python", "key-services", "any-file")]
+GUIDES = [
+    ROOT / f"docs/how-to/{name}.md"
+    for name in ("python", "key-services", "recipients", "seals", "any-file")
+]
 CONSOLE = ROOT / "docs/how-to/command-line.md"
+RECIPIENTS = ROOT / "docs/how-to/recipients.md"
+SEALS = ROOT / "docs/how-to/seals.md"
 POLICIES = ROOT / "docs/how-to/key-services.md"
 ERRORS = ROOT / "docs/reference/errors.md"
 
@@ -54,8 +59,11 @@ def test_console_examples_run(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o600)
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
     (tmp_path / "passphrase.txt").chmod(0o600)
-    consoles = [block for block in _blocks("console", CONSOLE) if "$ modcrypt" in block]
-    assert len(consoles) == 6
+    consoles = [
+        block for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS) if "$ modcrypt" in block
+    ]
+    assert len(consoles) == 11
+    (tmp_path / "lake").mkdir()
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
         assert program == "modcrypt"

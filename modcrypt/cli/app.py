@@ -23,10 +23,12 @@ from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
 from modcrypt.cli.parquet import decrypt, encrypt
+from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.rows.tables import cat, head, schema
 from modcrypt.cli.shared import drop_stdout, end_with_help, print_json
 from modcrypt.cli.shred import shred
+from modcrypt.cli.signing.seals import seals
 from modcrypt.cli.spark_files import spark
 from modcrypt.cli.verification.verify import verify
 
@@ -98,7 +100,7 @@ def program(context: click.Context) -> None:
 _SECTIONS = {
     "Files": (encrypt, decrypt, rekey, mask, share, verify, inspect),
     "Rows": (schema, head, cat),
-    "Keys": (keys, shred),
+    "Keys": (keys, recipients, seals, shred),
     "A lake in one file, modcrypt.toml": (status, apply, report, why),
     "Other formats and engines": (ags1, iceberg, spark),
     "This program": (doctor, completion, man),

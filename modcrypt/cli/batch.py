@@ -53,7 +53,7 @@ in_place_option = click.option(
 record_option = click.option(
     "--record",
     metavar="FILE",
-    help="Resume file: record finished files, and do not inspect them again unless they changed.",
+    help="Resume file: list finished files; skip them.",
 )
 batch_options = cloup.option_group(
     "Folders",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -40,9 +41,10 @@ def _encrypt() -> None:
 
 encryption_options(_encrypt)
 _ENCRYPTION: list[click.Option] = vars(_encrypt)["__click_params__"]
+_UNCHANGED = {"--to", "--recipients-file"}  # these can only mean the new file
+_NEW_NAMES = {new.opts[0] for new in _ENCRYPTION} - _UNCHANGED
 _NAMES = re.compile(
-    rf"--({'|'.join(sorted((new.opts[0][2:] for new in _ENCRYPTION), key=len, reverse=True))})\b"
-    r"(?!-)"
+    rf"--({'|'.join(sorted((name[2:] for name in _NEW_NAMES), key=len, reverse=True))})\b(?!-)"
 )
 
 
@@ -253,12 +255,20 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     multiple=True,
     help="Share a column or group. Repeatable.",
 )
+@click.option(
+    "--explicit-keys",
+    is_flag=True,
+    help="With --to: also write the file's key beside it, encrypted to the recipients, for readers "
+    "without modcrypt.",
+)
 @decryption_options
 @accept_option
 @_new_options
 @batch_options
 @output_options
-def share(*, paths: tuple[str, ...], columns: tuple[str, ...], **options: Any) -> int:
+def share(
+    *, paths: tuple[str, ...], columns: tuple[str, ...], explicit_keys: bool, **options: Any
+) -> int:
     """Copy some columns of encrypted files for another party.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Copies contain
@@ -269,4 +279,17 @@ def share(*, paths: tuple[str, ...], columns: tuple[str, ...], **options: Any) -
         raise click.UsageError("no column is named; use --column")
     batch = Batch("share", paths, options)
     encryption = _new_encryption(batch, options)
+    if explicit_keys:
+        encryption = _add_explicit_keys(encryption)
     return batch.run(decryption=batch.decryption(options), encryption=encryption, only=columns)
+
+
+def _add_explicit_keys(encryption: Any) -> Any:
+    """Return the encryption of new files that also writes their keys beside them."""
+    from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
+
+    if not isinstance(encryption, RecipientEncryption):
+        raise click.UsageError(
+            "--explicit-keys needs --to or --recipients-file, without a key service or --spark"
+        )
+    return replace(encryption, explicit_keys=True)

@@ -122,8 +122,9 @@ def refuse_local_options() -> None:
 
 
 def is_any_typed(options: Collection[str]) -> bool:
-    """Return whether one of the options is typed on the command line."""
-    context = click.get_current_context()
+    """Return whether one of the options is typed, or set by the environment."""
+    context, given = click.get_current_context(), ParameterSource
     return any(
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in options
+        context.get_parameter_source(name) in (given.COMMANDLINE, given.ENVIRONMENT)
+        for name in options
     )

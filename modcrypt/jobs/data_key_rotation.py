@@ -19,7 +19,7 @@ from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from modcrypt.pkmt1.external import find_material, read_store
-from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+from modcrypt.pkmt1.material import RECIPIENTS, KeyMaterial, decode_metadata
 
 
 def replace_data_keys(
@@ -61,6 +61,11 @@ def _load_material(place: Place, key: FooterKey, expected: ExpectedKeys) -> KeyM
     if not isinstance(material, KeyMaterial):
         material = find_material(read_store(place), material)
     expected.check_any(material, place.path)
+    if RECIPIENTS in material.others:  # their public keys are not in the file
+        raise KeyMaterialError(
+            f"{place.path} has recipients, who could not open it afterwards; use rekey with its "
+            "policy and the recipients, or remove them first"
+        )
     return material
 
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Never, TypeAlias, TypeVar
 
+from modcrypt.errors import printable
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.threads import in_threads
 from modcrypt.log import LOGGER
@@ -49,7 +50,8 @@ class Job(Generic[T, R]):
             return self.process(file)
         except Exception as error:  # the run continues with the other files
             # Neither message nor traceback: those of other packages may show values of the file.
-            LOGGER.info("%s: failed with %s", getattr(file, "name", ""), type(error).__name__)
+            name = printable(str(getattr(file, "name", "")))
+            LOGGER.info("%s: failed with %s", name, type(error).__name__)
             return self.fail(file, error)
 
 

@@ -27,6 +27,7 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.keys import Key
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.parquet.crypto.ciphers import ColumnKey, assign_keys
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
@@ -44,6 +45,7 @@ from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.parquet.rewrite.file_rewrite import Choice, restore_properties
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+from modcrypt.pkmt1.recipient_metadata import list_recipient_ids
 
 MAX_COMPARED = 1000
 """Maximum number of compared files that are remembered, as far as their keys differ."""
@@ -312,6 +314,8 @@ class NewKeys:
             return Difference(str(error), of_encryption=True)
         except (KeyRetrievalError, IntegrityError) as error:
             why = f"it can't be decrypted with the new keys: {error}"
+            if isinstance(self.encryption, RecipientEncryption):
+                why = "only its recipients can compare it; a record of the run skips finished files"
             return Difference(why, of_encryption=True)
         except ModcryptError as error:
             return Difference(f"it can't be opened: {error}")
@@ -401,6 +405,8 @@ class NewKeys:
         policy = self.encryption.policy
         if fault := _compare_wrapping(policy, policy.footer_key, facts.footer):
             return f"its footer key is {fault}"
+        if facts.recipients != {recipient.id for recipient in self.encryption.recipients}:
+            return "its footer key is encrypted to other recipients"
         if fault := _compare_length(policy, facts.footer):
             return f"its footer key has {fault}"
         if not facts.has_rows:
@@ -476,6 +482,7 @@ class KeyFacts(NamedTuple):
         plain: Dotted names of the plaintext columns.
         footer: The footer key.
         columns: The keys of columns that have one of their own, by dotted name.
+        recipients: Ids of the recipients to whom the file is encrypted, too.
     """
 
     has_rows: bool
@@ -483,6 +490,7 @@ class KeyFacts(NamedTuple):
     plain: tuple[str, ...]
     footer: WrappedKey
     columns: tuple[tuple[str, WrappedKey], ...]
+    recipients: frozenset[bytes] = frozenset()
 
 
 def gather_key_facts(
@@ -508,6 +516,7 @@ def gather_key_facts(
         tuple(plain),
         _describe_key(footer.key_metadata, footer.footer_key, read),
         tuple((name, _describe_key(key.metadata, key.key, read)) for name, key in columns.items()),
+        list_recipient_ids(footer.key_metadata or b""),
     )
 
 

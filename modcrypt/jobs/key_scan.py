@@ -34,6 +34,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
+from modcrypt.pkmt1.key_info import key_info
 from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, try_decode_metadata
 from modcrypt.report.json_fields import JsonFields
 
@@ -59,8 +60,9 @@ class ScannedKey(JsonFields):
             PKMT1.
         version: Version of the master key, if the wrapped key states it.
         kek_id: Id of the KEK in hex; None in single wrapping.
-        storage: `"internal"`, `"external"`, `"opaque"` for key metadata of another kind, or
-            `"none"`, also if the material is missing.
+        storage: `"internal"`, `"external"`, `"recipients"` for a key that is encrypted to
+            recipients alone, `"opaque"` for key metadata of another kind, or `"none"`, also if the
+            material is missing.
         message: Reason why something is unknown; or `DESTROYED`, with tools of a keyring.
         word: Error code of kind "error"; "file" for errors of the file system.
     """
@@ -197,7 +199,10 @@ def _describe_key(
     place: Place, kind: str, column: str | None, material: KeyMaterial | None, key: FooterKey | None
 ) -> ScannedKey:
     if material is None:
-        storage = "opaque" if key is not None and key.metadata else "none"
+        metadata = None if key is None else key.metadata
+        storage = "none" if not metadata else "opaque"
+        if metadata and key_info(metadata).kind == "recipients":
+            storage = "recipients"
         return ScannedKey(file=place.path, kind=kind, column=column, storage=storage)
     return ScannedKey(
         file=place.path,

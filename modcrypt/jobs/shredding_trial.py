@@ -31,6 +31,7 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.pkmt1.external import FOOTER_KEY, STAGED, read_store_at
 from modcrypt.pkmt1.material import (
     MAX_STORE,
+    RECIPIENTS,
     SHREDDED,
     KeyMaterial,
     KeyReference,
@@ -404,7 +405,11 @@ class _Keys:
         return material if isinstance(material, KeyProof) else self._try(material)
 
     def _try(self, material: KeyMaterial) -> KeyProof:
-        return self._trial.try_key(material, self._refusals)
+        proof = self._trial.try_key(material, self._refusals)
+        if RECIPIENTS in material.others and proof.state in _LOST:
+            why = f"the file's recipients open it, although {proof.why}"
+            return _make_result("readable", why, material.master_key_id)
+        return proof
 
     def _find_material(self, metadata: bytes | None) -> KeyMaterial | KeyProof:
         """Return a key's material, or a result that states why it has none."""

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from modcrypt.errors import KeyRetrievalError, ModcryptError
+from modcrypt.io.private_files import check_trusted
 from modcrypt.pkmt1.material import KeyMaterial
-from modcrypt.private_files import check_trusted
 from modcrypt.report.json_fields import JsonFields
 
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]

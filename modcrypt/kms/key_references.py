@@ -17,13 +17,13 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyNotFoundError,
 )
+from modcrypt.io.private_files import check_trusted
 from modcrypt.key_encoding import MAX_KEY_TEXT as MAX_KEY_FILE
 from modcrypt.key_encoding import decode_key
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.key_text import looks_like_key
 from modcrypt.keys import Key
 from modcrypt.kms.wrapped_key_metadata import is_sealed
-from modcrypt.private_files import check_trusted
 from modcrypt.tracebacks import hide_frames
 
 MAX_METADATA_FILE = 64 << 10

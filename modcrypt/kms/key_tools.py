@@ -6,7 +6,7 @@ PropertiesDrivenCryptoFactory, and each of the three reads the files of the othe
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Literal, NoReturn, Self
 
 from modcrypt.io.places import Root
@@ -17,6 +17,7 @@ from modcrypt.kms.expected_keys import ExpectedKeys, expect_keys, id_set
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy, find_service, list_lifetime_faults
+from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.wrapped_key_metadata import (
     open_key_metadata,
@@ -129,7 +130,9 @@ class KeyTools:
     def __reduce__(self) -> NoReturn:
         raise TypeError("KeyTools can't be pickled; create them in each process")
 
-    def encryption(self, policy: Policy, *, root: Root | None = None) -> KeyedEncryption:
+    def encryption(
+        self, policy: Policy, *, root: Root | None = None, recipients: Iterable[Recipient] = ()
+    ) -> KeyedEncryption:
         """Return the encryption of files by a policy, for `encrypt_parquet`, `write_table` etc.
 
         Args:
@@ -138,13 +141,18 @@ class KeyTools:
                 SubTreeFileSystem, in its base file system) or a URL. `{path}` in the policy's
                 AAD prefix is relative to it. None for the folder that `write_dataset` writes;
                 single files need it.
+            recipients: Recipients that open the files, too, without the key service.
 
         Raises:
-            ValueError: The policy has another AAD for the key service than these tools.
+            ValueError: The policy has another AAD for the key service than these tools; or
+                recipients are given, and the policy stores key material beside files.
         """
         self._check_aad(policy)
         retriever = KmsKeyRetriever(self.wrapper, self.expected_keys(policy))
-        return KeyedEncryption(retriever, policy, policy.path_prefix(root))
+        to = tuple(recipients)
+        return KeyedEncryption(
+            retriever, policy, policy.path_prefix(root), check_recipients(to) if to else ()
+        )
 
     def decryption(
         self,

@@ -15,6 +15,8 @@ from modcrypt.kms.audit import Audit, AuditEvent, record_key
 from modcrypt.kms.external_keys import ExternalKeys
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.recipients.file_recipients import FileRecipients
+from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties
 from modcrypt.pkmt1.material import KeyMaterial, decode_material
@@ -28,6 +30,11 @@ class KeyedEncryption:
     retriever: KmsKeyRetriever
     policy: Policy
     aad_prefix: bytes | PathPrefix | None = None  # AAD prefix of the files, or its template
+    recipients: tuple[Recipient, ...] = ()  # recipients that open the files, too
+
+    def __post_init__(self) -> None:
+        if self.recipients and not self.policy.internal_key_material:
+            raise ValueError("recipients need internal_key_material; change the policy")
 
     @cached_property
     def column_keys(self) -> Mapping[str, str]:
@@ -72,7 +79,11 @@ class KeyedEncryption:
         else:
             metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
         beside = nullcontext if external is None else external.keep_beside
-        footer_metadata = metadata.pop(None)
+        footer_metadata: Any = metadata.pop(None)
+        if self.recipients:
+            sharing = FileRecipients.create(self.recipients)
+            metadata = {name: sharing.add_to_column(texts[name], key) for name, key in keys.items()}
+            footer_metadata = sharing.make_footer_metadata(footer_key, texts[None])
         file = _File(self.retriever.wrapper.audit, place, texts, footer_key, keys, beside)
         return self._make_properties(
             prefix,

@@ -168,9 +168,11 @@ class Policy:
 
 
 def resolve_service(kms: str, folder: Path) -> str:
-    """Return a key service's URI whose keyring and passphrase file are relative to a folder."""
+    """Return a key service's URI whose paths are relative to a folder."""
     above = urllib.parse.quote(os.fspath(folder.absolute()))
-    kms = re.sub(r"^file:(?=[^/~?#])", f"file:{above}/", kms)
+    kms = re.sub(r"^(file|recipients):(?=[^/~?#])", rf"\1:{above}/", kms)
+    if kms.startswith("recipients:"):
+        kms = re.sub(r"(?<=[?&]identity=)(?=[^/~&#])", f"{above}/", kms)
     return re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
 
 

@@ -7,6 +7,7 @@
     gcp-kms://projects/p/locations/l/keyRings/r  Google Cloud KMS; .../cryptoKeys/NAME
     azure-kms://name.vault.azure.net             Azure Key Vault; .../keys/NAME
     pkcs11:token=lake;object=NAME                PKCS#11 (RFC 7512)
+    recipients:FOLDER?identity=PATH              public keys in files NAME.pub, and a private one
 
 A URI names the place of keys. It never contains a key or a password; parts such as
 `passphrase=env:NAME` name the place of a secret. A URI comes from the caller, never from a file's

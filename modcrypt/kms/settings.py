@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.keyring.keyring import keyring_path, passphrase_of_uri
+from modcrypt.kms.keyring.keyring import passphrase_of_uri
 from modcrypt.kms.keyring.keyring_passphrase import (
     PROMPT,
     Ask,
@@ -32,8 +31,18 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     make_reference_asker,
 )
 from modcrypt.kms.policy import Policy, find_service
+from modcrypt.kms.recipients.identity import Identity
+from modcrypt.kms.recipients.identity_references import check_references, load_identities
+from modcrypt.kms.recipients.identity_retriever import IdentityRetriever, open_also
+from modcrypt.kms.recipients.recipient import Recipient, check_recipients
+from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.kms.setting_values import (
+    ENCRYPTION_OPTIONS,
+    absolute_uri,
+    prefix_to_bytes,
+    prefix_to_text,
+)
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
 from modcrypt.parquet.crypto.properties import (
     Encryption,
@@ -43,13 +52,6 @@ from modcrypt.parquet.crypto.properties import (
 )
 
 T = TypeVar("T")
-
-_ENCRYPTION_OPTIONS = frozenset(
-    {
-        "plaintext_footer", "encryption_algorithm", "store_aad_prefix", "data_page_v2_levels",
-        "footer_key_metadata", "column_key_metadata",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,9 @@ class Settings(KeySettings):
             that the policy or the URI of `kms` names, for example during a rotation.
         audit: Path of a file to which modcrypt appends each use of the key service's keys, as a
             line of JSON.
+        recipients: Recipients of new files, beside a key service or without one.
+        identities: References `file:PATH` to identities, beside other keys or without any.
+        identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
 
     Raises:
         ValueError: Both kinds of keys are given, or a reference is invalid.
@@ -112,6 +117,9 @@ class Settings(KeySettings):
     check_footer_integrity: bool = True
     master_key_ids: tuple[str, ...] = ()
     audit: str | None = None
+    recipients: tuple[Recipient, ...] = ()
+    identities: tuple[str, ...] = ()
+    identity_passphrase: str | None = None
     _opened: dict[tuple[int, str], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -130,12 +138,18 @@ class Settings(KeySettings):
             check_passphrase_reference(self.passphrase)
         if self.passphrase is not None and not self.has_service:
             raise ValueError("a passphrase needs a keyring; pass kms or a policy that names one")
-        if (self.plaintext_columns or self.encryption_options) and self.footer_key is None:
+        check_references(self.identities, self.identity_passphrase)
+        if self.recipients:
+            object.__setattr__(self, "recipients", check_recipients(self.recipients))
+        if self.recipients and self.has_keys:
+            raise ValueError("recipients get fresh keys; remove footer_key and column_keys")
+        makes_keys = self.footer_key is not None or (self.recipients and not self.has_service)
+        if (self.plaintext_columns or self.encryption_options) and not makes_keys:
             raise ValueError(
                 "plaintext_columns and encryption_options need footer_key; with a key service, "
                 "set them in the policy"
             )
-        if unknown := sorted(self.encryption_options.keys() - _ENCRYPTION_OPTIONS):
+        if unknown := sorted(self.encryption_options.keys() - ENCRYPTION_OPTIONS):
             raise ValueError(f"unknown encryption_options: {', '.join(unknown)}")
         if (self.master_key_ids or self.audit) and not self.has_service:
             raise ValueError("master_key_ids and audit need a key service; pass kms or a policy")
@@ -185,20 +199,25 @@ class Settings(KeySettings):
             ValueError: A reference has no meaning in other processes.
         """
         values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
-        if self.passphrase == PROMPT:
+        if PROMPT in (self.passphrase, self.identity_passphrase):
             raise ValueError(
                 "other processes cannot ask for a passphrase; pass passphrase=env:NAME or file:PATH"
             )
-        for name in ("footer_key", "passphrase"):
+        for name in ("footer_key", "passphrase", "identity_passphrase"):
             if values[name] is not None:
                 values[name] = absolute_reference(values[name])
         for name in ("root", "audit"):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
-        kms = None if self.kms is None else _absolute_uri(self.kms)
-        options = dict(self.encryption_options)
-        return {**values, "column_keys": keys, "encryption_options": options, "kms": kms}
+        kms = None if self.kms is None else absolute_uri(self.kms)
+        return {
+            **values,
+            "column_keys": keys,
+            "encryption_options": dict(self.encryption_options),
+            "kms": kms,
+            "identities": tuple(map(absolute_reference, self.identities)),
+        }
 
     # --- AAD prefixes ---
 
@@ -208,9 +227,9 @@ class Settings(KeySettings):
         prefix = self.aad_prefix
         if prefix is None and self.policy is not None:
             prefix = self.policy.aad_prefix
-        if prefix is None or not self.has_service:
-            return None if prefix is None else _to_bytes(prefix)
-        return PathPrefix(_to_bytes(prefix), self.root)
+        if prefix is None or not (self.has_service or self.recipients or self.identities):
+            return None if prefix is None else prefix_to_bytes(prefix)
+        return PathPrefix(prefix_to_bytes(prefix), self.root)
 
     def check_distinct(self, paths: Iterable[str]) -> None:
         """Raise ValueError if two files have the same AAD prefix, unless that is allowed."""
@@ -236,10 +255,11 @@ class Settings(KeySettings):
             arguments["aad_prefix"] = self.prefix
         if self.has_service:
             ids = self.master_key_ids or None
-            return self.tools().decryption(
-                self.policy, master_key_ids=ids, root=self.root, **arguments
-            )
+            arguments |= {"master_key_ids": ids, "root": self.root}
+            return open_also(self.tools().decryption(self.policy, **arguments), self.identity_keys)
         footer_key, column_keys = self.keys
+        if self.identities:
+            arguments["key_retriever"] = IdentityRetriever(self.identity_keys)
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
     def decryption_of(self, path: str) -> FileDecryptionProperties:
@@ -268,20 +288,27 @@ class Settings(KeySettings):
                 footer_key=footer_key,
                 column_keys=column_keys,
                 plaintext_columns=self.plaintext_columns,
-                aad_prefix=None if self.aad_prefix is None else _to_bytes(self.aad_prefix),
+                aad_prefix=None if self.aad_prefix is None else prefix_to_bytes(self.aad_prefix),
                 **self.encryption_options,
             )
         self.check_writing()
-        assert self.policy is not None
         policy = self.policy
+        if policy is None:
+            return RecipientEncryption(
+                recipients=self.recipients,
+                plaintext_columns=self.plaintext_columns,
+                aad_prefix=self.prefix,
+                options=self.encryption_options,
+            )
         if self.aad_prefix is not None:
-            policy = replace(policy, aad_prefix=_to_text(self.aad_prefix))
-        return self.tools().encryption(policy, root=self.root)
+            policy = replace(policy, aad_prefix=prefix_to_text(self.aad_prefix))
+        return self.tools().encryption(policy, root=self.root, recipients=self.recipients)
 
     def check_writing(self) -> None:
         """Raise ValueError if these settings can't encrypt files; needs no key."""
-        if self.footer_key is None and self.policy is None:
-            raise ValueError("encryption needs a policy or a footer_key; pass one")
+        to_recipients = self.recipients and not self.has_service
+        if self.footer_key is None and self.policy is None and not to_recipients:
+            raise ValueError("encryption needs a policy, recipients or a footer_key; pass one")
 
     @cached_property
     def keys(self) -> tuple[Key | None, dict[str, Key]]:
@@ -293,6 +320,15 @@ class Settings(KeySettings):
         footer = None if self.footer_key is None else read_key(self.footer_key, "footer key")
         columns = self.column_keys.items()
         return footer, {name: read_key(ref, f"key of column {name}") for name, ref in columns}
+
+    @cached_property
+    def identity_keys(self) -> tuple[Identity, ...]:
+        """The identities, read once.
+
+        Raises:
+            KeyRetrievalError: As `Identity.load`.
+        """
+        return load_identities(self.identities, self.identity_passphrase)
 
     @property
     def uri(self) -> str:
@@ -367,27 +403,3 @@ def _receive(values: dict[str, Any]) -> Settings:
 
 
 _received: deque[Settings] = deque(maxlen=64)
-
-
-def _absolute_uri(uri: str) -> str:
-    """Return the URI of a key service with absolute paths of a keyring and its passphrase."""
-    if not uri.startswith("file:"):
-        return uri
-    parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
-    passphrase = parsed.query.get("passphrase")
-    if passphrase is not None:
-        passphrase = f"?passphrase={urllib.parse.quote(absolute_reference(passphrase), safe=':/')}"
-    path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(uri))))
-    key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""
-    return f"file:{path}{passphrase or ''}{key}"
-
-
-def _to_bytes(prefix: str | bytes) -> bytes:
-    return prefix if isinstance(prefix, bytes) else os.fsencode(prefix)
-
-
-def _to_text(prefix: str | bytes) -> str:
-    try:
-        return prefix if isinstance(prefix, str) else prefix.decode()
-    except UnicodeDecodeError:
-        raise ValueError("with a key service the AAD prefix must be UTF-8 text") from None

@@ -208,7 +208,9 @@ class DatasetPolicies:
 
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Return the properties that encrypt files by a policy."""
-        return self.tools.encryption(policy, root=self.root.place)
+        return self.tools.encryption(
+            policy, root=self.root.place, recipients=self.dataset.recipients
+        )
 
     def reading(
         self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any

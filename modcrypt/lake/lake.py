@@ -40,7 +40,7 @@ from modcrypt.lake.tables.table_application import change_table, plan_table
 from modcrypt.lake.tables.table_check import verify_declared_table
 from modcrypt.lake.tables.table_status import find_table_status
 from modcrypt.lake.verification import IsUnchanged, LakeVerification, verify_files
-from modcrypt.suggestions import suggest
+from modcrypt.report.suggestions import suggest
 
 Since: TypeAlias = datetime.datetime | Literal["last"]
 """A time of change, or `"last"` for the last verification that found a file correct."""

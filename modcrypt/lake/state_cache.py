@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.file_states import FileState, KeyUse
-from modcrypt.private_files import check_owner, check_private
 
 _VERSION = 5
 

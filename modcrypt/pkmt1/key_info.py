@@ -5,11 +5,12 @@ They never contain the key metadata's bytes: metadata of an unknown kind may hol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.material import DEFAULT_INSTANCE, KeyMaterial, decode_metadata
+from modcrypt.pkmt1.recipient_metadata import decode_recipients
 from modcrypt.report.json_fields import JsonFields
 
 
@@ -18,8 +19,9 @@ class KeyInfo(JsonFields):
     """The facts that a file states about one key; never the key itself, wrapped or not.
 
     Attributes:
-        kind: "PKMT1" for the key tools' material, "opaque" for key metadata of another kind,
-            "none" for no key metadata, or "hidden" if no row group shows it.
+        kind: "PKMT1" for the key tools' material, "recipients" for a key that is encrypted to
+            recipients alone, "opaque" for key metadata of another kind, "none" for no key metadata,
+            or "hidden" if no row group shows it.
         size: Size of the key metadata in bytes.
         master_key_id: Id of the master key that wraps the key; None if the file does not state it.
         kek_id: Id of the KEK in hex; None in single wrapping.
@@ -27,9 +29,10 @@ class KeyInfo(JsonFields):
         double_wrapping: Whether a KEK wraps the key; None if the file does not state it.
         reference: Name of the key in the external material.
         kms_instance: Key service that the file names; modcrypt never contacts it because of this.
+        recipients: Ids of the recipients that the footer key's metadata lists, in hex.
     """
 
-    kind: Literal["PKMT1", "opaque", "none", "hidden"]
+    kind: Literal["PKMT1", "recipients", "opaque", "none", "hidden"]
     size: int = 0
     master_key_id: str | None = None
     kek_id: str | None = None
@@ -37,11 +40,15 @@ class KeyInfo(JsonFields):
     double_wrapping: bool | None = None
     reference: str | None = None
     kms_instance: str | None = None
+    recipients: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return a short description for people."""
+        if self.kind == "PKMT1" and self.recipients:
+            return f"{replace(self, recipients=())}, {len(self.recipients)} recipients"
         if self.kind != "PKMT1":
-            return f"opaque, {self.size} bytes" if self.kind == "opaque" else self.kind
+            more = {"opaque": f", {self.size} bytes", "recipients": f", {len(self.recipients)}"}
+            return f"{self.kind}{more.get(self.kind, '')}"
         if self.storage == "external":
             return f"PKMT1, external as {self.reference}"
         wrapping = f"KEK {self.kek_id}" if self.double_wrapping else "single wrapping"
@@ -53,9 +60,15 @@ def key_info(metadata: bytes | None) -> KeyInfo:
     if not metadata:
         return KeyInfo(kind="none")
     try:
+        shared = decode_recipients(metadata)
+    except KeyMaterialError:
+        shared = None
+    recipients = () if shared is None else tuple(w.id.hex() for w in shared.recipients or ())
+    try:
         material = decode_metadata(metadata)
     except KeyMaterialError:
-        return KeyInfo(kind="opaque", size=len(metadata))
+        kind: Literal["opaque", "recipients"] = "opaque" if shared is None else "recipients"
+        return KeyInfo(kind=kind, size=len(metadata), recipients=recipients)
     if not isinstance(material, KeyMaterial):
         return KeyInfo(
             kind="PKMT1", size=len(metadata), storage="external", reference=material.name
@@ -68,6 +81,7 @@ def key_info(metadata: bytes | None) -> KeyInfo:
         storage="internal",
         double_wrapping=material.double_wrapping,
         kms_instance=_describe_instance(material),
+        recipients=recipients,
     )
 
 

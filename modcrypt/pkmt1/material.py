@@ -43,6 +43,12 @@ KEK_ID_SIZE = 16
 MAX_METADATA = 64 << 10
 """Length limit of key metadata that may be key material, in bytes."""
 
+MAX_SHARED_METADATA = 16 << 20
+"""Length limit of key metadata that also has recipients, in bytes: each takes up to 2 KB."""
+
+RECIPIENTS = "modcryptRecipients"
+"""Member with the same key for recipients; see `recipient_metadata`."""
+
 MAX_STORE = 64 << 20
 """Size limit of a file of external key material, in bytes: enough for 32,767 columns."""
 
@@ -147,7 +153,8 @@ class KeyReference:
 @functools.lru_cache(maxsize=64)  # opening a file and comparing its keys decode the same again
 def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     """Decode a file's key metadata into key material, or a reference to external material."""
-    if len(metadata) > MAX_METADATA:
+    limit = MAX_SHARED_METADATA if RECIPIENTS.encode() in metadata else MAX_METADATA
+    if len(metadata) > limit:
         raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is too long for PKMT1")
     members = _parse_members(metadata)
     if _require_boolean(members, "internalStorage"):

@@ -98,6 +98,16 @@ def test_a_file_of_the_policy_is_read(
     assert read(file, policy, root=root) == table().to_pylist()
 
 
+def test_a_file_that_many_recipients_open_too_is_read(
+    read: Read, ring: Keyring, policy: mc.Policy, tmp_path: Path
+) -> None:
+    """Their wraps are a member of the key material, which is then longer than 64 KiB."""
+    crowd = [mc.Identity.generate().recipient for _ in range(60)]
+    file = tmp_path / "t.parquet"
+    mc.write_table(table(), file, mc.KeyTools(ring).encryption(policy, recipients=crowd))
+    assert read(file, policy) == table().to_pylist()
+
+
 def test_a_policy_can_be_named_by_its_file(read: Read, ring: Keyring, tmp_path: Path) -> None:
     path = tmp_path / "lake.toml"
     path.write_text(

@@ -25,6 +25,7 @@ from modcrypt.spark.source.arrow_types import (
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from modcrypt.spark.source.reading import TableFile, assign_pieces, find_files
+from tests.support.recipients import identity
 from tests.support.spark.lake import COLUMN, FOOTER, Lake
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import small_table
@@ -682,6 +683,21 @@ def test_sql_reads_and_appends_by_a_view_or_by_options_of_the_query(
 def test_wrong_options_are_refused_by_name(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_options({"path": "t", "footerKey": "env:K", **options})
+
+
+def test_an_identity_opens_a_table_that_recipients_were_named_for(
+    spark: Any, tmp_path: Path
+) -> None:
+    me = identity()
+    me.save(tmp_path / "me.key")
+    folder, rows = str(tmp_path / "table"), spark.createDataFrame([(1, "a")], "id int, name string")
+    rows.write.format("modcrypt").option("recipients", str(me.recipient)).mode("append").save(
+        folder
+    )
+    read = spark.read.format("modcrypt").option("identity", f"file:{tmp_path}/me.key").load(folder)
+    assert [tuple(row) for row in read.collect()] == [(1, "a")]
+    with pytest.raises(ValueError, match="file:PATH"):
+        read_options({"path": folder, "identity": "me.key"})
 
 
 def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:

@@ -42,10 +42,12 @@ import pytest
 
 import modcrypt
 from modcrypt.kms.keyed_encryption import KeyedEncryption
+from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.services.environment import EnvironmentKms
 from modcrypt.kms.wrapping import Kek, KeyWrapper
 from modcrypt.parquet.crypto.ciphers import ColumnKey, FileCipher
 from modcrypt.pkmt1.material import KeyMaterial
+from modcrypt.pkmt1.recipient_metadata import RecipientMaterial
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 MAX_FILE = 4 << 20
@@ -68,6 +70,7 @@ KEYS = {
     "a passphrase": "correct horse battery stäple".encode(),
     "the marked passphrase": b"Zx9!kQ2vLw8@mN4p",
     "a passphrase in the wrong place": b"hunter2-hunter2",
+    "the marked private key": b"Pk#3tXw&qR8_vJz5-hY6@nB2!dG9~mC4",
 }
 """Keys and passphrases that several test files use, or which stand out.
 
@@ -83,6 +86,8 @@ SHOWING: tuple[type, ...] = (
     modcrypt.KeyTools,
     modcrypt.Policy,
     modcrypt.Keyring,
+    modcrypt.Identity,
+    modcrypt.SigningKey,
     modcrypt.AuditEvent,
     modcrypt.ScannedKey,
     modcrypt.RotatedFile,
@@ -90,6 +95,8 @@ SHOWING: tuple[type, ...] = (
     EnvironmentKms,
     KeyWrapper,
     KeyMaterial,
+    RecipientMaterial,
+    IdentityKeys,
     Kek,
     ColumnKey,
     FileCipher,
@@ -130,7 +137,8 @@ def _clear_keyring(data: bytes) -> bool:
         found = json.loads(data)
     except ValueError:
         return False
-    if not isinstance(found, dict) or found.get("format") != "modcrypt-keyring":
+    formats = ("modcrypt-keyring", "modcrypt-identity", "modcrypt-signing-key")
+    if not isinstance(found, dict) or found.get("format") not in formats:
         return False
     return found.get("protection") == "none"
 
@@ -138,7 +146,7 @@ def _clear_keyring(data: bytes) -> bool:
 ALLOWED = (
     Allowance(
         "temporary",
-        "a keyring in the clear is one that its owner asked to have so, mode 0600",
+        "a keyring or identity in the clear is one that its owner asked to have so, mode 0600",
         _clear_keyring,
     ),
 )

@@ -22,6 +22,12 @@ from modcrypt.cli.options.kms_options import (
     service_options,
     service_settings,
 )
+from modcrypt.cli.options.recipient_options import (
+    identity_options,
+    identity_references,
+    read_recipients,
+    recipient_options,
+)
 from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,
@@ -44,8 +50,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 # --- options -------------------------------------------------------------------------------------
 
-parquet_key_options = cloup.option_group(
-    "Keys",
+_explicit_key_options = combine_options(
     key_options("Footer key"),
     click.option(
         "--column-key",
@@ -56,6 +61,7 @@ parquet_key_options = cloup.option_group(
         "Repeatable.",
     ),
 )
+parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
 output_options = cloup.option_group(
     "Output",
     click.option(
@@ -71,7 +77,7 @@ output_options = cloup.option_group(
         "--json",
         "as_json",
         is_flag=True,
-        help="Print results and failures as lines of JSON on stdout; for a folder, also totals.",
+        help="Print results and failures as lines of JSON.",
     ),
 )
 accept_option = make_accept_option(
@@ -86,7 +92,7 @@ missing_key_option = click.option(
     help="If a column's key is missing: error; drop the column; or null, fill it with nulls.",
 )
 decryption_options = combine_options(
-    parquet_key_options,
+    cloup.option_group("Keys", _explicit_key_options, identity_options),
     cloup.option_group("AAD prefix", prefix_options, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
@@ -119,7 +125,7 @@ reading_options = cloup.option_group(
 
 # How a file is encrypted. Commands add --audit themselves.
 encryption_options = combine_options(
-    parquet_key_options,
+    cloup.option_group("Keys", _explicit_key_options, recipient_options),
     cloup.option_group(
         "Encryption",
         click.option(
@@ -280,7 +286,15 @@ def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Sett
         ModcryptError: The key service that names the master key cannot be opened.
     """
     more = {"shared_aad_prefix": options["shared_aad_prefix"]}
+    recipients = read_recipients(options)
+    if recipients:
+        more["recipients"] = recipients
+        _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
+        _refuse_prefixed(new, {"external_key_material"}, "recipients need keys inside the file")
     settings = service_settings(options, **more)
+    if settings is None and recipients:
+        _refuse_prefixed(new, _OF_A_SERVICE, "this needs --kms or --policy")
+        return modcrypt.Settings(**more, **_own_modes(options), root=options["root"])
     if settings is None:
         _refuse_prefixed(new, {*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
         return _explicit_settings(options, more)
@@ -307,24 +321,31 @@ def _explicit_settings(options: dict[str, Any], more: dict[str, Any]) -> modcryp
     keys, metadata = key_references(options), options["footer_key_metadata"]
     if keys["footer_key"] is None:
         raise click.UsageError(
-            "a footer key is needed: --key-file, --key-env or --key-fd; or --kms or --policy"
+            "a footer key is needed: --key-file, --key-env or --key-fd; or --kms or --policy, "
+            "or --to"
         )
-    return modcrypt.Settings(
-        **keys,
-        **more,
-        plaintext_columns=options["plaintext_columns"],
-        aad_prefix=read_aad_prefix(options),
-        encryption_options={
-            "footer_key_metadata": None if metadata is None else os.fsencode(metadata),
-            "column_key_metadata": _column_key_metadata(
-                options["column_key_metadata"], list(keys["column_keys"])
-            ),
+    modes = _own_modes(options)
+    modes["encryption_options"] |= {
+        "footer_key_metadata": None if metadata is None else os.fsencode(metadata),
+        "column_key_metadata": _column_key_metadata(
+            options["column_key_metadata"], list(keys["column_keys"])
+        ),
+    }
+    return modcrypt.Settings(**keys, **more, **modes)
+
+
+def _own_modes(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what options say about encryption without a policy, as arguments of Settings."""
+    return {
+        "plaintext_columns": options["plaintext_columns"],
+        "aad_prefix": read_aad_prefix(options),
+        "encryption_options": {
             "store_aad_prefix": not options["no_store_aad_prefix"],
             "plaintext_footer": options["plaintext_footer"],
             "encryption_algorithm": options["algorithm"],
             "data_page_v2_levels": options["v2_levels"],
         },
-    )
+    }
 
 
 def _make_policy(options: dict[str, Any]) -> Policy:
@@ -366,9 +387,14 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         "shared_aad_prefix": options.get("shared_aad_prefix", False),
         "aad_prefix": read_aad_prefix(options),  # else the policy's prefix applies, if any
     }
+    keys = key_references(options)
+    others = bool(options["kms"] or options["policy_file"] or keys["footer_key"])
+    more |= identity_references(options, others=others or bool(keys["column_keys"]))
     settings = service_settings(options, **more)
     if settings is not None:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
         return settings
-    refuse({"audit", "master_keys", "root"}, "this needs --kms or --policy")
-    return modcrypt.Settings(**key_references(options), **more)
+    refuse({"audit", "master_keys"}, "this needs --kms or --policy")
+    if "identities" not in more:
+        refuse({"root"}, "this needs --kms, --policy or --identity")
+    return modcrypt.Settings(**keys, **more, root=options.get("root"))

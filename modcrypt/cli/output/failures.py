@@ -58,6 +58,11 @@ _OPTION_NAMES = (
     ),
     ("pass encryption for the new file", "pass --new-kms or --new-policy"),
     ("the file is plaintext; pass encryption", "the file is plaintext; run modcrypt encrypt"),
+    ("name its place by identity_passphrase=", "use --identity-passphrase"),
+    (
+        "pass encryption with the recipients of the new file",
+        "name the recipients of the new file by --to",
+    ),
     (
         "name its place by passphrase=",
         "use --passphrase-file, --passphrase-env, --passphrase-fd or the environment variable "

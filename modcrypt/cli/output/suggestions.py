@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from modcrypt.suggestions import suggest
+from modcrypt.report.suggestions import suggest
 
 _UNKNOWN = re.compile(
     r"the file does not have these columns: (?P<unknown>.+?); it has (?P<known>.+)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from modcrypt.errors import printable
-from modcrypt.suggestions import suggest
+from modcrypt.report.suggestions import suggest
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa

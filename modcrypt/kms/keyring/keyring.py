@@ -19,6 +19,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     TagError,
 )
+from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.key_encoding import KEY_LENGTHS
 from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
@@ -53,8 +54,7 @@ from modcrypt.kms.local_wrap import (
     parse_wrapped,
 )
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
-from modcrypt.private_files import check_owner, check_private
-from modcrypt.suggestions import suggest
+from modcrypt.report.suggestions import suggest
 from modcrypt.tracebacks import hide_frames
 
 SCRYPT_N = 2**17

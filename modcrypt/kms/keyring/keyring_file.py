@@ -18,10 +18,10 @@ from typing import TypeAlias
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.locks import lock, unlock
+from modcrypt.io.private_files import has_owners
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.sources import FileSource
 from modcrypt.io.store_errors import add_path_to_errors
-from modcrypt.private_files import has_owners
 from modcrypt.tracebacks import hide_frames
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

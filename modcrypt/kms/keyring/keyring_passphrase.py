@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.fork_safety import fork_safe
+from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.key_references import read_descriptor
 from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
-from modcrypt.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
 Ask: TypeAlias = Callable[[], str | bytes]
@@ -33,10 +33,12 @@ def make_asker(passphrase: Passphrase | None) -> Ask | None:
     """Return a function that returns the passphrase; raise now if the argument is invalid."""
     if passphrase is None or callable(passphrase):
         return passphrase
-    return Secret(_encode_passphrase(passphrase))
+    return Secret(encode_passphrase(passphrase))
 
 
-def _encode_passphrase(value: str | bytes) -> bytes:
+@hide_frames
+def encode_passphrase(value: str | bytes) -> bytes:
+    """Return the bytes of a passphrase; raise ValueError if it is empty or too long."""
     if not isinstance(value, str | bytes):
         raise TypeError(f"a passphrase must be str or bytes, not {type(value).__name__}")
     data = None
@@ -93,7 +95,7 @@ class Seals:
             )
         passphrase = ask()
         try:
-            return _encode_passphrase(passphrase)
+            return encode_passphrase(passphrase)
         except ValueError as error:
             raise KeyAccessDeniedError(f"the keyring {self._path}: {error}") from None
 
@@ -162,12 +164,17 @@ def _first_line(data: bytes) -> bytes:
 
 
 @hide_frames
-def ask_passphrase(keyring: str, *, twice: bool = False) -> str:
-    """Ask for the passphrase of a keyring on the terminal, without echo; if `twice`, compare."""
+def ask_passphrase(
+    keyring: str, *, twice: bool = False, hint: str = "name its place by passphrase="
+) -> str:
+    """Ask for the passphrase of a keyring on the terminal, without echo; if `twice`, compare.
+
+    `hint` says what to do without a terminal.
+    """
     if not _is_on_terminal():
         raise ValueError(
             f"the passphrase of {keyring} is needed, but no terminal is available to ask for it; "
-            "name its place by passphrase="
+            f"{hint}"
         )
     try:
         passphrase = getpass.getpass(f"Passphrase of {keyring}: ")

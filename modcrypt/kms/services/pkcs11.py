@@ -37,12 +37,12 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.fork_safety import fork_safe
+from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
 from modcrypt.kms.uris import missing_extra
-from modcrypt.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
 try:

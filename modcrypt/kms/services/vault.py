@@ -47,11 +47,11 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
+from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
 from modcrypt.kms.uris import KmsUri, is_loopback, missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
-from modcrypt.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
 try:

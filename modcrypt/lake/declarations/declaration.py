@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from modcrypt.fork_safety import cached_property
+from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
 from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.parquet.crypto.path_prefix import PATH
@@ -57,6 +58,7 @@ class DatasetDeclaration:
         rules: Rules for its columns, by master key.
         previous: What may still protect older files.
         rotation: When keys are too old.
+        recipients: Recipients that open its files, too.
     """
 
     name: str
@@ -69,6 +71,7 @@ class DatasetDeclaration:
     rules: Rules
     previous: Previous = field(default_factory=Previous)
     rotation: Rotation = field(default_factory=Rotation)
+    recipients: Sequence[Recipient] = ()
 
     @property
     def footer_key(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines
-from modcrypt.suggestions import suggest
+from modcrypt.report.suggestions import suggest
 
 
 @dataclass(frozen=True, slots=True)

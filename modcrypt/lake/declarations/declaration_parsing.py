@@ -12,6 +12,12 @@ from typing import Any
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
 from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service
+from modcrypt.kms.recipients.recipient import (
+    PREFIX,
+    Recipient,
+    check_recipients,
+    read_recipients,
+)
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.lake.declarations.columns import ColumnRule, make_rule
 from modcrypt.lake.declarations.declaration import (
@@ -29,12 +35,12 @@ from modcrypt.lake.declarations.table_parsing import parse_table
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
-from modcrypt.suggestions import suggest
+from modcrypt.report.suggestions import suggest
 
 TOP_MEMBERS = ("kms", "dataset")
 OWN_MEMBERS = (
     "kind", "location", "source", "include", "partitions", "strict", "policy", "previous",
-    "rotation",
+    "rotation", "recipients",
 )  # fmt: skip
 POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
 DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
@@ -151,13 +157,14 @@ class _DatasetParsing:
         source, strict = self._parse_source(table), table.get("strict", False)
         if not isinstance(strict, bool):
             self._fault("strict", "strict must be true or false")
+        recipients = self._read_recipients(table)
         self._all.faults += self._own.faults
         if self._own.faults:
             return None
         return DatasetDeclaration(
             name=self._path[-1], location=location, source=source, include=include,
             partitions=partitions, strict=strict, members=members, rules=rules,
-            previous=previous, rotation=rotation,
+            previous=previous, rotation=rotation, recipients=recipients,
         )  # fmt: skip
 
     # --- members of its own ----------------------------------------------------------------------
@@ -189,6 +196,25 @@ class _DatasetParsing:
 
     def _resolve(self, location: str) -> str:
         return location if is_url(location) else str(self._folder / Path(location).expanduser())
+
+    def _read_recipients(self, table: Mapping[str, Any]) -> tuple[Recipient, ...]:
+        """Return the recipients that lines and files name, each once."""
+        given = table.get("recipients", [])
+        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+            self._fault("recipients", "recipients must be a list of .pub files or their lines")
+            return ()
+        found: list[Recipient] = []
+        for text in given:
+            try:
+                if text.startswith(f"{PREFIX}:"):
+                    found.append(Recipient.parse(text))
+                else:
+                    found += read_recipients(self._folder / Path(text).expanduser())
+            except OSError as error:
+                self._fault("recipients", f"{printable(text, MAX_NAME)}: {error.strerror}")
+            except ValueError as error:
+                self._fault("recipients", str(error))
+        return check_recipients(found) if found else ()
 
     def _parse_partitions(self, table: Mapping[str, Any]) -> tuple[str, ...]:
         names = table.get("partitions", [])

@@ -70,15 +70,18 @@ def build_tail(
     key = properties.footer_key
     assert isinstance(key, Key)
     algorithm = _algorithm_union(properties, unique)
+    key_metadata = properties.footer_key_metadata
+    if callable(key_metadata):
+        key_metadata = key_metadata(cipher.file_aad)
     if properties.plaintext_footer:
         metadata.encryption_algorithm = algorithm
-        if properties.footer_key_metadata is not None:
-            metadata.footer_signing_key_metadata = properties.footer_key_metadata
+        if key_metadata is not None:
+            metadata.footer_signing_key_metadata = key_metadata
         footer = encode(metadata)
         return close_tail(footer + sign_footer(cipher, key, footer), MAGIC_PLAINTEXT)
     crypto = new("FileCryptoMetaData", encryption_algorithm=algorithm)
-    if properties.footer_key_metadata is not None:
-        crypto.key_metadata = properties.footer_key_metadata
+    if key_metadata is not None:
+        crypto.key_metadata = key_metadata
     return close_tail(encode(crypto) + cipher.seal(key, FOOTER, encode(metadata)), MAGIC_ENCRYPTED)
 
 

@@ -39,6 +39,7 @@ from modcrypt.parquet.crypto.crypto_fields import (
 from modcrypt.parquet.crypto.footer import FOOTER, take_mark
 from modcrypt.parquet.crypto.key_lookup import KeyAnswer, look_for_key
 from modcrypt.parquet.crypto.properties import (
+    BoundRetriever,
     FileDecryptionProperties,
     bind_to_file,
 )
@@ -410,6 +411,9 @@ class _Opening:
         given = self.properties.footer_key
         assert given is None or isinstance(given, Key)
         footer.key_metadata = fields.key_metadata
+        retriever = self.properties.key_retriever
+        if isinstance(retriever, BoundRetriever) and aads:
+            retriever.accept_file(fields.key_metadata, aads[0][0])
         footer.answer = look_for_key(self.properties, given, fields.key_metadata, None, self.report)
         if missing_prefix is not None and footer.footer_key is not None:
             self.report.add_error(missing_prefix, *place)

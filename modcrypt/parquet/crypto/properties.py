@@ -17,6 +17,7 @@ from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
+from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
@@ -39,7 +40,8 @@ class FileEncryptionProperties:
             longest name wins. Each column named here is encrypted with its own key.
         plaintext_columns: Names of columns or groups to leave unencrypted; every column not
             listed is encrypted.
-        footer_key_metadata: Opaque bytes by which a reader's key retriever finds the footer key.
+        footer_key_metadata: Opaque bytes by which a reader's key retriever finds the footer key, or
+            a function from the file AAD to them, which is called when the footer is made.
         column_key_metadata: Opaque bytes for each column's key, by names as in `column_keys`.
         aad_prefix: Prefix that binds the file to its name or place: a reader that expects another
             prefix refuses the file.
@@ -65,7 +67,7 @@ class FileEncryptionProperties:
     footer_key: KeyLike
     column_keys: Mapping[str, KeyLike] = field(default_factory=dict)
     plaintext_columns: Sequence[str] = ()
-    footer_key_metadata: bytes | None = field(default=None, repr=False)
+    footer_key_metadata: bytes | Callable[[bytes], bytes] | None = field(default=None, repr=False)
     column_key_metadata: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     aad_prefix: bytes | None = None
     store_aad_prefix: bool = True
@@ -93,12 +95,23 @@ class FileEncryptionProperties:
             )
         for fault in list_mode_faults(self.encryption_algorithm, self.data_page_v2_levels):
             raise ValueError(fault)
-        _check_bytes(self.footer_key_metadata, "footer_key_metadata")
+        _check_footer_key_metadata(self.footer_key_metadata)
         for name, metadata in self.column_key_metadata.items():
             _check_bytes(metadata, f"column_key_metadata of {name}")
         _check_bytes(self.aad_prefix, "aad_prefix")
         if self.aad_prefix is not None and not self.aad_prefix:
             raise ValueError("aad_prefix is empty; pass None for no prefix")
+
+
+def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None) -> None:
+    if callable(metadata):
+        return
+    _check_bytes(metadata, "footer_key_metadata")
+    if metadata and may_hold_recipients(metadata):
+        raise ValueError(
+            "the key metadata has keys for recipients, which open only the file that they were "
+            "made for; pass encryption with the recipients of the new file"
+        )
 
 
 def list_mode_faults(algorithm: str, levels: str) -> list[str]:
@@ -275,6 +288,12 @@ class BoundRetriever:
     def __call__(self, key_metadata: bytes, column: str | None = None) -> KeyLike | None:
         """Return the key of a column, or of the footer; None if there is none."""
         return self.keys.retrieve(key_metadata, column)
+
+    def accept_file(self, footer_key_metadata: bytes | None, file_aad: bytes) -> None:
+        """Pass the keys what the file states about itself, if they are bound to it."""
+        accept = getattr(self.keys, "accept_file", None)
+        if accept is not None:
+            accept(footer_key_metadata, file_aad)
 
 
 AnyEncryption: TypeAlias = Encryption | KeySettings

@@ -129,6 +129,9 @@ def _describe_crypto_metadata(view: FooterView, keys: Sequence[KeyInfo]) -> Iter
         yield f"The ids of master keys, in key metadata: {list_names(master_keys)}."
     if any(key.storage == "external" for key in keys):
         yield "That wrapped keys are stored in a key material file beside this one."
+    recipients = dict.fromkeys(id_ for key in keys for id_ in key.recipients)
+    if recipients:
+        yield f"The ids of recipients, in key metadata: {list_names(recipients)}."
     opaque = [key.size for key in keys if key.kind == "opaque"]
     if opaque:
         yield (

@@ -14,6 +14,7 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 final class KeyMaterial {
   private static final int KEK_ID_SIZE = 16; // bytes
   private static final int MAX_METADATA = 64 << 10; // bytes
+  private static final int MAX_SHARED_METADATA = 16 << 20; // bytes, with recipients
   private static final int MAX_NAME = 1024; // characters
   private static final int MAX_WRAPPED = 16 << 10; // characters
 
@@ -49,7 +50,9 @@ final class KeyMaterial {
 
   /** Returns the members of PKMT1 JSON, which are strings, numbers or booleans. */
   static Map members(byte[] data) {
-    Map members = data.length > MAX_METADATA ? null : Texts.object(data);
+    boolean shared = new String(data, StandardCharsets.ISO_8859_1).contains("modcryptRecipients");
+    int most = shared ? MAX_SHARED_METADATA : MAX_METADATA;
+    Map members = data.length > most ? null : Texts.object(data);
     if (members == null || !"PKMT1".equals(members.get("keyMaterialType"))) {
       throw invalid("it is not PKMT1 JSON, or too long; the writer did not use the key tools");
     }

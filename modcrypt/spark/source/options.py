@@ -4,6 +4,9 @@
     kms, policy       URI of the key service; path of a policy, which the driver reads
     footerKey         instead of kms: file:PATH or env:NAME, on all executors; columnKeys: for
                       example {"ssn": "env:SSN_KEY"}; plaintextColumns: `a,b` or ["a", "b,c"]
+    identity          file:PATH of an identity on all executors, or several: opens files that are
+                      encrypted to its recipient, beside a key service or without one
+    recipients        lines of recipients, to whom new files are encrypted; writing only
     aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
     lake, dataset     path of a modcrypt.toml, which the driver reads, and name of a dataset in it;
                       they replace all other options about keys and a missing path; reading only
@@ -39,7 +42,9 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias, cast
 
 from modcrypt.io.addresses import local_path
+from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.spark.lake_reference import LakeReference
@@ -63,6 +68,8 @@ NAMES = frozenset(
         "footerKey",
         "columnKeys",
         "plaintextColumns",
+        "identity",
+        "recipients",
         "aadPrefix",
         "root",
         "sharedAadPrefix",
@@ -250,6 +257,8 @@ class _Options:
             footer_key=self.text("footerKey"),
             column_keys=self._column_keys(),
             plaintext_columns=self.names("plaintextColumns") or (),
+            identities=tuple(map(_make_reference, self.names("identity") or ())),
+            recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
             aad_prefix=self.text("aadPrefix"),
             root=None if root is None else _make_absolute(root),
             shared_aad_prefix=self.flag("sharedAadPrefix"),
@@ -258,10 +267,11 @@ class _Options:
             require_encrypted=self._require_encrypted(),
             master_key_ids=self.names("masterKeyIds") or (),
         )
-        if not (settings.has_service or settings.has_keys):
+        named = settings.has_service or settings.has_keys or settings.identities
+        if not (named or settings.recipients):
             raise ValueError(
-                "keys come from a key service (kms, or a policy that names one) or from references "
-                "(footerKey, columnKeys); pass exactly one of the two"
+                "keys come from a key service (kms, or a policy that names one), from references "
+                "(footerKey, columnKeys) or from identity; pass one of them"
             )
         return settings
 
@@ -367,6 +377,13 @@ def _parse_strings(name: str, text: str) -> tuple[str, ...]:
     if not isinstance(strings, Sequence) or not all(isinstance(item, str) for item in strings):
         raise ValueError(f"{name} must be a JSON list of strings")
     return tuple(strings)
+
+
+def _make_reference(reference: str) -> str:
+    """Return a reference to an identity, valid in every working directory."""
+    if not reference.startswith("file:"):
+        raise ValueError("identity must be file:PATH, never a key itself (not repeated here)")
+    return absolute_reference(reference)
 
 
 def _make_absolute(path: str) -> str:

@@ -1,0 +1,266 @@
+"""`modcrypt recipients`: public keys to encrypt files to, and the recipients of files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+import modcrypt
+from modcrypt.cli.options.kms_options import passphrase_options
+from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
+from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
+from modcrypt.cli.output.failures import use_option_names
+from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.shared import (
+    end_with_help,
+    exclude_each_other,
+    format_counts,
+    format_failures,
+    format_table,
+    json_option,
+    lines_option,
+    make_reference,
+    paths_argument,
+    print_line,
+    threads_option,
+)
+from modcrypt.jobs.failures import exit_code
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.recipient_changes import ChangedRecipients
+    from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+
+# click keeps the lines of a paragraph after \b as they are.
+_GROUP_EXAMPLE = """\b
+Examples: a key pair for a partner, a file for the partner, and one more recipient
+  modcrypt recipients generate partner.key
+  modcrypt encrypt --to partner.pub orders.parquet orders.partner.parquet
+  modcrypt recipients generate colleague.key
+  modcrypt recipients add --identity partner.key --to colleague.pub \\
+      orders.partner.parquet
+  modcrypt cat --identity colleague.key orders.partner.parquet"""
+
+_GENERATE_EXAMPLE = """\b
+Examples: with a passphrase that modcrypt asks for; with short keys
+  modcrypt recipients generate --passphrase partner.key
+  modcrypt recipients generate --kind x25519 sensor.key"""
+
+_LIST_EXAMPLE = """\b
+Example:
+  modcrypt recipients list orders.partner.parquet"""
+
+_ADD_EXAMPLE = """\b
+Examples: to files that your identity opens; to files of a key service
+  modcrypt recipients add --identity me.key --to partner.pub orders.partner.parquet
+  modcrypt recipients add --policy lake.toml --to partner.pub lake/orders.parquet"""
+
+_REMOVE_EXAMPLE = """\b
+Examples: from the list; also from the data, with fresh keys for those that remain
+  modcrypt recipients remove --identity me.key --recipient partner.pub orders.parquet
+  modcrypt recipients remove --identity me.key --recipient partner.pub \\
+      --to me.pub orders.parquet"""
+
+DONE = ("changed", "rotated", "current")
+"""Results of files that did not fail."""
+
+_threads = threads_option("Number of files processed concurrently. Default: 4.")
+
+
+@cloup.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
+@click.pass_context
+def recipients(context: click.Context) -> None:
+    """Make key pairs, and list and change who can open files.
+
+    The public key of a pair, its recipient, may be published; files are encrypted --to it. The
+    private key, its identity, opens them. Anyone who has the public key can make files that open:
+    an identity proves nothing about who wrote a file.
+    """
+    end_with_help(context)
+
+
+@recipients.command(epilog=_GENERATE_EXAMPLE)
+@click.argument("path", metavar="FILE.key")
+@click.option(
+    "--kind",
+    type=click.Choice(["mlkem768-x25519", "x25519"]),
+    default="mlkem768-x25519",
+    show_default=True,
+    help="Kind of the keys: mlkem768-x25519 also resists quantum computers; x25519 is short.",
+)
+@click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase, and encrypt FILE.")
+@passphrase_options
+@exclude_each_other("ask", "passphrase_file", "passphrase_env", "passphrase_fd")
+@json_option
+def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) -> None:
+    """Make a key pair: FILE.key is the identity, FILE.pub the recipient.
+
+    FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; send it to those who
+    encrypt files for you, and compare the id with them.
+    """
+    private = Path(path)
+    if private.suffix != ".key":
+        raise click.UsageError("the name of an identity ends in .key; the recipient's in .pub")
+    public = private.with_suffix(".pub")
+    for existing in (private, public):
+        if existing.is_symlink() or existing.exists():
+            raise click.UsageError(f"{existing} exists and may be needed; choose another name")
+    identity = modcrypt.Identity.generate(kind)
+    identity.save(private, passphrase=_new_passphrase(path, ask, options))
+    with public.open("x", encoding="ascii") as file:
+        file.write(f"{identity.recipient}\n")
+    id_ = identity.recipient.hex_id
+    if as_json:
+        print_line(json.dumps({"identity": str(private), "recipient": str(public), "id": id_}))
+        return
+    print_line(f"identity   {private} (secret)")
+    print_line(f"recipient  {public}, id {id_}")
+
+
+def _new_passphrase(path: str, ask: bool, options: dict[str, Any]) -> Passphrase | None:
+    from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
+
+    if ask:
+        return ask_passphrase(f"the new identity {path}", twice=True)
+    reference = make_reference(options, "--passphrase")
+    return None if reference is None else make_reference_asker(reference)
+
+
+@recipients.command("list", epilog=_LIST_EXAMPLE)
+@paths_argument
+@lines_option
+def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
+    """List the recipients of files, by their ids.
+
+    PATH is a file or a folder. No key is needed. The list is what a file states; it is not
+    authenticated.
+    """
+    listed = list(modcrypt.list_recipients(list(paths)))
+    if as_json:
+        for file in listed:
+            print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
+        return exit_code(file.result for file in listed if file.failed)
+    rows = [
+        (file.path, kind, id_)
+        for file in listed
+        for kind, id_ in [
+            *((recipient.kind, recipient.id) for recipient in file.recipients),
+            *([("master key", file.master_key_id)] if file.master_key_id else []),
+        ]
+    ]
+    print_line(format_table(("file", "kind", "recipient"), rows, left=(0, 1, 2)))
+    failures = [file for file in listed if file.failed]
+    if failures:
+        cells = [(file.path, file.result, use_option_names(file.message)) for file in failures]
+        print_line(format_failures(cells))
+    return exit_code(file.result for file in failures)
+
+
+@recipients.command(epilog=_ADD_EXAMPLE)
+@paths_argument
+@recipient_options
+@decryption_options
+@_threads
+@lines_option
+def add(
+    *, paths: tuple[str, ...], threads: int | None, as_json: bool, **options: Any
+) -> int:  # fmt: skip
+    """Let further recipients open files.
+
+    PATH is a file or a folder. Only the footer of a file is written again, and no page changes. An
+    identity must open the files; files without recipients also open with their key service.
+    """
+    to = read_recipients(options)
+    if not to:
+        raise click.UsageError("no recipient is named; use --to or --recipients-file")
+    decryption = decryption_settings(options)
+    run = partial(modcrypt.add_recipients, list(paths), to, decryption, threads=threads)
+    return _exit_code(
+        _report_changes("Adding recipients", as_json, lambda show: run(progress=show))
+    )
+
+
+@recipients.command(epilog=_REMOVE_EXAMPLE)
+@paths_argument
+@click.option(
+    "--recipient",
+    "removed",
+    metavar="RECIPIENT",
+    multiple=True,
+    required=True,
+    help="Recipient to remove: its .pub file, its line or its id. Repeatable.",
+)
+@recipient_options
+@decryption_options
+@_threads
+@lines_option
+def remove(
+    *, paths: tuple[str, ...], removed: tuple[str, ...], threads: int | None, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
+    """Remove recipients from files.
+
+    PATH is a file or a folder. A removed recipient may have kept an earlier copy of a file or its
+    data keys, which also open the file afterwards. To replace the data keys, and encrypt every page
+    again, name all recipients that remain by --to and --recipients-file.
+    """
+    ids = [_read_id(text) for text in removed]
+    remaining = read_recipients(options)
+    decryption = decryption_settings(options)
+    run = partial(
+        modcrypt.remove_recipients, list(paths), ids, decryption,
+        new_recipients=remaining, threads=threads,
+    )  # fmt: skip
+    counts = _report_changes("Removing recipients", as_json, lambda show: run(progress=show))
+    if counts["changed"]:
+        click.echo(
+            "modcrypt: data keys stay the same: removed recipients may have kept them, or earlier "
+            "copies of the files; name those that remain by --to to encrypt again with fresh keys",
+            err=True,
+        )
+    return _exit_code(counts)
+
+
+def _read_id(text: str) -> bytes:
+    from modcrypt.kms.recipients.recipient import PREFIX, parse_ids
+
+    if text.startswith(f"{PREFIX}:"):
+        return modcrypt.Recipient.parse(text).id
+    try:
+        return parse_ids([text])[0]
+    except ValueError:
+        return modcrypt.Recipient.load(text).id
+
+
+def _report_changes(
+    verb: str, as_json: bool, run: Callable[[Callable[[ChangedRecipients, int], object]], object]
+) -> Counter[str]:
+    """Run a change of recipients, and print its results; return their counts by result."""
+    counts, failures = Counter[str](), []
+    with files_bar(verb) as bar:
+
+        def show(file: ChangedRecipients, total: int) -> None:
+            bar(total)
+            message = use_option_names(file.message)
+            counts[file.result] += 1
+            if as_json:
+                print_line(json.dumps({**file.fields(), "message": message}))
+            elif file.failed:
+                failures.append((file.path, file.result, message))
+
+        run(show)
+    if failures:
+        print_line(format_failures(failures))
+    if not as_json:
+        print_line(f"{counts.total()} files: {format_counts(counts) or 'nothing to do'}")
+    return counts
+
+
+def _exit_code(counts: Counter[str]) -> int:
+    return exit_code(result for result in counts if result not in DONE)

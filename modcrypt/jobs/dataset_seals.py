@@ -1,0 +1,208 @@
+"""Seals of datasets: `seal_dataset` signs what files a folder has, `verify_seal` compares.
+
+Whoever can read a file of Parquet Modular Encryption can forge it, with its symmetric keys. A seal
+lists the SHA-256 of each whole file, signed by the writer, so that readers detect files that are
+missing, foreign, altered or moved, whatever keys the attacker has. The number of the seal detects
+that a whole folder was rolled back, if the reader knows the last number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from modcrypt.errors import CommitConflictError, IntegrityError
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
+from modcrypt.io.stores import locate
+from modcrypt.jobs.engine import Job, run_job
+from modcrypt.jobs.seal_format import MAX_SEAL, Seal, SealedFile, encode_seal, open_seal
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
+from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.report.json_fields import JsonFields
+
+SEAL_NAME = "_modcrypt_seal.json"
+"""Name of the seal in its folder; readers of datasets skip names that begin with an underscore."""
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SealFinding(JsonFields):
+    """A difference between a dataset and its seal.
+
+    Attributes:
+        path: Path inside the dataset.
+        problem: `"missing"`, `"foreign"` (not in the seal) or `"changed"`.
+    """
+
+    path: str
+    problem: Literal["missing", "foreign", "changed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealVerification(JsonFields):
+    """The result of the comparison of a dataset with its seal.
+
+    Attributes:
+        sequence: Number of the seal; store it, and pass it as `at_least` next time.
+        signer: Id of the key that signed.
+        files: Number of files in the seal.
+        findings: Differences; none if the dataset is what the writer signed.
+    """
+
+    sequence: int
+    signer: str
+    files: int
+    findings: tuple[SealFinding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the dataset is what the writer signed."""
+        return not self.findings
+
+
+def seal_dataset(
+    where: Any,
+    key: SigningKey,
+    *,
+    signed_by: Iterable[VerifyingKey] = (),
+    filesystem: Any = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> SealVerification:
+    """Sign what files a dataset has, in a new seal beside them that replaces the old one.
+
+    Every visible file is read, and its bytes are hashed; encrypted or not, no key is needed.
+
+    Args:
+        where: Path or URL of a folder.
+        key: Key that signs.
+        signed_by: Keys of other writers who may have signed the old seal.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
+        threads: Number of files read concurrently, 4 by default.
+        progress: Function called with the number of files hashed, and of all files.
+
+    Raises:
+        IntegrityError: The old seal is signed by none of these keys.
+        CommitConflictError: Another writer replaced the seal at the same time; nothing changed.
+        OSError, FileNotFoundError: The file system reports an error.
+    """
+    known = check_verifying_keys((key.verifier, *signed_by))
+    place = _seal_place(where, filesystem)
+    old = _read_seal(place)
+    if old is not None:
+        open_seal(old, known)
+    data = encode_seal(key, old, _hash_files(where, filesystem, threads, progress))
+    if len(data) > MAX_SEAL:
+        raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
+    with place.lock():
+        if _read_seal(place) != old:
+            raise CommitConflictError(
+                f"{place.path}: another writer has sealed the dataset meanwhile; check its files, "
+                "and seal again"
+            )
+        with open_sink_at(place) as sink:
+            sink.append(data)
+    seal = open_seal(data, known)
+    return SealVerification(
+        sequence=seal.sequence, signer=seal.signer.hex_id, files=len(seal.files)
+    )
+
+
+def verify_seal(
+    where: Any,
+    signed_by: Iterable[VerifyingKey],
+    *,
+    at_least: int = 1,
+    filesystem: Any = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> SealVerification:
+    """Compare the files of a dataset with its seal.
+
+    A file that changes afterwards is not noticed: copy the dataset to a place of your own first, if
+    others can write to its folder while you read it.
+
+    Args:
+        where, filesystem, threads, progress: As for `seal_dataset`.
+        signed_by: Keys whose signatures are accepted.
+        at_least: Number that the seal must have at least: the last one that you have seen.
+
+    Raises:
+        IntegrityError: There is no seal, none of the keys signed it, or it is an older one.
+        FormatError: The seal is signed, but malformed.
+        OSError, FileNotFoundError: The file system reports an error.
+    """
+    known, place = check_verifying_keys(signed_by), _seal_place(where, filesystem)
+    data = _read_seal(place)
+    if data is None:
+        raise IntegrityError(f"{place.path} does not exist: the dataset is not sealed")
+    seal = open_seal(data, known)
+    if seal.sequence < at_least:
+        raise IntegrityError(
+            f"the seal has number {seal.sequence}, but {at_least} was seen before: the dataset was "
+            "rolled back"
+        )
+    found = _hash_files(where, filesystem, threads, progress)
+    return SealVerification(
+        sequence=seal.sequence, signer=seal.signer.hex_id, files=len(seal.files),
+        findings=tuple(_compare(seal, found)),
+    )  # fmt: skip
+
+
+def _compare(seal: Seal, found: dict[str, SealedFile]) -> list[SealFinding]:
+    findings = []
+    for path in sorted(seal.files.keys() | found.keys()):
+        if path not in found:
+            findings.append(SealFinding(path, "missing"))
+        elif path not in seal.files:
+            findings.append(SealFinding(path, "foreign"))
+        elif found[path] != seal.files[path]:
+            findings.append(SealFinding(path, "changed"))
+    return findings
+
+
+def _folder_at(where: Any, filesystem: Any) -> Place:
+    return Place(*locate(where, filesystem))
+
+
+def _seal_place(where: Any, filesystem: Any) -> Place:
+    return _folder_at(where, filesystem).below(SEAL_NAME)
+
+
+def _read_seal(place: Place) -> bytes | None:
+    try:
+        with open_source_at(place) as source:
+            if source.size > MAX_SEAL:
+                raise IntegrityError(f"{place.path}: a seal has at most {MAX_SEAL} bytes")
+            return bytes(source.read_at(0, source.size))
+    except FileNotFoundError:
+        return None
+
+
+def _hash_files(
+    where: Any, filesystem: Any, threads: int | None, progress: Callable[[int, int], object] | None
+) -> dict[str, SealedFile]:
+    """Return size and hash of each file by its path inside the dataset."""
+    folder, places = _folder_at(where, filesystem), list_files(where, filesystem)
+    paths = [place.inside(folder) for place in places]
+    if None in paths:
+        raise ValueError("a seal is for a folder, not for a file")
+    hashed: dict[str, SealedFile] = {}
+    for path, file in zip(paths, run_job(Job(_hash_file), places, threads=threads), strict=True):
+        hashed[str(path)] = file
+        if progress is not None:
+            progress(len(hashed), len(places))
+    return hashed
+
+
+def _hash_file(place: Place) -> SealedFile:
+    digest = hashlib.sha256()
+    with open_source_at(place) as source:
+        for start in range(0, source.size, _BLOCK):
+            digest.update(source.read_at(start, min(_BLOCK, source.size - start)))
+        return SealedFile(source.size, digest.hexdigest())

@@ -1,0 +1,306 @@
+"""Changes of the recipients of files: `add_recipients` and `remove_recipients`.
+
+Both write a copy of a file with a new footer over the file; pages stay the same bytes. Data keys
+stay, too: whoever could open a file may have kept them. With `new_recipients`, the removal encrypts
+every page again, under fresh keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.engine import FileResult, Job, run_job
+from modcrypt.jobs.failures import describe_failure
+from modcrypt.jobs.file_changes import replace_file
+from modcrypt.keys import as_key
+from modcrypt.kms.recipients.file_recipients import FileRecipients
+from modcrypt.kms.recipients.identity_retriever import IdentityKeys
+from modcrypt.kms.recipients.recipient import Recipient, check_recipients
+from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
+from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer_keys import Change, new_tail
+from modcrypt.parquet.crypto.properties import (
+    ALGORITHMS,
+    AnyDecryption,
+    BoundRetriever,
+    FileDecryptionProperties,
+    as_decryption,
+)
+from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.rewrite.rekey import rekey_in_place
+from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
+from modcrypt.pkmt1.recipient_metadata import (
+    MAX_RECIPIENTS,
+    RecipientMaterial,
+    decode_recipients,
+    replace_recipients,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedRecipients(FileResult):
+    """The result of a change of recipients for one file.
+
+    Attributes:
+        path: Path of the file.
+        result: `"changed"`; `"rotated"`, changed and encrypted again; `"current"`, nothing to do;
+            or an error code.
+        recipients: Number of recipients afterwards.
+        message: Message of the error.
+    """
+
+    recipients: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error left the file unchanged."""
+        return self.result not in ("changed", "rotated", "current")
+
+
+def add_recipients(
+    where: Any,
+    recipients: Iterable[Recipient],
+    decryption: AnyDecryption,
+    *,
+    filesystem: Any = None,
+    threads: int | None = None,
+    progress: Callable[[ChangedRecipients, int], object] | None = None,
+) -> list[ChangedRecipients]:
+    """Let further recipients open a file, or all files of folders; no page changes.
+
+    A file that fails is not changed, and the run continues with the others.
+
+    Args:
+        where: Path or URL of a file or a folder, or a list of them.
+        recipients: Recipients to add; those that a file has already are skipped.
+        decryption: Properties, or Settings, with an identity that opens the files. A file without
+            recipients whose keys a key service wraps also opens with that service.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
+        threads: Number of files processed concurrently, 4 by default.
+        progress: Function called in the calling thread with each result and the number of files.
+
+    Raises:
+        FileNotFoundError: `where` does not exist.
+        ValueError, TypeError: An argument has a wrong value or type.
+    """
+    change = partial(_add, check_recipients(recipients))
+    return _run(change, where, decryption, filesystem, threads, progress)
+
+
+def remove_recipients(
+    where: Any,
+    ids: Iterable[bytes],
+    decryption: AnyDecryption,
+    *,
+    new_recipients: Iterable[Recipient] = (),
+    filesystem: Any = None,
+    threads: int | None = None,
+    progress: Callable[[ChangedRecipients, int], object] | None = None,
+) -> list[ChangedRecipients]:
+    """Remove recipients from a file, or from all files of folders.
+
+    A removed recipient can't open the changed file, but may have kept the old one, or its data
+    keys, which also open the changed file. Pass `new_recipients` to replace the data keys.
+
+    Args:
+        where, decryption, filesystem, threads, progress: As for `add_recipients`.
+        ids: Ids of the recipients to remove, as in `Recipient.id`.
+        new_recipients: All recipients that remain. With these, every page is encrypted again under
+            fresh keys. A file does not contain the public keys of its recipients, only their ids.
+
+    Raises:
+        FileNotFoundError, ValueError, TypeError: As `add_recipients`.
+    """
+    removed, to = frozenset(ids), tuple(new_recipients)
+    if not removed:
+        raise ValueError("no recipients to remove; pass their ids")
+    remaining = check_recipients(to) if to else None
+    change = partial(_remove, removed, remaining)
+    return _run(change, where, decryption, filesystem, threads, progress)
+
+
+def _run(
+    change: Callable[[_OpenedFile], ChangedRecipients], where: Any, decryption: AnyDecryption,
+    filesystem: Any, threads: int | None,
+    progress: Callable[[ChangedRecipients, int], object] | None,
+) -> list[ChangedRecipients]:  # fmt: skip
+    # Never encrypt or sign a forgery again: check the footer even if the caller waived that.
+    properties = replace(
+        as_decryption(decryption), check_footer_integrity=True, require_encrypted=True,
+        on_missing_key="error",
+    )  # fmt: skip
+
+    def process(place: Place) -> ChangedRecipients:
+        place.check_writable()
+        with open_source_at(place) as source:
+            return change(_OpenedFile(place, source, properties))
+
+    job = Job(process, _describe_failure)
+    return list(run_job(job, list_files(where, filesystem), threads=threads, progress=progress))
+
+
+def _describe_failure(place: Place, error: Exception) -> ChangedRecipients:
+    word, message = describe_failure(error)
+    return ChangedRecipients(path=place.path, result=word, message=message)
+
+
+class _OpenedFile:
+    """A file whose recipients are to change."""
+
+    def __init__(self, place: Place, source: Source, properties: FileDecryptionProperties) -> None:
+        self.place, self.source, self.properties = place, source, properties
+        # No page is opened, so any page algorithm is acceptable.
+        self.file = OpenFile(source, replace(properties, algorithms=ALGORITHMS))
+        self.key_metadata: bytes = self.file.footer.key_metadata or b""
+        self.material = decode_recipients(self.key_metadata)
+
+    @property
+    def ids(self) -> tuple[bytes, ...]:
+        """Ids of the recipients."""
+        wraps = () if self.material is None else self.material.recipients or ()
+        return tuple(wrap.id for wrap in wraps)
+
+    @property
+    def is_wrapped_by_service(self) -> bool:
+        """Whether a key service wraps the footer key, too."""
+        try:
+            return isinstance(decode_metadata(self.key_metadata), KeyMaterial)
+        except KeyMaterialError:
+            return False
+
+    @property
+    def file_aad(self) -> bytes:
+        """AAD that all modules of the file begin with."""
+        return self.file.footer.cipher.file_aad
+
+    @property
+    def keys(self) -> BoundRetriever | None:
+        """Retriever of the file's keys."""
+        retriever = self.file.properties.key_retriever
+        return retriever if isinstance(retriever, BoundRetriever) else None
+
+    def get_kek(self) -> FileRecipients:
+        """Return the KEK that an identity opened; raise KeyNotFoundError if none did."""
+        keys = None if self.keys is None else self.keys.keys
+        kek = keys.kek if isinstance(keys, IdentityKeys) else None
+        if kek is None:
+            raise KeyNotFoundError(
+                "only an identity that opens the file can add recipients to those that it has; "
+                "pass one, or encrypt the file again for all recipients with rekey"
+            )
+        return kek
+
+    def write_footer(self, change: Change, recipients: int) -> ChangedRecipients:
+        """Replace the file by a copy with a new footer."""
+        tail = new_tail(self.source, replace(self.properties, algorithms=ALGORITHMS), change)
+        if tail is None:
+            return self.describe("current", recipients)
+        start, data = tail
+        replace_file(self.place, self.source, data, keep=start)
+        return self.describe("changed", recipients)
+
+    def describe(self, result: str, recipients: int) -> ChangedRecipients:
+        """Return a result."""
+        return ChangedRecipients(path=self.place.path, result=result, recipients=recipients)
+
+
+def _add(recipients: Sequence[Recipient], opened: _OpenedFile) -> ChangedRecipients:
+    new = [recipient for recipient in recipients if recipient.id not in opened.ids]
+    count = len(opened.ids) + len(new)
+    if count > MAX_RECIPIENTS:
+        raise KeyMaterialError(f"a file has at most {MAX_RECIPIENTS} recipients")
+    if not new:
+        return opened.describe("current", count)
+    if opened.material is None:
+        return opened.write_footer(_share_with(tuple(new), opened), count)
+    wraps = opened.get_kek().wrap_kek(new, opened.file_aad)
+    return opened.write_footer(_set_wraps(opened, wraps), count)
+
+
+def _set_wraps(opened: _OpenedFile, wraps: tuple[Any, ...]) -> Change:
+    """Return the change that appends wraps to the footer key's metadata."""
+    assert opened.material is not None
+    material = replace(opened.material, recipients=(*(opened.material.recipients or ()), *wraps))
+    return _replace_footer_part(material)
+
+
+def _replace_footer_part(material: RecipientMaterial) -> Change:
+    def change(metadata: bytes, column: str | None) -> bytes:
+        return metadata if column is not None else replace_recipients(metadata, material)
+
+    return change
+
+
+def _share_with(recipients: tuple[Recipient, ...], opened: _OpenedFile) -> Change:
+    """Return the change that wraps all keys of a file for its first recipients."""
+    if not opened.is_wrapped_by_service or opened.keys is None:
+        raise KeyMaterialError(
+            "the file has no recipients, and no key service wraps its keys inside the file; "
+            "encrypt it again for recipients with rekey"
+        )
+    keys, shared = opened.keys, FileRecipients.create(recipients)
+
+    def change(metadata: bytes, column: str | None) -> bytes:
+        answer = keys(metadata, column)
+        if answer is None:
+            raise KeyNotFoundError("a key of the file is missing", column)
+        key = as_key(answer)
+        if column is None:
+            return replace_recipients(metadata, shared.wrap_footer_key(key, opened.file_aad))
+        return replace_recipients(metadata, shared.wrap_column_key(key))
+
+    return change
+
+
+def _remove(
+    removed: frozenset[bytes], remaining: tuple[Recipient, ...] | None, opened: _OpenedFile
+) -> ChangedRecipients:
+    left = [id_ for id_ in opened.ids if id_ not in removed]
+    if remaining is not None:
+        return _rotate(remaining, left, opened)
+    if len(left) == len(opened.ids):
+        return opened.describe("current", len(left))
+    if not left and not opened.is_wrapped_by_service:
+        raise KeyMaterialError(
+            "nobody could open the file without these recipients; add others first, or delete it"
+        )
+    assert opened.material is not None
+    wraps = tuple(w for w in opened.material.recipients or () if w.id not in removed)
+    material = replace(opened.material, recipients=wraps) if wraps else None
+    if material is None:
+        return opened.write_footer(lambda metadata, _: replace_recipients(metadata, None), 0)
+    return opened.write_footer(_replace_footer_part(material), len(left))
+
+
+def _rotate(
+    remaining: tuple[Recipient, ...], left: Sequence[bytes], opened: _OpenedFile
+) -> ChangedRecipients:
+    """Encrypt the whole file again, with fresh keys for the remaining recipients."""
+    if {recipient.id for recipient in remaining} != set(left):
+        raise KeyMaterialError(
+            "the new recipients must be exactly those that remain; the file lists "
+            f"{', '.join(id_.hex() for id_ in left[:5]) or 'none'}"
+        )
+    if opened.is_wrapped_by_service:
+        raise KeyMaterialError(
+            "a key service wraps the file's keys, too; use rekey with its policy and the recipients"
+        )
+    footer = opened.file.footer
+    encryption = RecipientEncryption(
+        recipients=remaining,
+        plaintext_columns=opened.file.plaintext_columns(range(len(opened.file.leaves))),
+        aad_prefix=footer.aad_prefix,
+        options={
+            "encryption_algorithm": footer.cipher.algorithm,
+            "plaintext_footer": footer.plaintext_footer,
+            "store_aad_prefix": footer.stored_prefix is not None,
+        },
+    )
+    rekey_in_place(opened.source, opened.place, opened.properties, encryption)
+    return opened.describe("rotated", len(left))

@@ -1,0 +1,148 @@
+"""The explicit keys of a file, encrypted to its recipients, for readers without modcrypt.
+
+    {"format": "modcrypt-explicit-keys", "version": 1, "fileAAD": "...",
+     "recipients": [{"kind": "x25519", "id": "...", "encryptedKeys": "..."}]}
+
+The file `_EXPLICIT_KEYS_FOR_NAME.json` lies beside the file `NAME`. What is encrypted to each
+recipient is JSON: `{"footer_key": HEX, "aad_prefix": HEX}`, the latter only if readers must supply
+it. It is bound to the file's AAD, and to another purpose than key metadata.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.keys import Key, key_bytes
+from modcrypt.kms.recipients.file_recipients import FileRecipients, PrivateKey
+from modcrypt.kms.recipients.kinds import (
+    ROLE_EXPLICIT_KEYS,
+    encrypt_to,
+    find_kind,
+    make_info,
+)
+from modcrypt.kms.recipients.recipient import Recipient
+from modcrypt.pkmt1.material import MAX_SHARED_METADATA
+from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
+from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.tracebacks import hide_frames
+
+FORMAT = "modcrypt-explicit-keys"
+VERSION = 1
+
+
+def explicit_keys_name(name: str) -> str:
+    """Return the name of the file with the explicit keys of the file called `name`."""
+    return f"_EXPLICIT_KEYS_FOR_{name}.json"
+
+
+@dataclass
+class ExplicitKeysFile:
+    """The file of explicit keys beside a new file; written when the new file is complete.
+
+    Attributes:
+        place: Place of the new file.
+        recipients: KEK and recipients of the new file.
+        key: Footer key of the new file.
+        aad_prefix: AAD prefix that readers must supply; None if they need none.
+        file_aad: AAD of the new file, known when its footer is made.
+    """
+
+    place: Place
+    recipients: FileRecipients
+    key: Key
+    aad_prefix: bytes | None
+    file_aad: bytes | None = field(default=None, repr=False)
+
+    def make_footer_metadata(self, file_aad: bytes) -> bytes:
+        """Return the footer key's metadata, and remember the file AAD."""
+        self.file_aad = file_aad
+        return self.recipients.make_footer_metadata(self.key)(file_aad)
+
+    @contextmanager
+    def companion(self) -> Iterator[Any]:
+        """Write the keys before the new file appears; remove them if it does not."""
+        keys = self.place.resolve()
+        keys = keys.beside(explicit_keys_name(keys.name))
+        written = False
+
+        def write() -> None:
+            nonlocal written
+            assert self.file_aad is not None  # the footer is complete
+            with open_sink_at(keys) as sink:
+                sink.append(self._encode(self.file_aad))
+            written = True
+
+        try:
+            yield write
+        except BaseException:
+            with suppress(OSError):
+                if written:
+                    keys.remove()
+            raise
+
+    def _encode(self, file_aad: bytes) -> bytes:
+        info = make_info(ROLE_EXPLICIT_KEYS, file_aad)
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fileAAD": base64.b64encode(file_aad).decode(),
+            "recipients": [self._encrypt(to, info) for to in self.recipients.recipients],
+        }
+        return json.dumps(document, indent=1).encode() + b"\n"
+
+    @hide_frames
+    def _encrypt(self, recipient: Recipient, info: bytes) -> dict[str, str]:
+        keys = {"footer_key": key_bytes(self.key).hex()}
+        if self.aad_prefix is not None:
+            keys["aad_prefix"] = self.aad_prefix.hex()
+        plain = json.dumps(keys).encode()
+        encrypted = encrypt_to(find_kind(recipient.kind), recipient.public_key, plain, info)
+        return {
+            "kind": recipient.kind,
+            "id": base64.b64encode(recipient.id).decode(),
+            "encryptedKeys": base64.b64encode(encrypted).decode(),
+        }
+
+
+@hide_frames
+def decrypt_explicit_keys(data: bytes, identity: PrivateKey) -> tuple[Key, bytes | None]:
+    """Return the footer key and the AAD prefix in a file of explicit keys.
+
+    Raises:
+        KeyMaterialError: The file is malformed, or altered.
+        KeyNotFoundError: It is not encrypted to the identity.
+    """
+    document = strict_json(data) if len(data) <= MAX_SHARED_METADATA else None
+    members = require_members(document, "format", "version", "fileAAD", "recipients")
+    if members["format"] != FORMAT or members["version"] != VERSION or members["version"] is True:
+        raise KeyMaterialError(f"the format is not {FORMAT}, version {VERSION}")
+    info = make_info(ROLE_EXPLICIT_KEYS, decode_base64(members["fileAAD"], "fileAAD"))
+    entries = members["recipients"]
+    if not isinstance(entries, list) or len(entries) > MAX_RECIPIENTS:
+        raise KeyMaterialError(f"recipients is not a list of at most {MAX_RECIPIENTS}")
+    for entry in entries:
+        found = require_members(entry, "kind", "id", "encryptedKeys")
+        if decode_base64(found["id"], "id") == identity.recipient.id:
+            encrypted = decode_base64(found["encryptedKeys"], "encryptedKeys")
+            return _parse_keys(identity.decrypt(encrypted, info))
+    raise KeyNotFoundError("the keys are not encrypted to this identity")
+
+
+@hide_frames
+def _parse_keys(plain: bytes) -> tuple[Key, bytes | None]:
+    keys = strict_json(plain)
+    if not isinstance(keys, dict):
+        raise KeyMaterialError("the explicit keys are not an object")
+    try:
+        prefix = keys.get("aad_prefix")
+        return Key(bytes.fromhex(keys["footer_key"])), prefix and bytes.fromhex(prefix)
+    except (KeyError, TypeError, ValueError):
+        raise KeyMaterialError("the explicit keys are malformed") from None

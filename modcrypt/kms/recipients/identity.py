@@ -1,0 +1,118 @@
+"""Identities: private keys, which open what is encrypted to their recipients."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn, Self
+
+from modcrypt.errors import KeyMaterialError
+from modcrypt.fork_safety import cached_property
+from modcrypt.io.sources import Source
+from modcrypt.keys import Secret
+from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+from modcrypt.kms.recipients.identity_retriever import IdentityKeys
+from modcrypt.kms.recipients.kinds import HYBRID, decrypt_with, find_kind
+from modcrypt.kms.recipients.private_key_file import (
+    PrivateKeyFormat,
+    load_private_key,
+    save_private_key,
+)
+from modcrypt.kms.recipients.recipient import Recipient
+from modcrypt.tracebacks import hide_frames
+
+IDENTITY_FILE = PrivateKeyFormat("modcrypt-identity", "recipient", "identity")
+
+
+class Identity:
+    """A private key and its recipient; it never shows the key, and can't be pickled.
+
+    Create one with `generate` or `load`. It is a `key_retriever` of `FileDecryptionProperties`.
+    Anyone who has the recipient can make a file that opens: an identity proves nothing about the
+    writer.
+    """
+
+    __slots__ = ("__dict__", "_secret", "recipient")
+
+    def __init__(self, recipient: Recipient, secret: Secret[bytes]) -> None:
+        self.recipient, self._secret = recipient, secret
+
+    @classmethod
+    @hide_frames
+    def generate(cls, kind: str = HYBRID) -> Self:
+        """Return a new identity.
+
+        Args:
+            kind: `"mlkem768-x25519"`, which also resists quantum computers, or `"x25519"`, whose
+                keys are short.
+        """
+        found = find_kind(kind)
+        secret = found.generate()
+        return cls(Recipient(kind, found.encode_public(secret)), Secret(secret))
+
+    @classmethod
+    @hide_frames
+    def load(cls, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> Self:
+        """Read an identity file.
+
+        Args:
+            path: Path of the file, which only its owner may be able to read.
+            passphrase: Passphrase of an encrypted file, or a function that returns it.
+
+        Raises:
+            KeyNotFoundError: The file does not exist.
+            KeyAccessDeniedError: The file may not be read, or the passphrase is missing or wrong.
+            KeyRetrievalError: Others may read or write the file.
+            KeyMaterialError: The file is not an identity.
+        """
+        line, secret = load_private_key(path, IDENTITY_FILE, passphrase)
+        return cls(check_private_key(Recipient.parse(line), secret()), secret)
+
+    @hide_frames
+    def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
+        """Write a new identity file of mode 0600.
+
+        Args:
+            path: Path of the file.
+            passphrase: Passphrase that encrypts the file; None leaves the key in plaintext.
+
+        Raises:
+            FileExistsError: The file exists.
+        """
+        save_private_key(path, IDENTITY_FILE, str(self.recipient), self._secret(), passphrase)
+
+    def for_file(self, source: Source, lenient: bool) -> IdentityKeys:
+        """Return the keys of one file, as a key retriever."""
+        return IdentityKeys((self,), None, lenient)
+
+    @hide_frames
+    def decrypt(self, wrapped: bytes, info: bytes) -> bytes:
+        """Decrypt what is encrypted to the recipient; raise KeyMaterialError if it was altered."""
+        return decrypt_with(find_kind(self.recipient.kind), self._private_key(), wrapped, info)
+
+    @cached_property
+    def _private_key(self) -> Secret[Any]:
+        """The key for HPKE, decoded once."""
+        return _load_private_key(self.recipient.kind, self._secret)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.recipient.kind}, id {self.recipient.hex_id}, REDACTED)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Identity can't be pickled or copied: pass its path to Settings instead")
+
+    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
+        self.__reduce__()
+
+
+@hide_frames
+def check_private_key(recipient: Recipient, key: bytes) -> Recipient:
+    """Return a recipient to whom a private key belongs; raise KeyMaterialError for another."""
+    kind = find_kind(recipient.kind)
+    if len(key) != kind.secret_size or kind.encode_public(key) != recipient.public_key:
+        raise KeyMaterialError("the private key does not belong to the recipient in the file")
+    return recipient
+
+
+@hide_frames
+def _load_private_key(kind: str, secret: Secret[bytes]) -> Secret[Any]:
+    return Secret(find_kind(kind).load_private(secret()))

@@ -1,0 +1,109 @@
+"""Public keys as lines of text, with a prefix, a kind and a checksum, and files of them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from modcrypt.errors import KeyMaterialError
+from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
+
+MAX_LINE = 4096
+"""Length limit of a line in a file of public keys, in bytes: a hybrid recipient has 1,690."""
+
+MAX_PUBLIC_FILE = 8 << 20
+"""Size limit of a file of public keys in bytes: enough for `MAX_RECIPIENTS` with comments."""
+
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+P = TypeVar("P")
+
+
+def hash_public_key(prefix: str, kind: str, public_key: bytes) -> bytes:
+    """Return the id of a public key, `ID_SIZE` bytes, which is the checksum of its line."""
+    content = f"{prefix}-id\x00{kind}\x00".encode() + public_key
+    return hashlib.sha256(content).digest()[:ID_SIZE]
+
+
+def format_public_line(prefix: str, kind: str, public_key: bytes) -> str:
+    """Return the line of a public key."""
+    text = base64.urlsafe_b64encode(public_key).rstrip(b"=").decode()
+    return f"{prefix}:{kind}:{text}:{hash_public_key(prefix, kind, public_key).hex()}"
+
+
+def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
+    """Return kind and key of a line, without a comment.
+
+    Raises:
+        KeyMaterialError: The line is malformed, or its checksum does not match. Messages do not
+            repeat the line, which may be a secret by mistake.
+    """
+    parts = line.split(":")
+    if len(parts) != 4 or parts[0] != prefix:
+        raise KeyMaterialError(
+            f"not a {what}: expected {prefix}:KIND:KEY:CHECKSUM, as modcrypt writes to .pub files"
+        )
+    _, kind, text, checksum = parts
+    key = _decode_base64url(text)
+    if key is None:
+        raise KeyMaterialError(f"not a {what}: the key is not base64url")
+    if hash_public_key(prefix, kind, key).hex() != checksum:
+        raise KeyMaterialError(
+            f"not a {what}: the checksum does not match, so the line was altered or cut"
+        )
+    return kind, key
+
+
+def _decode_base64url(text: str) -> bytes | None:
+    """Decode unpadded base64url in its only form; return None for other text."""
+    data = b""
+    if _BASE64URL.fullmatch(text):
+        with suppress(binascii.Error):
+            data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    # The last character can hide bits, which would allow two texts for one key.
+    same = base64.urlsafe_b64encode(data).rstrip(b"=").decode() == text
+    return data if data and same else None
+
+
+def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: str) -> list[P]:
+    """Return the public keys in a file.
+
+    Raises:
+        KeyMaterialError: The file has none, a malformed one, or exceeds a limit.
+        OSError: The file cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(MAX_PUBLIC_FILE + 1)
+    try:
+        return parse_lines(data, parse, what)
+    except KeyMaterialError as error:
+        raise KeyMaterialError(f"{os.fspath(path)}: {error}") from None
+
+
+def parse_lines(data: bytes, parse: Callable[[str], P], what: str) -> list[P]:
+    """Return the public keys in the content of a file; raise as `read_lines`."""
+    if len(data) > MAX_PUBLIC_FILE:
+        raise KeyMaterialError(f"a file of {what} has at most {MAX_PUBLIC_FILE} bytes")
+    found: dict[str, P] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        if len(line) > MAX_LINE:
+            raise KeyMaterialError(f"line {number} is longer than {MAX_LINE} bytes")
+        words = line.split(None, 1)
+        if not words or words[0].startswith(b"#"):
+            continue
+        if len(found) >= MAX_RECIPIENTS:
+            raise KeyMaterialError(f"there are more than {MAX_RECIPIENTS} {what}")
+        text = words[0].decode("ascii", "replace")
+        try:
+            found[text] = parse(text)
+        except KeyMaterialError as error:
+            raise KeyMaterialError(f"line {number}: {error}") from None
+    if not found:
+        raise KeyMaterialError(f"there are no {what}")
+    return list(found.values())

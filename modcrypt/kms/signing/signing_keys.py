@@ -1,0 +1,162 @@
+"""Keys that sign, and lines of text with the keys that verify.
+
+modcrypt-verifier:ed25519:BASE64URL-OF-THE-KEY:32-HEX-DIGITS-OF-ITS-ID
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NoReturn, Self
+
+from modcrypt.errors import KeyMaterialError
+from modcrypt.keys import Secret
+from modcrypt.kms.keyring.keyring_passphrase import Passphrase
+from modcrypt.kms.recipients.private_key_file import (
+    PrivateKeyFormat,
+    load_private_key,
+    save_private_key,
+)
+from modcrypt.kms.recipients.public_lines import (
+    format_public_line,
+    hash_public_key,
+    parse_public_line,
+    read_lines,
+)
+from modcrypt.kms.signing.schemes import ED25519, find_scheme
+from modcrypt.tracebacks import hide_frames
+
+PREFIX = "modcrypt-verifier"
+SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")
+
+MAX_VERIFYING_KEYS = 64
+"""Largest number of verifying keys that a reader accepts signatures of."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyingKey:
+    """The public key of a writer; it is no secret.
+
+    Args:
+        scheme: `"ed25519"` or `"mldsa65"`.
+        public_key: The encoded public key.
+
+    Raises:
+        ValueError: The scheme is unknown, or the key has another length.
+    """
+
+    scheme: str
+    public_key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        size = find_scheme(self.scheme).public_size
+        if not isinstance(self.public_key, bytes) or len(self.public_key) != size:
+            raise ValueError(f"a public key of {self.scheme} has {size} bytes")
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Parse the line of a verifying key; raise KeyMaterialError for other text."""
+        scheme, public = parse_public_line(PREFIX, line, "verifying key")
+        try:
+            return cls(scheme, public)
+        except ValueError as error:
+            raise KeyMaterialError(f"not a verifying key: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that has one verifying key.
+
+        Raises:
+            KeyMaterialError: The file has none, several or a malformed one.
+            OSError: The file cannot be read.
+        """
+        found = read_lines(path, cls.parse, "verifying keys")
+        if len(found) != 1:
+            raise KeyMaterialError(f"{os.fspath(path)} has {len(found)} verifying keys, not one")
+        return found[0]
+
+    @property
+    def hex_id(self) -> str:
+        """Id of the key, as lines and messages show it."""
+        return hash_public_key(PREFIX, self.scheme, self.public_key).hex()
+
+    def verify(self, signature: bytes, message: bytes) -> bool:
+        """Return whether the key made a signature of a message."""
+        return find_scheme(self.scheme).verify(self.public_key, signature, message)
+
+    def __str__(self) -> str:
+        """Return the line that `parse` reads."""
+        return format_public_line(PREFIX, self.scheme, self.public_key)
+
+    def __repr__(self) -> str:
+        return f"VerifyingKey({self.scheme}, id {self.hex_id})"
+
+
+class SigningKey:
+    """A private key that signs; it never shows itself, and can't be pickled.
+
+    Create one with `generate` or `load`.
+    """
+
+    __slots__ = ("_secret", "verifier")
+
+    def __init__(self, verifier: VerifyingKey, secret: Secret[bytes]) -> None:
+        self.verifier, self._secret = verifier, secret
+
+    @classmethod
+    @hide_frames
+    def generate(cls, scheme: str = ED25519) -> Self:
+        """Return a new key of a scheme: `"ed25519"`, or `"mldsa65"` against quantum computers."""
+        found = find_scheme(scheme)
+        secret = found.generate_secret()
+        return cls(VerifyingKey(scheme, found.encode_public(secret)), Secret(secret))
+
+    @classmethod
+    @hide_frames
+    def load(cls, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> Self:
+        """Read a file of a signing key; arguments and errors are those of `Identity.load`."""
+        line, secret = load_private_key(path, SIGNING_FILE, passphrase)
+        verifier = VerifyingKey.parse(line)
+        scheme = find_scheme(verifier.scheme)
+        if (
+            len(secret()) != scheme.secret_size
+            or scheme.encode_public(secret()) != verifier.public_key
+        ):
+            raise KeyMaterialError("the private key does not belong to the verifier in the file")
+        return cls(verifier, secret)
+
+    @hide_frames
+    def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
+        """Write a new file of mode 0600; arguments and errors are those of `Identity.save`."""
+        save_private_key(path, SIGNING_FILE, str(self.verifier), self._secret(), passphrase)
+
+    @hide_frames
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of a message."""
+        return find_scheme(self.verifier.scheme).sign(self._secret(), message)
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.verifier.scheme}, id {self.verifier.hex_id}, REDACTED)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SigningKey can't be pickled or copied: pass its path instead")
+
+    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
+        self.__reduce__()
+
+
+def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:
+    """Return the keys whose signatures a reader accepts, by their ids.
+
+    Raises:
+        ValueError: There are none, or too many.
+        TypeError: Something is not a VerifyingKey.
+    """
+    given = (keys,) if isinstance(keys, VerifyingKey) else tuple(keys)
+    for key in given:
+        if not isinstance(key, VerifyingKey):
+            raise TypeError(f"signed_by takes VerifyingKey objects, not {type(key).__name__}")
+    if not 0 < len(given) <= MAX_VERIFYING_KEYS:
+        raise ValueError(f"signed_by takes 1 to {MAX_VERIFYING_KEYS} keys, not {len(given)}")
+    return {key.hex_id: key for key in given}

@@ -1,0 +1,66 @@
+"""`modcrypt seals` as writers and readers meet it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import modcrypt
+from modcrypt.kms.recipients import private_key_file
+from tests.support.cli.answers import check_refusal, run_ok
+from tests.support.cli.program import invoke, private, run_program
+from tests.support.tables import write_plain
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with writer.key, writer.pub and the dataset lake."""
+    monkeypatch.setattr(private_key_file, "SCRYPT_COST", 2**14)
+    (tmp_path / "lake").mkdir()
+    write_plain(tmp_path / "lake" / "a.parquet")
+    run_ok(tmp_path, "seals", "generate", "writer.key")
+    return tmp_path
+
+
+VERIFY = ("seals", "verify", "--verify-key", "writer.pub")
+
+
+def test_a_reader_compares_a_sealed_folder(folder: Path) -> None:
+    assert "seal 1: 1 files" in run_ok(folder, "seals", "create", "--sign", "writer.key", "lake")
+    assert "0 differences" in run_program(folder, *VERIFY, "lake").stdout
+    (folder / "lake" / "b.parquet").write_bytes(b"foreign")
+    result = invoke(folder, *VERIFY, "lake")
+    assert result.exit_code == 1
+    assert "b.parquet  foreign" in result.stdout
+    answer = json.loads(invoke(folder, *VERIFY, "--json", "lake").stdout)
+    assert answer["findings"] == [{"path": "b.parquet", "problem": "foreign"}]
+    assert answer["ok"] is False
+
+
+def test_seals_follow_each_other(folder: Path) -> None:
+    create = ("seals", "create", "--json", "--sign", "writer.key", "lake")
+    assert [json.loads(run_ok(folder, *create))["sequence"] for _ in range(2)] == [1, 2]
+    run_ok(folder, *VERIFY, "--at-least", "2", "lake")
+    refusal = invoke(folder, *VERIFY, "--at-least", "3", "lake")
+    assert "rolled back" in check_refusal(refusal, "integrity", 1)
+
+
+def test_keys_have_passphrases_and_lines(folder: Path) -> None:
+    private(folder / "word", b"correct horse battery staple")
+    word = ("--passphrase-file", "word")
+    run_ok(folder, "seals", "generate", "--scheme", "mldsa65", *word, "archive.key")
+    sign = ("seals", "create", "--sign", "archive.key", "lake")
+    check_refusal(invoke(folder, *sign), "denied", 3)
+    run_ok(folder, *sign, *word)
+    line = str(modcrypt.VerifyingKey.load(folder / "archive.pub"))
+    run_ok(folder, "seals", "verify", "--verify-key", line, "lake")
+    check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
+
+
+def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
+    assert "exists" in check_refusal(invoke(folder, "seals", "generate", "writer.key"))
+    check_refusal(invoke(folder, "seals", "generate", "writer"))
+    assert "--verify-key" in check_refusal(invoke(folder, "seals", "verify", "lake"))
+    check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)

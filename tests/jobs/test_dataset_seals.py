@@ -1,0 +1,225 @@
+"""Seals: what a writer signed about a dataset, and what is found to differ."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.errors import CommitConflictError, FormatError, IntegrityError
+from modcrypt.jobs import dataset_seals
+from modcrypt.jobs.dataset_seals import SEAL_NAME
+from tests.support.cases import each_case
+from tests.support.tables import write_plain
+from tools import verify_seal
+
+WRITER, OTHER = mc.SigningKey.generate(), mc.SigningKey.generate("mldsa65")
+BY = [WRITER.verifier]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sealed dataset of two partitions."""
+    folder = tmp_path / "lake"
+    for day in ("1", "2"):
+        (folder / f"day={day}").mkdir(parents=True)
+        for part in ("a", "b"):
+            codec = {"a": "gzip", "b": "zstd"}[part]
+            write_plain(folder / f"day={day}" / f"{part}.parquet", compression=codec)
+    mc.seal_dataset(folder, WRITER)
+    return folder
+
+
+def findings(folder: Path, **more: Any) -> list[tuple[str, str]]:
+    result = mc.verify_seal(folder, BY, **more)
+    assert result.ok == (not result.findings)
+    return [(finding.path, finding.problem) for finding in result.findings]
+
+
+def test_a_sealed_dataset_is_what_was_sealed(folder: Path) -> None:
+    result = mc.verify_seal(folder, [OTHER.verifier, *BY])
+    assert (result.ok, result.sequence, result.files) == (True, 1, 4)
+    assert result.signer == WRITER.verifier.hex_id
+    assert result.fields().keys() == {"sequence", "signer", "files", "findings"}
+    seen: list[tuple[int, int]] = []
+    mc.verify_seal(folder, BY, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def altered(folder: Path) -> None:
+    path = folder / "day=1/a.parquet"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+ATTACKS: dict[str, tuple[Callable[[Path], object], list[tuple[str, str]]]] = {
+    "a byte": (altered, [("day=1/a.parquet", "changed")]),
+    "a file removed": (
+        lambda f: (f / "day=1/a.parquet").unlink(), [("day=1/a.parquet", "missing")],
+    ),
+    "a file added": (
+        lambda f: shutil.copy(f / "day=1/a.parquet", f / "c.parquet"), [("c.parquet", "foreign")],
+    ),
+    "files swapped": (
+        lambda f: (
+            (f / "day=1/a.parquet").rename(f / "x"),
+            (f / "day=1/b.parquet").rename(f / "day=1/a.parquet"),
+            (f / "x").rename(f / "day=1/b.parquet"),
+        ),
+        [("day=1/a.parquet", "changed"), ("day=1/b.parquet", "changed")],
+    ),
+    "a partition renamed": (
+        lambda f: (f / "day=2").rename(f / "day=3"),
+        [
+            ("day=2/a.parquet", "missing"), ("day=2/b.parquet", "missing"),
+            ("day=3/a.parquet", "foreign"), ("day=3/b.parquet", "foreign"),
+        ],
+    ),
+}  # fmt: skip
+
+
+@each_case("attack", ATTACKS)
+def test_attacks_are_found(attack: str, folder: Path) -> None:
+    change, expected = ATTACKS[attack]
+    change(folder)
+    assert findings(folder) == expected
+
+
+def test_a_reader_cannot_forge_what_is_sealed(tmp_path: Path) -> None:
+    """The attack that only signatures stop: whoever has the key writes another file."""
+    folder, key = tmp_path / "lake", b"0123456789012345"
+    folder.mkdir()
+    encryption = mc.FileEncryptionProperties(footer_key=key)
+    mc.encrypt_parquet(write_plain(tmp_path / "plain"), folder / "a.parquet", encryption)
+    mc.seal_dataset(folder, WRITER)
+    mc.encrypt_parquet(tmp_path / "plain", folder / "a.parquet", encryption)
+    assert mc.verify_parquet(
+        folder / "a.parquet", mc.FileDecryptionProperties(footer_key=key)
+    ).ok  # fmt: skip
+    assert findings(folder) == [("a.parquet", "changed")]
+
+
+def test_a_new_seal_follows_the_old_one(folder: Path) -> None:
+    first = (folder / SEAL_NAME).read_bytes()
+    shutil.copytree(folder, folder.parent / "old")
+    (folder / "day=1/a.parquet").unlink()
+    assert mc.seal_dataset(folder, WRITER).sequence == 2
+    assert findings(folder, at_least=2) == []
+    with pytest.raises(IntegrityError, match="rolled back"):
+        mc.verify_seal(folder.parent / "old", BY, at_least=2)
+    assert mc.verify_seal(folder.parent / "old", BY).ok  # without a number, nobody can tell
+    statement = json.loads((folder / SEAL_NAME).read_bytes().partition(b"\n")[0])
+    assert statement["previous"] == hashlib.sha256(first).hexdigest()
+
+
+def test_other_writers_must_be_named(folder: Path) -> None:
+    before = (folder / SEAL_NAME).read_bytes()
+    with pytest.raises(IntegrityError, match="not signed by"):
+        mc.seal_dataset(folder, OTHER)
+    assert (folder / SEAL_NAME).read_bytes() == before
+    assert mc.seal_dataset(folder, OTHER, signed_by=BY).sequence == 2
+    with pytest.raises(IntegrityError, match="not signed by"):
+        mc.verify_seal(folder, BY)
+    assert mc.verify_seal(folder, [OTHER.verifier]).ok
+
+
+def test_two_writers_conflict(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hash_files = dataset_seals._hash_files
+
+    def seal_meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        mc.seal_dataset(folder, WRITER)
+        return hash_files(*arguments)
+
+    monkeypatch.setattr(dataset_seals, "_hash_files", seal_meanwhile)
+    with pytest.raises(CommitConflictError, match="another writer"):
+        mc.seal_dataset(folder, WRITER)
+    assert mc.verify_seal(folder, BY).sequence == 2
+
+
+def test_seals_are_for_folders(folder: Path) -> None:
+    with pytest.raises((ValueError, OSError)):
+        mc.seal_dataset(folder / "day=1/a.parquet", WRITER)
+    with pytest.raises(FileNotFoundError):
+        mc.seal_dataset(folder / "none", WRITER)
+    with pytest.raises(IntegrityError, match="not sealed"):
+        mc.verify_seal(folder / "day=1", BY)
+
+
+# --- altered seals --------------------------------------------------------------------------------
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object], *, sign: bool) -> None:
+    """Change the statement of a seal; sign it again as its writer would not."""
+    path = folder / SEAL_NAME
+    statement, _, rest = path.read_bytes().partition(b"\n")
+    document = json.loads(statement)
+    change(document)
+    statement = json.dumps(document, separators=(",", ":")).encode()
+    if sign:
+        signature = WRITER.sign(b"modcrypt-seal\x00\x01" + statement)
+        rest = json.dumps({"signature": base64.b64encode(signature).decode()}).encode()
+    path.write_bytes(statement + b"\n" + rest)
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "version": lambda d: d.update(version=2),
+    "format": lambda d: d.update(format="x"),
+    "a member": lambda d: d.update(more=1),
+    "no files": lambda d: d.pop("files"),
+    "sequence 0": lambda d: d.update(sequence=0),
+    "sequence true": lambda d: d.update(sequence=True),
+    "previous": lambda d: d.update(previous="x"),
+    "a path twice": lambda d: d["files"].append(d["files"][-1]),
+    "paths not in order": lambda d: d["files"].reverse(),
+    "a path that leads out": lambda d: d["files"][0].__setitem__(0, "../a"),
+    "an absolute path": lambda d: d["files"][0].__setitem__(0, "/a"),
+    "a size that is negative": lambda d: d["files"][0].__setitem__(1, -1),
+    "a hash in capitals": lambda d: d["files"][0].__setitem__(2, "A" * 64),
+    "an entry more": lambda d: d["files"][0].append(1),
+    "files as an object": lambda d: d.update(files={}),
+}
+
+
+@each_case("change", CHANGES)
+def test_changed_statements_are_refused(change: str, folder: Path) -> None:
+    pristine = (folder / SEAL_NAME).read_bytes()
+    edit(folder, CHANGES[change], sign=False)
+    with pytest.raises(IntegrityError):
+        mc.verify_seal(folder, BY)
+    (folder / SEAL_NAME).write_bytes(pristine)
+    edit(folder, CHANGES[change], sign=True)
+    with pytest.raises(FormatError):
+        mc.verify_seal(folder, BY)
+
+
+def test_the_named_signer_is_the_one_that_signed(folder: Path) -> None:
+    edit(folder, lambda d: d.update(signer=str(OTHER.verifier)), sign=True)
+    with pytest.raises(IntegrityError, match="another signer"):
+        mc.verify_seal(folder, [*BY, OTHER.verifier])
+
+
+def test_cut_seals_are_refused(folder: Path) -> None:
+    data = (folder / SEAL_NAME).read_bytes()
+    for size in range(0, len(data) - 1, 13):
+        (folder / SEAL_NAME).write_bytes(data[:size])
+        with pytest.raises(IntegrityError):
+            mc.verify_seal(folder, BY)
+
+
+def test_the_independent_verifier_agrees(folder: Path) -> None:
+    for key in (WRITER, OTHER):
+        mc.seal_dataset(folder, key, signed_by=[*BY, OTHER.verifier])
+        assert verify_seal.verify(folder, str(key.verifier)) == []
+    altered(folder)
+    assert verify_seal.verify(folder, str(OTHER.verifier)) == ["day=1/a.parquet"]
+    with pytest.raises(SystemExit, match="signature"):
+        verify_seal.verify(folder, str(WRITER.verifier))

@@ -1,0 +1,61 @@
+"""Compare a folder with its seal with only `cryptography`, independently of modcrypt.
+
+This was written from docs/reference/seals.md, and shares no code with the package.
+
+    python tools/verify_seal.py FOLDER VERIFIER-LINE
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
+
+
+def load_verifier(line: str) -> Ed25519PublicKey | MLDSA65PublicKey:
+    """Return the key of a verifier's line, whose checksum must match."""
+    prefix, scheme, text, checksum = line.split(":")
+    key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    content = b"modcrypt-verifier-id\0" + scheme.encode() + b"\0" + key
+    if prefix != "modcrypt-verifier" or hashlib.sha256(content).hexdigest()[:32] != checksum:
+        raise SystemExit("no verifier's line, or its checksum does not match")
+    if scheme == "ed25519":
+        return Ed25519PublicKey.from_public_bytes(key)
+    return MLDSA65PublicKey.from_public_bytes(key)
+
+
+def verify(folder: Path, line: str) -> list[str]:
+    """Return the paths that are missing, foreign or changed."""
+    statement, rest = (folder / "_modcrypt_seal.json").read_bytes().split(b"\n", 1)
+    signature = base64.b64decode(json.loads(rest)["signature"], validate=True)
+    try:
+        load_verifier(line).verify(signature, b"modcrypt-seal\0\x01" + statement)
+    except InvalidSignature:
+        raise SystemExit("the signature does not match") from None
+    seal = json.loads(statement)
+    if (seal["format"], seal["version"], seal["signer"]) != ("modcrypt-seal", 1, line):
+        raise SystemExit("another format, version or signer")
+    sealed = {path: (size, digest) for path, size, digest in seal["files"]}
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        for name in names:
+            if name[0] not in "._":
+                path = Path(parent, name)
+                data = path.read_bytes()
+                found[str(path.relative_to(folder))] = len(data), hashlib.sha256(data).hexdigest()
+    paths = sealed.keys() | found.keys()
+    return sorted(path for path in paths if sealed.get(path) != found.get(path))
+
+
+if __name__ == "__main__":
+    different = verify(Path(sys.argv[1]), sys.argv[2])
+    print("\n".join(different) or "as sealed")
+    sys.exit(bool(different))
