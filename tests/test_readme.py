@@ -62,7 +62,7 @@ def test_console_examples_run(tmp_path: Path) -> None:
     consoles = [
         block for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS) if "$ modcrypt" in block
     ]
-    assert len(consoles) == 11
+    assert len(consoles) == 12
     (tmp_path / "lake").mkdir()
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)

@@ -98,8 +98,18 @@ def program(context: click.Context) -> None:
 
 
 _SECTIONS = {
-    "Files": (encrypt, decrypt, rekey, mask, share, verify, inspect),
-    "Rows": (schema, head, cat),
+    "Files and their rows": (
+        encrypt,
+        decrypt,
+        rekey,
+        mask,
+        share,
+        verify,
+        inspect,
+        schema,
+        head,
+        cat,
+    ),
     "Keys": (keys, recipients, seals, shred),
     "A lake in one file, modcrypt.toml": (status, apply, report, why),
     "Other formats and engines": (ags1, iceberg, spark),

@@ -157,8 +157,8 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     """Encrypt encrypted files again under other keys.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. The --new
-    options set keys, algorithm, footer mode, AAD prefix and key metadata; nothing is taken over
-    from SOURCE. No page is decoded, and no plaintext is written.
+    options set keys, algorithm, footer mode, AAD prefix and key metadata. No page is decoded, and
+    no plaintext is written.
     """
     batch = Batch("rekey", paths, options)
     encryption = _new_encryption(batch, options)
@@ -209,8 +209,7 @@ def mask(
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Columns that no
     option names stay unchanged and are not decoded. Without --new options a file keeps its keys,
-    key metadata and AAD prefix. A file records which of its columns are hashed, and no run hashes
-    them again with the same key.
+    key metadata and AAD prefix. It records which columns are hashed; no run hashes them again.
     """
     if not (null or hashed or drop):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
