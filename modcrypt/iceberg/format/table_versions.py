@@ -46,6 +46,10 @@ A value of 3 bytes takes 80 in memory, and gzip makes a thousand of one byte.
 class Versions(Protocol):
     """The versions of a table: finds the current one and commits new ones."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server may still carry out a commit that has failed here."""
+
     def current(self) -> Place:
         """Return the place of the current metadata.json."""
 
@@ -63,6 +67,11 @@ class FolderVersions:
     """The versions of a table in a folder without a catalog."""
 
     folder: Place
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the folder is in an object store, which may complete a request late."""
+        return self.folder.filesystem is not None
 
     def current(self) -> Place:
         """Return the place of the version with the highest number."""

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_versions import Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
@@ -105,17 +106,18 @@ def _has_certainly_failed(error: BaseException, table: TableVersion, offered: Pl
         return True
     if isinstance(error.__cause__, CommitConflictError):  # after which the table was refused
         return True
-    return is_answered(error, offered) and table.versions.current() == offered
+    answered = is_answered(error, offered, table.versions)
+    return answered and table.versions.current() == offered
 
 
-def is_answered(error: BaseException, place: Place) -> bool:
+def is_answered(error: BaseException, place: Place, versions: Versions) -> bool:
     """Return whether no request to create a version can be under way after an error.
 
     `place` is any place in the table's file system.
     """
     # modcrypt raises these before it calls a store, or after the store has answered.
     refused = isinstance(error, ModcryptError | ValueError)
-    return refused or place.filesystem is None
+    return refused or (place.filesystem is None and not versions.is_remote)
 
 
 def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,9 +17,13 @@ PATIENCE = 90
 """Seconds until a metastore must answer."""
 
 
+WITH_LOCKS = {"hive.in.test": "true"}
+"""Settings with which a metastore makes the tables of its locks, too, which schemas have."""
+
+
 @contextmanager
-def hive_metastore(folder: Path) -> Iterator[str]:
-    """Run a metastore; yield its URI."""
+def hive_metastore(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a metastore, with more settings than its own; yield its URI."""
     port = find_free_port()
     settings = {
         "javax.jdo.option.ConnectionURL": f"jdbc:derby:memory:{folder.name};create=true",
@@ -29,6 +33,7 @@ def hive_metastore(folder: Path) -> Iterator[str]:
         "hive.metastore.warehouse.dir": str(folder / "warehouse"),
         "hive.metastore.transactional.event.listeners": "",
         "hive.async.log.enabled": "false",
+        **(more or {}),
     }
     command = [str(Path(java_home()) / "bin" / "java"), "-Xmx512m", *SHORT_LIVED, *QUIET]
     command += ["-cp", str(pyspark_jars() / "*"), f"-Dderby.system.home={folder}"]
