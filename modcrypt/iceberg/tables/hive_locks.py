@@ -8,6 +8,7 @@ the locks of processes that have ended.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import secrets
 import socket
@@ -21,7 +22,11 @@ from typing import TYPE_CHECKING
 from hive_metastore.ttypes import (
     CheckLockRequest,
     HeartbeatRequest,
+    LockComponent,
+    LockLevel,
+    LockRequest,
     LockState,
+    LockType,
     NoSuchLockException,
     ShowLocksRequest,
     TxnAbortedException,
@@ -34,7 +39,6 @@ from modcrypt.errors import CommitConflictError
 if TYPE_CHECKING:
     from hive_metastore.ThriftHiveMetastore import Client
     from hive_metastore.ttypes import LockResponse, ShowLocksResponseElement
-    from pyiceberg.catalog.hive import HiveCatalog
 
 PATIENCE = 180
 """Seconds until a writer stops waiting for the lock (Java's `iceberg.hive.lock-timeout-ms`)."""
@@ -61,17 +65,21 @@ class HeldLock:
 
 
 @contextlib.contextmanager
-def table_lock(
-    connect: Connect, catalog: HiveCatalog, database: str, table: str
-) -> Iterator[HeldLock]:
+def table_lock(connect: Connect, database: str, table: str) -> Iterator[HeldLock]:
     """Hold the exclusive lock of a table.
 
     Raises:
         CommitConflictError: Another writer held the lock all the time.
         TException, OSError: The metastore failed.
     """
-    request = catalog._create_lock_request(database, table)
-    request.agentInfo = f"{_this_process()} {secrets.token_hex(8)}"  # at most 128 characters
+    component = LockComponent(  # as Java's; pyiceberg's own is for transactional tables
+        type=LockType.EXCLUSIVE, level=LockLevel.TABLE, dbname=database, tablename=table,
+        operationType=None,
+    )  # fmt: skip
+    request = LockRequest(
+        [component], user=getpass.getuser(), hostname=socket.gethostname(),
+        agentInfo=f"{_this_process()} {secrets.token_hex(8)}",  # at most 128 characters
+    )  # fmt: skip
     released = False
     try:
         with connect() as client:
