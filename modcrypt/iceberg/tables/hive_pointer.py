@@ -67,7 +67,11 @@ class HivePointer:
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
         """Alter the table under its lock; see `Pointer`."""
-        with metastore_errors(), table_lock(self._connect, self.database, self.name) as lock:
+        with (
+            metastore_errors(),
+            table_lock(self._connect, self.database, self.name) as lock,
+            metastore_errors(),  # the metastore's exceptions cannot cross a context manager
+        ):
             table = self._find_table(lock.client)
             if table is None or table.parameters.get(LOCATION) != old:
                 return False

@@ -114,6 +114,25 @@ def test_names_are_taken_once(hive: HiveTable) -> None:
         HiveTable(hive.uri, "nowhere.orders").load()
 
 
+def test_a_metastore_that_refuses_is_an_error_of_the_file_system(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hive_metastore.ThriftHiveMetastore import Client
+    from hive_metastore.ttypes import MetaException
+
+    table = hive.load()
+
+    def alter(self: Any, *arguments: Any) -> None:
+        raise MetaException("no such type")
+
+    monkeypatch.setattr(Client, "alter_table_with_environment_context", alter)
+    with pytest.raises(OSError, match="the Hive metastore failed: MetaException"):
+        table.append(rows(1))
+    monkeypatch.undo()
+    assert hive.locks() == []
+    assert ids(table.append(rows(2))) == [2]
+
+
 @pytest.mark.parametrize("change", ["append", "mek", "kek", "dek"])
 @pytest.mark.parametrize("done", [True, False])
 def test_the_metastore_is_asked_when_its_answer_is_lost(

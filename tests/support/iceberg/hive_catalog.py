@@ -27,7 +27,7 @@ class HiveTable:
 
     @property
     def catalog(self) -> HiveCatalog:
-        return HiveCatalog("hive", uri=self.uri)
+        return HiveCatalog("hive", uri=self.uri, **{"hive.hive2-compatible": "true"})
 
     def load(self, kms: Any = None, **options: Any) -> IcebergTable:
         return load_table(self.catalog, self.name, kms or SampleKms(), **options)
