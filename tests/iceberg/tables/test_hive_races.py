@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modcrypt.iceberg import IcebergTable, verify_table
+from modcrypt.iceberg import IcebergTable, remove_orphan_files, verify_table
 from tests.support.iceberg.hive_catalog import HiveTable, make_hive_table
 from tests.support.iceberg.table_races import finish, start
 from tests.support.java.jvm import why_unavailable
@@ -80,6 +80,10 @@ def test_killed_processes_leave_a_readable_table(metastore: str) -> None:
     assert outcome.done
     assert not outcome.errors
     assert hive.locks() == []
+    removed = remove_orphan_files(load(hive), older_than_days=0)
+    assert {file.path for file in removed.files} >= orphans
+    assert not removed.left
+    assert verify_table(load(hive)).orphans == ()
 
 
 def hive_version(hive: HiveTable) -> int:
