@@ -182,8 +182,10 @@ def write_hint(hint: Place, number: int) -> None:
         sink.append(str(number).encode())
 
 
-def read_metadata(place: Place) -> TableMetadata:
+def read_metadata(place: Place, known: TableMetadata | None = None) -> TableMetadata:
     """Read a metadata.json, compressed or not.
+
+    `known` is returned if it has this name and these bytes, whose parsing takes long.
 
     Raises:
         FormatError: The file is not a valid metadata.json.
@@ -195,6 +197,8 @@ def read_metadata(place: Place) -> TableMetadata:
         data = source.read_at(0, source.size)
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data, place.path)
+    if known is not None and known.name == place.path and known.is_of(data):
+        return known
     return TableMetadata(data, place.path)
 
 
@@ -213,10 +217,13 @@ def _decompress(data: bytes, name: str) -> bytes:
     return plain
 
 
-def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
+def read_current(
+    find: Callable[[], Place], known: TableMetadata | None = None
+) -> tuple[Place, TableMetadata]:
     """Read the current version of a table; if it disappears meanwhile, read its successor.
 
-    `find` returns the place of the current version, as `Versions.current`.
+    `find` returns the place of the current version, as `Versions.current`; for `known` see
+    `read_metadata`.
 
     Raises:
         FileNotFoundError: The version does not exist, and is still the current one.
@@ -225,7 +232,7 @@ def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
     place = find()
     while True:
         try:
-            return place, read_metadata(place)
+            return place, read_metadata(place, known)
         except FileNotFoundError:  # another process has removed old versions
             missing, place = place, find()
             if place == missing:

@@ -107,7 +107,7 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            return table.with_metadata(TableMetadata(new.encode(), place.path), place)
+            return table.with_metadata(new.named(place.path), place)
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
 
