@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from modcrypt.errors import IntegrityError
 from modcrypt.iceberg.format.java_metadata import hash_as_java
+from modcrypt.iceberg.format.table_metadata import MAX_METADATA
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -29,9 +30,9 @@ class Pointed(NamedTuple):
         if self.digest is None:
             return
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile; its reader finds another
-            with open_source_at(place) as source:
-                written = hashlib.sha256(source.read_at(0, source.size)).digest()
-            if self._is(base64.b64encode(written).decode()):
+            with open_source_at(place) as source:  # a longer file is refused by its reader
+                data = source.read_at(0, min(source.size, MAX_METADATA))
+            if self._is(base64.b64encode(hashlib.sha256(data).digest()).decode()):
                 return
             if not self._is(hash_as_java(read_metadata(place))):
                 raise IntegrityError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from modcrypt.errors import CommitConflictError, IntegrityError
@@ -29,10 +30,13 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
+from tests.support.iceberg.cli_runs import Run, lines, run
 from tests.support.iceberg.hive_catalog import SCHEMA, HiveTable, lost_answers, make_hive_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.java.jvm import why_unavailable
 from tests.support.spark.hive_metastore import hive_metastore
+
+__all__ = ["run"]  # a fixture
 
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
@@ -102,6 +106,19 @@ def test_a_plaintext_table_is_encrypted_into_a_metastore(hive: HiveTable, tmp_pa
     )
     assert ids(copy.load().append(rows(3))) == [1, 2, 3]
     plain.close()
+
+
+def test_the_command_line_opens_a_metastore_by_its_uri(
+    hive: HiveTable, run: Run, tmp_path: Path
+) -> None:
+    pq.write_table(rows(1, 2), tmp_path / "rows.parquet")
+    catalog = ("--kms", "sample:", "--catalog", hive.uri)
+    run("append", *catalog, hive.name, tmp_path / "rows.parquet")
+    run("rotate", "mek", *catalog, "--new-master-key", "keyB", hive.name)
+    (snapshot,) = lines(run("snapshots", "--catalog", hive.uri, "--json", hive.name))
+    assert snapshot["operation"] == "append"
+    assert ids(hive.load()) == [1, 2]
+    assert hive.entry().parameters["encryption.key-id"] == "keyB"
 
 
 def test_names_are_taken_once(hive: HiveTable) -> None:
