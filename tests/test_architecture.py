@@ -65,7 +65,12 @@ IMPORTERS = {
         "modcrypt.iceberg.tables",
         "modcrypt.iceberg.write",
     },
-    "sqlalchemy": {"modcrypt.cli.options.iceberg_options", "modcrypt.iceberg.tables.catalogs"},
+    "sqlalchemy": {"modcrypt.cli.options.iceberg_options", "modcrypt.iceberg.tables.sql_pointer"},
+    "hive_metastore": {
+        "modcrypt.iceberg.tables.hive_locks",
+        "modcrypt.iceberg.tables.hive_pointer",
+    },
+    "thrift": {"modcrypt.iceberg.tables.hive_locks", "modcrypt.iceberg.tables.hive_pointer"},
     "pyroaring": {"modcrypt.iceberg.read.position_deletes"},
     "fastavro": {"modcrypt.iceberg.format.avro_files", "modcrypt.iceberg.verify.file_checks"},
     # A key service's own library, for its client alone.

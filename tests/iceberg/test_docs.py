@@ -30,13 +30,13 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
-    assert len(examples) == 10
+    assert len(examples) == 11
     for block in examples:
         exec(block, names)
     pq.write_table(names["monday"], "monday.parquet")
     pq.write_table(names["monday"], "tuesday.parquet")
     commands = "".join(blocks("console")).replace("\\\n", " ").splitlines()
-    assert len(commands) == 21
+    assert len(commands) == 23
     monkeypatch.setenv("MODCRYPT_PASSPHRASE", "correct horse battery staple")  # not typed in
     for line in commands:
         prompt, name, *arguments = shlex.split(line)
