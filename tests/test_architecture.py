@@ -71,9 +71,14 @@ IMPORTERS = {
     },
     "sqlalchemy": {
         "modcrypt.cli.options.iceberg_options",
-        "modcrypt.iceberg.tables.catalogs",
+        "modcrypt.iceberg.tables.sql_pointer",
         "modcrypt.lake.tables.declared_table",
     },
+    "hive_metastore": {
+        "modcrypt.iceberg.tables.hive_locks",
+        "modcrypt.iceberg.tables.hive_pointer",
+    },
+    "thrift": {"modcrypt.iceberg.tables.hive_locks", "modcrypt.iceberg.tables.hive_pointer"},
     "pyroaring": {"modcrypt.iceberg.read.position_deletes"},
     "fastavro": {"modcrypt.iceberg.format.avro_files", "modcrypt.iceberg.verify.file_checks"},
     # A key service's own library, for its client alone.

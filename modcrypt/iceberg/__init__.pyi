@@ -8,6 +8,10 @@ from modcrypt.iceberg.rotate.expiry import Expired as Expired
 from modcrypt.iceberg.rotate.expiry import expire_history as expire_history
 from modcrypt.iceberg.rotate.key_pruning import Pruned as Pruned
 from modcrypt.iceberg.rotate.key_pruning import prune_keys as prune_keys
+from modcrypt.iceberg.rotate.key_repair import Repaired as Repaired
+from modcrypt.iceberg.rotate.key_repair import repair_table as repair_table
+from modcrypt.iceberg.rotate.orphan_removal import RemovedOrphans as RemovedOrphans
+from modcrypt.iceberg.rotate.orphan_removal import remove_orphan_files as remove_orphan_files
 from modcrypt.iceberg.rotate.policy_change import set_policy as set_policy
 from modcrypt.iceberg.rotate.rotation_report import TableRotation as TableRotation
 from modcrypt.iceberg.rotate.table_rotation import rotate_table as rotate_table

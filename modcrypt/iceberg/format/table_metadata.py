@@ -10,6 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import copy
+import hashlib
+import hmac
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -131,6 +134,7 @@ class TableMetadata:
         if len(data) > MAX_METADATA:
             raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
         self.name = name
+        self._digest = hashlib.sha256(data).digest()
         self.document: dict[str, Any] = _parse_document(data, name)
         version = self._whole(self.document, "format-version")
         if version not in (1, 2, 3):
@@ -276,7 +280,17 @@ class TableMetadata:
                 "a snapshot's rows have ids above next-row-id"
             )  # a commit would reuse row ids
 
+    def is_of(self, data: bytes) -> bool:
+        """Return whether the metadata was parsed from these bytes."""
+        return hmac.compare_digest(self._digest, hashlib.sha256(data).digest())
+
     # --- changing -------------------------------------------------------------------------------
+
+    def named(self, name: str) -> TableMetadata:
+        """Return the metadata under the name of the file in which its encoding is stored."""
+        renamed = copy.copy(self)
+        renamed.name, renamed._digest = name, hashlib.sha256(self.encode()).digest()
+        return renamed
 
     def with_members(self, **members: Any) -> TableMetadata:
         """Return a copy with the given members replaced; underscores stand for hyphens."""

@@ -46,6 +46,10 @@ A value of 3 bytes takes 80 in memory, and gzip makes a thousand of one byte.
 class Versions(Protocol):
     """The versions of a table: finds the current one and commits new ones."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server may still carry out a commit that has failed here."""
+
     def current(self) -> Place:
         """Return the place of the current metadata.json."""
 
@@ -63,6 +67,11 @@ class FolderVersions:
     """The versions of a table in a folder without a catalog."""
 
     folder: Place
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the folder is in an object store, which may complete a request late."""
+        return self.folder.filesystem is not None
 
     def current(self) -> Place:
         """Return the place of the version with the highest number."""
@@ -173,8 +182,10 @@ def write_hint(hint: Place, number: int) -> None:
         sink.append(str(number).encode())
 
 
-def read_metadata(place: Place) -> TableMetadata:
+def read_metadata(place: Place, known: TableMetadata | None = None) -> TableMetadata:
     """Read a metadata.json, compressed or not.
+
+    `known` is returned if it has this name and these bytes, whose parsing takes long.
 
     Raises:
         FormatError: The file is not a valid metadata.json.
@@ -186,6 +197,8 @@ def read_metadata(place: Place) -> TableMetadata:
         data = source.read_at(0, source.size)
     if data[:2] == b"\x1f\x8b":
         data = _decompress(data, place.path)
+    if known is not None and known.name == place.path and known.is_of(data):
+        return known
     return TableMetadata(data, place.path)
 
 
@@ -204,17 +217,19 @@ def _decompress(data: bytes, name: str) -> bytes:
     return plain
 
 
-def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
+def read_current(
+    find: Callable[[], Place], known: TableMetadata | None = None
+) -> tuple[Place, TableMetadata]:
     """Read the current version of a table; if it disappears meanwhile, read its successor.
 
-    `find` returns the place of the current version, as `Versions.current`. Raise FileNotFoundError
-    if the version does not exist, and is still the current one, and ModcryptError or OSError if
-    `read_metadata` or `find` fails.
+    `find` returns the place of the current version, as `Versions.current`; for `known` see
+    `read_metadata`. Raise FileNotFoundError if the version does not exist, and is still the current
+    one, and ModcryptError or OSError if `read_metadata` or `find` fails.
     """
     place = find()
     while True:
         try:
-            return place, read_metadata(place)
+            return place, read_metadata(place, known)
         except FileNotFoundError:  # another process has removed old versions
             missing, place = place, find()
             if place == missing:

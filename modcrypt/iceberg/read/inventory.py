@@ -135,6 +135,7 @@ class Inventory:
         self._list_at: dict[tuple[str, str | None], ReachedList] = {}
         self._manifest_at: dict[str, ReachedManifest] = {}
         self._file_at: dict[str, ReachedFile] = {}
+        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # many lists name a manifest
         for snapshot in snapshots:
             self._add_snapshot(snapshot)
 
@@ -236,6 +237,11 @@ class Inventory:
         return known
 
     def _path(self, location: str) -> tuple[str, Failure | None]:
+        if location not in self._path_of:
+            self._path_of[location] = self._find_path(location)
+        return self._path_of[location]
+
+    def _find_path(self, location: str) -> tuple[str, Failure | None]:
         try:
             return self._walk.locations.key(location), None
         except FormatError as error:

@@ -106,7 +106,7 @@ class TableVersion:
                 one altered; open the table again if that is intended.
             ModcryptError, OSError: The version cannot be opened, as for `open_table`.
         """
-        return self._check_version(*read_current(self.versions.current))
+        return self._check_version(*read_current(self.versions.current, self.metadata))
 
     def at(self, place: Place) -> Self:
         """Return the version of the table at a metadata.json. Raises the errors of `open_table`."""

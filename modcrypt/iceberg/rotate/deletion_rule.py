@@ -32,6 +32,7 @@ versions.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -78,6 +79,8 @@ class DeletionRule:
     needed: frozenset[str]  # paths of the files that the kept snapshots need
     kept_statistics: frozenset[str]  # case-folded names of the statistics files to keep
     _are_tables: dict[tuple[int, str], bool] = field(default_factory=dict)  # known folders
+    # Paths by location: each older version names nearly all manifest lists again.
+    _paths: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, table: TableVersion, new: TableMetadata) -> DeletionRule:
@@ -93,10 +96,11 @@ class DeletionRule:
 
     def path(self, location: str) -> str | None:
         """Return the normalised path of a location; None outside of the mapped folders."""
-        try:
-            return self.locations.key(location)
-        except FormatError:
-            return None
+        if location not in self._paths:
+            self._paths[location] = None
+            with contextlib.suppress(FormatError):
+                self._paths[location] = self.locations.key(location)
+        return self._paths[location]
 
     def frees(self, location: str, *, current: bool) -> bool:
         """Return whether a data or delete file, a manifest or manifest list may be deleted.

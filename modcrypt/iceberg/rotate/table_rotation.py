@@ -13,7 +13,7 @@ import contextlib
 import time
 from dataclasses import replace
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import KeyNotFoundError, ModcryptError, list_names
 from modcrypt.iceberg.rotate.dek_rotation import DekRotation
 from modcrypt.iceberg.rotate.file_rekeying import Run, run_in_threads
 from modcrypt.iceberg.rotate.kek_rotation import KekRotation
@@ -67,6 +67,7 @@ def rotate_table(
     Raises:
         ValueError: `what` is unknown; the table has single wrapping ("mek"); another master key is
             given ("dek"); or the master key is not among those that the reader expects.
+        KeyNotFoundError: For "mek" and "kek", a snapshot's key is lost; see `repair_table`.
         CommitConflictError: Another writer committed first at every attempt.
         KeyRetrievalError: The key service does not unwrap or wrap a key; the table is unchanged.
         ModcryptError, OSError: A file is not authentic, or cannot be read or written.
@@ -95,6 +96,7 @@ def rotate_table(
         target = target_of(counted, new_master_key_id)
         done, result = rotation.plan(counted, target, client), table
         if not dry_run and rotation.has_work:
+            _check_none_lost(counted, what)
             if rotation.in_table:
                 counted = commit(counted, rotation.next_version, files=files)
             done, target = rotation.finish(counted), counted.metadata.master_key_id or ""
@@ -107,3 +109,16 @@ def rotate_table(
         done, table=result, dry_run=dry_run, master_key_id=target, lost=lost,
         older_versions=older_versions(counted), seconds=time.monotonic() - started,
     )  # fmt: skip
+
+
+def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
+    """Raise KeyNotFoundError if KEKs are rotated and a snapshot's key is lost.
+
+    Older metadata.json files may still have the key, under a KEK that the rotation would replace.
+    """
+    if what != "dek" and (lost := lost_keys(table)):
+        raise KeyNotFoundError(
+            f"{table.metadata.name}: snapshots need keys that are neither in the table nor in its "
+            f"key store ({list_names(lost)}): restore them with repair_table (modcrypt iceberg "
+            "repair), or have it drop these snapshots"
+        )

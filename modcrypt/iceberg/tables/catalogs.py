@@ -1,9 +1,9 @@
 """Open and commit tables that are registered in a pyiceberg catalog.
 
-A `SqlCatalog` stores the location of each table's metadata.json in a row. A reader takes the
-location from the row. A commit writes the next metadata.json beside the old one and replaces the
-location in the row if it still is the old one: of several writers one succeeds. pyiceberg's own
-commit cannot write format version 3. Tables of other catalogs can be read, but not changed.
+A `SqlCatalog` and a Hive metastore store the location of each table's metadata.json. A reader takes
+the location from there. A commit writes the next metadata.json beside the old one and replaces the
+location if it still is the old one: of several writers one succeeds. pyiceberg's own commit cannot
+write format version 3. Tables of other catalogs can be read, but not changed.
 """
 
 from __future__ import annotations
@@ -11,30 +11,25 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import NoSuchTableError
-from sqlalchemy import insert, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import Session
 
-from modcrypt.errors import CommitConflictError, UnsupportedFormatError
+from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import check_newest, create_once, version_number
 from modcrypt.iceberg.keys.key_resolver import KeyStore
+from modcrypt.iceberg.tables.pointed import Pointed
+from modcrypt.iceberg.tables.pointers import Identifier, Pointer, pointer_of
 from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, reader_of
 from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-
-Identifier = str | tuple[str, ...]
 
 
 def load_table(
@@ -53,7 +48,8 @@ def load_table(
     """Open a table by its name in a pyiceberg catalog.
 
     Args:
-        catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog`.
+        catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog` or
+            `HiveCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids: See
             `open_table`.
@@ -64,6 +60,7 @@ def load_table(
     Raises:
         ValueError: The catalog has no such table.
         FormatError: The table's folder has newer versions than the catalog.
+        IntegrityError: The metadata.json is not the one that the catalog has a hash of.
         ModcryptError, OSError: See `open_table`.
     """
     versions = CatalogVersions(catalog, identifier, filesystem, location_map or {})
@@ -92,9 +89,12 @@ class CatalogVersions:
         Raises:
             ValueError: The catalog has no such table.
             FormatError: The table's folder has newer versions than the catalog.
-            OSError: The catalog's database failed.
+            IntegrityError: The metadata.json is not the one that the catalog has a hash of.
+            OSError: The catalog failed.
         """
-        place = self._find_place(self._location())
+        pointed = self._pointed()
+        place = self._find_place(pointed.location)
+        pointed.check(place)
         with contextlib.suppress(OSError):  # reading needs no right to list the folder
             check_newest(place)
         return place
@@ -108,7 +108,7 @@ class CatalogVersions:
             UnsupportedFormatError: The catalog does not support commits from modcrypt.
             OSError: The file system or the catalog's database failed.
         """
-        self._check_writable()
+        self._pointer.check_writable()
         old = self._location()
         if self._find_place(old) != base:
             raise self._conflict_error()
@@ -118,14 +118,16 @@ class CatalogVersions:
         new = f"{old.rpartition('/')[0]}/{place.name}"
         create_once(place, metadata.encode())
         try:
-            swapped = self._swap_location(old, new)
+            swapped = self._swap_location(old, new, metadata)
+        except CommitConflictError:
+            _remove(place)
+            raise
         except OSError:
             if self._location() != new:
                 raise
             swapped = True  # only the answer was lost
         if not swapped:
-            with contextlib.suppress(OSError):  # nothing names a file that stays
-                place.remove()
+            _remove(place)
             raise self._conflict_error()
         return place
 
@@ -143,13 +145,11 @@ class CatalogVersions:
         place = folder.below(name)
         create_once(place, metadata.encode())
         location = f"{metadata.location}/metadata/{name}"
-        row = self.catalog._create_table_row(*self._row, location)
         try:
-            with _database_errors(), Session(self.catalog.engine) as session:
-                session.execute(insert(IcebergTables).values(**row))
-                session.commit()
+            self._pointer.register(location, metadata)
         except OSError as error:
-            if self._find_location() != location:  # else only the answer was lost
+            found = self._pointer.find()
+            if found is None or found.location != location:  # else only the answer was lost
                 place.remove()
                 raise (
                     self._taken_error() if isinstance(error, FileExistsError) else error
@@ -159,7 +159,7 @@ class CatalogVersions:
     def check_free(self) -> None:
         """Check that the catalog accepts a new table of this name; raise as `first` does."""
         self._check_namespace()
-        if self._find_location() is not None:
+        if self._pointer.find() is not None:
             raise self._taken_error()
 
     def default_location(self) -> str:
@@ -168,76 +168,41 @@ class CatalogVersions:
         Raise ValueError if the catalog has no warehouse, or as `first` does.
         """
         self._check_namespace()
-        return str(self.catalog._resolve_table_location(None, *self._row))
+        return self._pointer.default_location()
 
     # --- the catalog ----------------------------------------------------------------------------
 
     @property
-    def _row(self) -> tuple[str, str]:
-        namespace = Catalog.namespace_to_string(Catalog.namespace_from(self.identifier))
-        return namespace, Catalog.table_name_from(self.identifier)
+    def _pointer(self) -> Pointer:
+        return pointer_of(self.catalog, self.identifier)
 
     @property
     def _name(self) -> str:
-        return ".".join(self._row)
+        return ".".join(Catalog.identifier_to_tuple(self.identifier))
 
-    def _is_this_row(self) -> tuple[Any, ...]:
-        namespace, name = self._row
-        return (
-            IcebergTables.catalog_name == self.catalog.name,
-            IcebergTables.table_namespace == namespace,
-            IcebergTables.table_name == name,
-        )
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server may still carry out a commit that has failed here."""
+        return self._pointer.is_remote
+
+    def _pointed(self) -> Pointed:
+        pointed = self._pointer.find()
+        if pointed is None:
+            raise ValueError(f"the catalog has no table {self._name}")
+        return pointed
 
     def _location(self) -> str:
-        """Read the location of the current metadata.json from the catalog.
+        """Read the location of the current metadata.json from the catalog."""
+        return self._pointed().location
 
-        The row of a SQL catalog is read directly: pyiceberg would also read the table, and import
-        the Python class for file access that the table's properties name.
-        """
-        if not isinstance(self.catalog, SqlCatalog):
-            try:
-                return str(self.catalog.load_table(self.identifier).metadata_location)
-            except NoSuchTableError:
-                raise self._absence_error() from None
-        location = self._find_location()
-        if not location:
-            raise self._absence_error()
-        return location
-
-    def _find_location(self) -> str | None:
-        with _database_errors(), Session(self.catalog.engine) as session:
-            query = select(IcebergTables.metadata_location).where(*self._is_this_row())
-            return session.scalar(query)
-
-    def _swap_location(self, old: str, new: str) -> bool:
-        statement = (
-            update(IcebergTables)
-            .where(*self._is_this_row(), IcebergTables.metadata_location == old)
-            .values(metadata_location=new, previous_metadata_location=old)
-        )
-        with _database_errors(), Session(self.catalog.engine) as session:
-            result = session.execute(statement)
-            session.commit()
-        return bool(result.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result has it
+    def _swap_location(self, old: str, new: str, metadata: TableMetadata) -> bool:
+        return self._pointer.swap(old, new, metadata)
 
     def _check_namespace(self) -> None:
-        self._check_writable()
+        self._pointer.check_writable()
         namespace = Catalog.namespace_from(self.identifier)
         if not self.catalog.namespace_exists(namespace):
             raise ValueError(f"the catalog has no namespace {'.'.join(namespace)}")
-
-    def _check_writable(self) -> None:
-        if not isinstance(self.catalog, SqlCatalog):
-            raise UnsupportedFormatError(
-                f"{self._name}: tables of a {type(self.catalog).__name__} cannot be changed: "
-                "pyiceberg's commits cannot write format version 3; use a SqlCatalog"
-            )
-        if not self.catalog.engine.dialect.supports_sane_rowcount:
-            raise UnsupportedFormatError(
-                f"{self._name}: the catalog's database does not report whether a row was changed, "
-                "so commits are not safe"
-            )
 
     def _find_place(self, location: str) -> Place:
         mapped = {
@@ -252,9 +217,6 @@ class CatalogVersions:
         place = find_place(location, self.filesystem)
         return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
 
-    def _absence_error(self) -> ValueError:
-        return ValueError(f"the catalog has no table {self._name}")
-
     def _taken_error(self) -> FileExistsError:
         return FileExistsError(f"the catalog already has a table {self._name}")
 
@@ -264,15 +226,10 @@ class CatalogVersions:
         )
 
 
-@contextlib.contextmanager
-def _database_errors() -> Iterator[None]:
-    """Convert the database's errors to OSError: to the caller the database is a file."""
-    try:
-        yield
-    except IntegrityError:
-        raise FileExistsError("the catalog already has a row for this table") from None
-    except SQLAlchemyError as error:
-        raise OSError(f"the catalog's database failed: {type(error).__name__}") from error
+def _remove(place: Place) -> None:
+    """Remove the metadata.json of a failed commit; nothing names a file that stays."""
+    with contextlib.suppress(OSError):
+        place.remove()
 
 
 def _file_name(number: int) -> str:

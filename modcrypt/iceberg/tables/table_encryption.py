@@ -115,7 +115,7 @@ def encrypt_table(
             raise
         except BaseException as error:
             with contextlib.suppress(Exception):  # the table may exist, or its state is unknown
-                if is_answered(error, place.folder):
+                if is_answered(error, place.folder, place.versions):
                     place.check_free()
                     files.offered = None
             raise

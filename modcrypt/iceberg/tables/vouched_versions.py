@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import heapq
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
@@ -38,7 +38,9 @@ def check_lasting(error: Failure | None) -> None:
         raise error
 
 
-def vouched_versions(table: TableVersion) -> Iterator[tuple[Place, TableMetadata]]:
+def vouched_versions(
+    table: TableVersion, read: Callable[[Place], TableMetadata] = read_metadata
+) -> Iterator[tuple[Place, TableMetadata]]:
     """Yield the version of a table and the older ones that logs vouch for, the newest first.
 
     A log contains names and times, which do not authenticate the content of these files. So files
@@ -52,7 +54,7 @@ def vouched_versions(table: TableVersion) -> Iterator[tuple[Place, TableMetadata
         before, name = heapq.heappop(waiting)
         if times.get(name, -before) != -before:
             continue
-        metadata = _read_version(table, name)
+        metadata = _read_version(table, name, read)
         times[name] = None if metadata is None else _update_time(metadata)
         if metadata is not None and times[name] == -before:
             times[name] = None
@@ -75,14 +77,16 @@ def metadata_files(table: TableVersion) -> list[str]:
     return sorted(name for name in file_names(folder) if METADATA.fullmatch(name))
 
 
-def _read_version(table: TableVersion, name: str) -> TableMetadata | None:
+def _read_version(
+    table: TableVersion, name: str, read: Callable[[Place], TableMetadata]
+) -> TableMetadata | None:
     """Read an older version; return None if it is missing, or of another table or location.
 
     A table keeps its location. A metadata.json with another one may present copies of another
     table's files, which decrypt under the same master key, as this table's newest state.
     """
     try:
-        metadata = read_metadata(table.place.beside(name))
+        metadata = read(table.place.beside(name))
     except FileNotFoundError:
         return None
     except (ModcryptError, OSError) as error:

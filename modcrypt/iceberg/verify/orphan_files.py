@@ -13,7 +13,7 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import pyarrow.fs as pafs
@@ -152,6 +152,8 @@ class _FolderCheck:
     stored: list[StrayFile]
     report: TableReport
     jobs: int
+    # What logs say of the versions that were read, by path: reading each again takes long.
+    known: dict[str, TableMetadata] = field(default_factory=dict)
 
     def find_orphans(self, inventory: Inventory) -> tuple[StrayFile, ...] | None:
         """Report findings; return the orphan files, or None if they cannot be determined."""
@@ -230,6 +232,7 @@ class _FolderCheck:
                 message = f"it belongs to another table, {metadata.uuid}"
                 self.report.tell("integrity", message, path, warning=True)
             else:
+                self.known[path] = _without_history(metadata)
                 if metadata.last_sequence_number > verified.last_sequence_number:
                     newer.add(path)
                 if _wrapped_keks(metadata) - now:
@@ -251,11 +254,14 @@ class _FolderCheck:
         except (ModcryptError, OSError) as error:
             return path, error
 
+    def _read_known(self, place: Place) -> TableMetadata:
+        return self.known.get(self._without_links(place.path)) or read_metadata(place)
+
     def _check_vouched(self, others: Iterable[str], known: set[str]) -> None:
         """Report other files that no log names, or with another time; known ones may be named."""
         vouched, named = set[str](), set[str]()
         try:
-            for place, metadata in vouched_versions(self.table):
+            for place, metadata in vouched_versions(self.table, self._read_known):
                 vouched.add(self._without_links(place.path))
                 named |= {name for _, name in log_of(metadata)}
         except OSError as error:
@@ -271,6 +277,11 @@ class _FolderCheck:
             "version, or have another time there: planted, or from a failed, running or later "
             "commit; expire_history neither uses nor deletes them",
         )  # fmt: skip
+
+
+def _without_history(metadata: TableMetadata) -> TableMetadata:
+    """Return a version without its snapshots and keys, which take most of the memory."""
+    return metadata.with_members(snapshots=[], snapshot_log=[], refs={}, encryption_keys=[])
 
 
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_versions import Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.io.places import Place
@@ -20,15 +23,45 @@ Make: TypeAlias = Callable[[Table], TableMetadata]
 """Returns the metadata of the version after the given one; may write files that it names."""
 
 ATTEMPTS = 5
-"""Number of attempts to commit (Iceberg's `commit.retry.num-retries` is 4)."""
+"""Default number of attempts to commit (Iceberg's `commit.retry.num-retries` is 4)."""
 
 FIRST_PAUSE = 0.1
-"""Maximum seconds before the second attempt; doubled before each further attempt."""
+"""Default of the maximum seconds before the second attempt; doubled before each further one."""
+
+MAX_RETRIES = 1000
+"""Limit of `commit.retry.num-retries`, which anyone who can write metadata.json can set."""
 
 
-def commit(
-    table: Table, make: Make[Table], *, files: NewFiles | None = None, attempts: int = ATTEMPTS
-) -> Table:
+@dataclass(frozen=True)
+class Retries:
+    """The attempts to commit that a table's properties allow, with Java's names and defaults."""
+
+    attempts: int
+    min_pause: float  # maximum seconds before the second attempt; doubled before each further one
+    max_pause: float  # limit of that
+    timeout: float  # seconds after which no further attempt begins
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> Retries:
+        """Return the attempts for a table; raise FormatError if a property is not a number."""
+        retries = metadata.number("commit.retry.num-retries", ATTEMPTS - 1)
+        waits = [
+            metadata.number(f"commit.retry.{name}-ms", otherwise) / 1000
+            for name, otherwise in (
+                ("min-wait", int(FIRST_PAUSE * 1000)), ("max-wait", 60_000),
+                ("total-timeout", 1_800_000),
+            )
+        ]  # fmt: skip
+        low, high, timeout = (max(0.0, seconds) for seconds in waits)
+        return cls(1 + min(max(retries, 0), MAX_RETRIES), low, high, timeout)
+
+    def pause(self, failed: int) -> float:
+        """Return the seconds to wait after a number of failed attempts, of random length."""
+        longest = min(self.min_pause * 2.0 ** min(failed - 1, 30), self.max_pause)
+        return random.uniform(0.5, 1) * longest  # noqa: S311  # it need not be unpredictable
+
+
+def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) -> Table:
     """Commit a change completely or not at all; return the table at its new version.
 
     Args:
@@ -39,12 +72,13 @@ def commit(
         files: Files that `make` writes. Those of an attempt are removed before the next.
 
     Raises:
-        CommitConflictError: Another writer committed first at every attempt.
+        CommitConflictError: Another writer committed first at every attempt that the table's
+            properties (`commit.retry.*`) allow.
         ModcryptError, OSError: `make` or the file system failed; the table is unchanged.
     """
     files = files or NewFiles(table.walk.locations)
     try:
-        new = _commit(table, make, files, attempts)
+        new = _commit(table, make, files, Retries.of(table.metadata))
         files.finish()
     except BaseException as error:
         with contextlib.suppress(Exception):  # then the outcome is unknown
@@ -54,9 +88,10 @@ def commit(
     return new
 
 
-def _commit(table: Table, make: Make[Table], files: NewFiles, attempts: int) -> Table:
+def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) -> Table:
     conflict: CommitConflictError | None = None
-    for left in reversed(range(attempts)):
+    deadline = time.monotonic() + retries.timeout
+    for attempt in itertools.count(1):
         try:
             table = table.refreshed()
         except ModcryptError as error:
@@ -68,14 +103,13 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, attempts: int) -> 
             files.offered = table.place
             place = table.versions.commit(table.place, new)
         except CommitConflictError as error:
-            if not left:
+            if attempt >= retries.attempts or time.monotonic() >= deadline:
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            return table.with_metadata(TableMetadata(new.encode(), place.path), place)
-        pause = FIRST_PAUSE * 2 ** (attempts - 1 - left)
-        time.sleep(random.uniform(0.5, 1) * pause)  # noqa: S311  # the pause need not be unpredictable
-    raise AssertionError("attempts is 1 or more")
+            return table.with_metadata(new.named(place.path), place)
+        time.sleep(retries.pause(attempt))
+    raise AssertionError("the loop ends with a commit or an error")
 
 
 def _make_successor(table: Table, make: Make[Table]) -> TableMetadata:
@@ -105,17 +139,18 @@ def _has_certainly_failed(error: BaseException, table: TableVersion, offered: Pl
         return True
     if isinstance(error.__cause__, CommitConflictError):  # after which the table was refused
         return True
-    return is_answered(error, offered) and table.versions.current() == offered
+    answered = is_answered(error, offered, table.versions)
+    return answered and table.versions.current() == offered
 
 
-def is_answered(error: BaseException, place: Place) -> bool:
+def is_answered(error: BaseException, place: Place, versions: Versions) -> bool:
     """Return whether no request to create a version can be under way after an error.
 
     `place` is any place in the table's file system.
     """
     # modcrypt raises these before it calls a store, or after the store has answered.
     refused = isinstance(error, ModcryptError | ValueError)
-    return refused or place.filesystem is None
+    return refused or (place.filesystem is None and not versions.is_remote)
 
 
 def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:

@@ -149,6 +149,7 @@ def test_a_commit_after_somebody_elses_has_both(table: IcebergTable) -> None:
     others = [lambda: table.append(rows(1))]
 
     class Meddled:
+        is_remote = False
         current = staticmethod(table.versions.current)
 
         def commit(self, base: Any, metadata: Any) -> Any:

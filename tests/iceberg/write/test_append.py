@@ -737,6 +737,8 @@ def with_interruptions(table: IcebergTable, others: list[Callable[[], object]]) 
     real = table.versions
 
     class Meddled:
+        is_remote = False
+
         def current(self) -> Any:
             return real.current()
 

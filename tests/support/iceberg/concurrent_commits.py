@@ -15,6 +15,8 @@ def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: in
     real, left = table.versions, [times]
 
     class Slow:
+        is_remote = False
+
         def current(self) -> Any:
             return real.current()
 

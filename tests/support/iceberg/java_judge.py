@@ -215,6 +215,10 @@ class Judge:
         """Return `snapshots`, `refs`, `properties`, `current` and `next_row_id`."""
         return dict(self.ask("snapshots", metadata=str(metadata)))
 
+    def encode(self, metadata: object) -> str:
+        """Return the text that Java would write for a metadata.json."""
+        return str(self.ask("metadata", metadata=str(metadata)))
+
     # --- writing ---------------------------------------------------------------------------------
 
     def create(

@@ -241,10 +241,13 @@ def iceberg_jars() -> list[Path]:
     return fetch_jars(JARS, f"iceberg-{VERSION}")
 
 
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "modcrypt-tests"
+"""In the user's cache folder, from which tests are kept while they run."""
+
+
 def cache_folder(name: str) -> Path:
-    """Return a folder of the user's cache, which may not exist yet."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "modcrypt-tests" / name
+    """Return a folder of the cache, which may not exist yet."""
+    return _CACHE / name
 
 
 def fetch_jars(jars: Sequence[Jar], name: str) -> list[Path]:

@@ -1,7 +1,8 @@
-"""A Hive metastore of its own process, from the jars inside pyspark; its database is in memory."""
+"""A Hive metastore of its own process, from the jars inside pyspark."""
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
@@ -17,12 +18,29 @@ PATIENCE = 90
 """Seconds until a metastore must answer."""
 
 
+_LOCKS = """
+CREATE TABLE HIVE_LOCKS (HL_LOCK_EXT_ID bigint NOT NULL, HL_LOCK_INT_ID bigint NOT NULL,
+  HL_TXNID bigint, HL_DB varchar(128) NOT NULL, HL_TABLE varchar(128), HL_PARTITION varchar(767),
+  HL_LOCK_STATE char(1) NOT NULL, HL_LOCK_TYPE char(1) NOT NULL, HL_LAST_HEARTBEAT bigint NOT NULL,
+  HL_ACQUIRED_AT bigint, HL_USER varchar(128) NOT NULL, HL_HOST varchar(128) NOT NULL,
+  HL_HEARTBEAT_COUNT integer, HL_AGENT_INFO varchar(128), HL_BLOCKEDBY_EXT_ID bigint,
+  HL_BLOCKEDBY_INT_ID bigint, PRIMARY KEY (HL_LOCK_EXT_ID, HL_LOCK_INT_ID));
+CREATE TABLE NEXT_LOCK_ID (NL_NEXT bigint NOT NULL);
+INSERT INTO NEXT_LOCK_ID VALUES (1);
+CREATE TABLE AUX_TABLE (MT_KEY1 varchar(128) NOT NULL, MT_KEY2 bigint NOT NULL,
+  MT_COMMENT varchar(255), PRIMARY KEY (MT_KEY1, MT_KEY2));
+"""
+"""The tables of locks, which a metastore's schema has and which it doesn't make by itself."""
+
+
 @contextmanager
 def hive_metastore(folder: Path) -> Iterator[str]:
     """Run a metastore; yield its URI."""
     port = find_free_port()
+    database = f"jdbc:derby:{folder / 'metastore'};create=true"
+    _make_locks(folder, database)
     settings = {
-        "javax.jdo.option.ConnectionURL": f"jdbc:derby:memory:{folder.name};create=true",
+        "javax.jdo.option.ConnectionURL": database,
         "datanucleus.connectionPoolingType": "HikariCP",
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
@@ -30,8 +48,7 @@ def hive_metastore(folder: Path) -> Iterator[str]:
         "hive.metastore.transactional.event.listeners": "",
         "hive.async.log.enabled": "false",
     }
-    command = [str(Path(java_home()) / "bin" / "java"), "-Xmx512m", *SHORT_LIVED, *QUIET]
-    command += ["-cp", str(pyspark_jars() / "*"), f"-Dderby.system.home={folder}"]
+    command = [*_java(folder), "-Xmx512m", "-cp", str(pyspark_jars() / "*")]
     command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
     command += [
         part for name, text in settings.items() for part in ("--hiveconf", f"{name}={text}")
@@ -44,6 +61,22 @@ def hive_metastore(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+def _make_locks(folder: Path, database: str) -> None:
+    """Make the database, with the tables of locks in it."""
+    script = folder / "locks.sql"
+    script.write_text(f"CONNECT '{database}';\nCREATE SCHEMA APP;\nSET SCHEMA APP;{_LOCKS}")
+    jars = os.pathsep.join(map(str, pyspark_jars().glob("derby*.jar")))
+    command = [*_java(folder), "-cp", jars, "org.apache.derby.tools.ij", str(script)]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+
+
+def _java(folder: Path) -> list[str]:
+    java = str(Path(java_home()) / "bin" / "java")
+    # Nothing has to outlive the test: the database needn't wait for the disk.
+    derby = [f"-Dderby.system.home={folder}", "-Dderby.system.durability=test"]
+    return [java, *SHORT_LIVED, *QUIET, *derby]
 
 
 def find_free_port() -> int:

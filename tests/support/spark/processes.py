@@ -69,11 +69,15 @@ class Elsewhere:
     """A process with a Spark that is not `local[2]`; it runs scripts, one after the other.
 
     Starting one takes longer than most scripts do. A script has `spark`, a session of its own but
-    on Spark Connect. `also` has further settings.
+    on Spark Connect. `also` has further settings, and `variables` those of the environment.
     """
 
     def __init__(
-        self, where: str, folder: Path, also: Mapping[str, str] = MappingProxyType({})
+        self,
+        where: str,
+        folder: Path,
+        also: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
         """That of the process: what relative paths are relative to."""
@@ -85,7 +89,7 @@ class Elsewhere:
                 [sys.executable, path, where],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
                 env=spark_environment()
-                | {ELSEWHERE_PASSPHRASE: PASSPHRASE.decode()}
+                | {ELSEWHERE_PASSPHRASE: PASSPHRASE.decode(), **variables}
                 # Else Connect's servers all listen on 15002, and two test processes meet there.
                 | ({"SPARK_TESTING": "1"} if where == "connect" else {}),
             )  # fmt: skip

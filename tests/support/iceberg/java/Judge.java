@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.apache.iceberg.BaseTable;
+import org.apache.iceberg.TableMetadataParser;
 
 /**
  * Apache Iceberg's own Java, as a judge of encrypted tables.
@@ -55,6 +56,7 @@ public final class Judge {
       case "files" -> Reading.files(table, request);
       case "keys" -> Reading.keys(operations);
       case "snapshots" -> Reading.snapshots(operations);
+      case "metadata" -> TableMetadataParser.toJson(operations.current());
       case "commit" -> Writing.commit(operations, table, request);
       default -> throw new IllegalArgumentException("no command: " + command);
     };

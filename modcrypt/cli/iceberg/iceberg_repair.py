@@ -1,0 +1,108 @@
+"""`modcrypt iceberg repair` and `remove-orphans`: lost keys, and files that nothing reaches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import cloup
+
+from modcrypt.cli.options.iceberg_options import (
+    open_selected_table,
+    table_argument,
+    table_options,
+)
+from modcrypt.cli.shared import dry_run_option, lines_option, print_line
+from modcrypt.errors import printable
+from modcrypt.report.text import format_count
+
+_REPAIR_EXAMPLE = """\b
+Examples: what can be restored; restore it, and drop the snapshots that cannot be
+  modcrypt iceberg repair --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg repair --kms file:lake.keyring --drop-lost lake/orders"""
+
+_ORPHANS_EXAMPLE = """\b
+Examples: list orphan files of three days or more; remove those of a week or more
+  modcrypt iceberg remove-orphans --kms file:lake.keyring --dry-run lake/orders
+  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7 --yes lake/orders"""
+
+
+@cloup.command(epilog=_REPAIR_EXAMPLE)
+@table_argument
+@click.option(
+    "--drop-lost",
+    is_flag=True,
+    help="Drop snapshots whose keys are not found. If the current one is among them, the table "
+    "goes back to the newest intact one, and later rows are lost.",
+)
+@dry_run_option
+@table_options
+@lines_option
+def repair(*, where: str, drop_lost: bool, dry_run: bool, as_json: bool, **options: Any) -> int:
+    """Restore keys that snapshots need from older metadata.json files.
+
+    Iceberg's Java 1.11 loses keys when commits collide. A key is restored only if it decrypts the
+    snapshot's manifest list. The exit code is 1 if snapshots without keys are left.
+    """
+    from modcrypt.iceberg import repair_table
+
+    done = repair_table(open_selected_table(where, options), drop_lost=drop_lost, dry_run=dry_run)
+    if as_json:
+        print_line(json.dumps(done.fields()))
+        return int(bool(done.lost) and not done.dropped)
+    for id_ in done.restored:
+        print_line(printable(f"{'would restore' if dry_run else 'restored'} key {id_}"))
+    verb = ("would be dropped" if dry_run else "dropped") if done.dropped else "left"
+    for snapshot in done.lost:
+        print_line(f"the key of snapshot {snapshot} is not found: {verb}")
+    if done.lost and not done.dropped and done.newest_intact is not None:
+        print_line(f"--drop-lost keeps snapshot {done.newest_intact} as the newest intact one")
+    if not (done.restored or done.lost):
+        print_line("no key is lost")
+    return int(bool(done.lost) and not done.dropped)
+
+
+@cloup.command("remove-orphans", epilog=_ORPHANS_EXAMPLE)
+@table_argument
+@click.option(
+    "--older-than",
+    metavar="DAYS",
+    type=click.FloatRange(min=0),
+    default=3,
+    show_default=True,
+    help="Minimum age of a file; a younger one may belong to a commit under way.",
+)
+@dry_run_option
+@click.option("--yes", is_flag=True, help="Remove the files, which nothing can restore.")
+@table_options
+@lines_option
+def remove_orphans(
+    *, where: str, older_than: float, dry_run: bool, yes: bool, as_json: bool, **options: Any
+) -> int:
+    """Remove files in the table's folder that no snapshot reaches.
+
+    Interrupted writes leave them behind. No metadata.json is removed, nor a file in the folder of
+    another table. The exit code is 1 if a file could not be removed.
+    """
+    from modcrypt.iceberg import remove_orphan_files
+
+    if dry_run == yes:
+        raise click.UsageError(
+            "remove-orphans deletes files; use --dry-run to list them, or --yes to delete them"
+        )
+    target = open_selected_table(where, options)
+    done = remove_orphan_files(target, older_than_days=older_than, dry_run=dry_run)
+    if as_json:
+        print_line(json.dumps(done.fields()))
+        return int(bool(done.left))
+    for file in done.files if dry_run else ():
+        print_line(printable(f"orphan {file.path}"))
+    for path in done.kept:
+        print_line(printable(f"kept {path}"))
+    for location in done.left:
+        print_line(printable(f"could not be removed {location}"))
+    verb = "would be removed" if dry_run else "removed"
+    count = format_count(len(done.files) - len(done.left), "file")
+    print_line(f"{count} ({done.size:,} bytes) {verb}; {format_count(done.young, 'younger file')}")
+    return int(bool(done.left))

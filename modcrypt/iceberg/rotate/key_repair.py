@@ -1,0 +1,208 @@
+"""Restore keys that snapshots of a table need and its metadata has lost (apache/iceberg#17989).
+
+Iceberg's Java 1.11 commits snapshots without their keys when commits collide, and engines that had
+the table open bring back an older state of its keys. Older metadata.json files may still have the
+keys. A key from there counts only if it decrypts the snapshot's manifest list: nothing signs the
+file, but a KEK of the table's master key authenticates the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modcrypt.errors import KeyNotFoundError, ModcryptError
+from modcrypt.iceberg.format.table_metadata import STATISTICS, EncryptedKey, Snapshot, TableMetadata
+from modcrypt.iceberg.format.table_versions import read_metadata
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
+from modcrypt.iceberg.rotate.rotation_report import latest
+from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
+from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.tables.vouched_versions import metadata_files
+from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.snapshot_writing import MAIN
+from modcrypt.report.json_fields import json_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """The result of `repair_table`: what was restored or dropped, or in a dry run would be.
+
+    Attributes:
+        table: The table at its new version; unchanged in a dry run or without changes.
+        dry_run: Whether it was a dry run, which changes nothing.
+        restored: Ids of keys that were found in older metadata.json files.
+        lost: Ids of the snapshots whose keys were not found: nobody can read them.
+        dropped: Whether the lost snapshots were dropped.
+        newest_intact: Id of the newest snapshot with all keys, to which a table goes back whose
+            current snapshot is lost; None without one.
+    """
+
+    table: IcebergTable = field(repr=False)
+    dry_run: bool = False
+    restored: tuple[str, ...] = ()
+    lost: tuple[int, ...] = ()
+    dropped: bool = False
+    newest_intact: int | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the result as values for JSON, without the table."""
+        return json_fields(self, without=("table",))
+
+
+def repair_table(
+    table: IcebergTable, *, drop_lost: bool = False, dry_run: bool = False
+) -> Repaired:
+    """Restore lost keys from older metadata.json files of the table.
+
+    Args:
+        table: Any version of the table; the current version is repaired.
+        drop_lost: Whether to drop snapshots whose keys cannot be found. If the current snapshot is
+            one of them, the table goes back to the newest intact one: rows that came later are
+            lost.
+        dry_run: Whether to change nothing and only return what would be done.
+
+    Raises:
+        KeyNotFoundError: `drop_lost` is set, and no snapshot is intact.
+        CommitConflictError: Another writer committed first at every attempt.
+        ModcryptError, OSError: The table cannot be read, or the commit failed.
+    """
+    before = latest(table)
+    result, new = _plan(before, drop_lost)
+    if dry_run or new is None:
+        return replace(result, table=table, dry_run=dry_run)
+
+    def next_version(current: IcebergTable) -> TableMetadata:
+        nonlocal result
+        result, changed = _plan(current, drop_lost)
+        return changed or current.metadata
+
+    return replace(result, table=commit(before, next_version))
+
+
+def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata | None]:
+    """Return what can be done, and the metadata with it; None if nothing changes."""
+    metadata = table.metadata
+    if not lost_keys(table):
+        return Repaired(table=table), None
+    restored = _find_lost(table)
+    new = metadata.with_keys([*metadata.keys.values(), *restored]) if restored else metadata
+    lost = _lost_snapshots(table.with_metadata(new))
+    newest = _newest([snapshot for snapshot in metadata.snapshots if snapshot not in lost])
+    result = Repaired(
+        table=table,
+        restored=tuple(entry.id for entry in restored),
+        lost=tuple(snapshot.id for snapshot in lost),
+        dropped=drop_lost and bool(lost),
+        newest_intact=None if newest is None else newest.id,
+    )
+    if result.dropped:
+        if newest is None:
+            raise KeyNotFoundError(f"{metadata.name}: no snapshot of the table has all its keys")
+        new = _drop(new, {snapshot.id for snapshot in lost}, newest)
+    return result, None if new is metadata else new
+
+
+def _newest(snapshots: Sequence[Snapshot]) -> Snapshot | None:
+    return max(snapshots, key=lambda snapshot: snapshot.sequence_number, default=None)
+
+
+def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:
+    """Return the snapshots whose own key, or the KEK of it, is missing."""
+    ids, keys = set(lost_keys(table)), table.metadata.keys
+    return [
+        snapshot
+        for snapshot in table.metadata.snapshots
+        if snapshot.key_id in ids
+        or (snapshot.key_id in keys and keys[snapshot.key_id].encrypted_by in ids)
+    ]
+
+
+# --- finding keys --------------------------------------------------------------------------------
+
+
+def _find_lost(table: IcebergTable) -> list[EncryptedKey]:
+    """Return entries from older versions that decrypt manifest lists of snapshots without keys."""
+    found: dict[str, EncryptedKey] = {}
+    for older in _older_versions(table):
+        metadata = table.metadata
+        now = table.with_metadata(metadata.with_keys([*metadata.keys.values(), *found.values()]))
+        for snapshot in _lost_snapshots(now):
+            with contextlib.suppress(ModcryptError, OSError):
+                found |= _entries_for(now, snapshot, older)
+        if not _lost_snapshots(now):
+            break
+    return list(found.values())
+
+
+def _older_versions(table: IcebergTable) -> Iterator[TableMetadata]:
+    """Yield the other versions of the table in its folder, the newest first."""
+    for name in reversed(metadata_files(table)):
+        place = table.place.beside(name)
+        with contextlib.suppress(ModcryptError, OSError):
+            older = read_metadata(place) if place != table.place else table.metadata
+            if older.uuid == table.metadata.uuid and older is not table.metadata:
+                yield older
+
+
+def _entries_for(
+    table: IcebergTable, snapshot: Snapshot, older: TableMetadata
+) -> dict[str, EncryptedKey]:
+    """Return the missing entries of a snapshot, which decrypt its manifest list.
+
+    Raise ModcryptError or OSError if the older version does not have them, or they are wrong.
+    """
+    metadata = table.metadata
+    entry = metadata.keys.get(snapshot.key_id or "") or older.keys.get(snapshot.key_id or "")
+    if entry is None:
+        raise KeyNotFoundError(f"{older.name}: the key of snapshot {snapshot.id} is not here")
+    missing = {entry.id: entry} if entry.id not in metadata.keys else {}
+    if not entry.is_single and entry.encrypted_by not in table.resolver.keks(metadata):
+        kek = older.keys.get(entry.encrypted_by)
+        if kek is None:
+            raise KeyNotFoundError(f"{older.name}: the KEK of key {entry.id} is not here")
+        missing[kek.id] = _wrap_for(table, IcebergKey.of(kek))
+    restored = metadata.with_keys([*metadata.keys.values(), *missing.values()])
+    table.with_metadata(restored).walk.manifests(snapshot)
+    return missing
+
+
+def _wrap_for(table: IcebergTable, kek: IcebergKey) -> EncryptedKey:
+    """Return a KEK under the table's master key, which may have changed since."""
+    target, masters = table.metadata.master_key_id or "", table.resolver.masters
+    if kek.master_key_id != target:
+        assert kek.wrapped is not None  # it is a KEK
+        key = masters.unwrap(kek.wrapped, kek.master_key_id, kek.id)
+        kek = replace(kek, master_key_id=target, wrapped=masters.wrap(key, target, kek.id))
+    return kek.entry()
+
+
+# --- dropping snapshots --------------------------------------------------------------------------
+
+
+def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMetadata:
+    """Return the metadata without lost snapshots; branches and tags that name them go, too."""
+    document = metadata.document
+    members: dict[str, Any] = {
+        "snapshots": [old.document for old in metadata.snapshots if old.id not in lost],
+        "refs": {name: ref for name, ref in metadata.refs.items() if not _names(ref, lost)},
+    }
+    for name in STATISTICS:
+        if document.get(name):
+            stay = [entry for entry in document[name] if not _names(entry, lost)]
+            members[name.replace("-", "_")] = stay
+    log = [entry for entry in document.get("snapshot-log") or () if not _names(entry, lost)]
+    if document.get("current-snapshot-id") in lost:
+        main = {**metadata.refs.get(MAIN, {}), "snapshot-id": newest.id, "type": "branch"}
+        members["refs"] = {**members["refs"], MAIN: main}
+        members["current_snapshot_id"] = newest.id
+        now = max(int(time.time() * 1000), int(document.get("last-updated-ms") or 0))
+        log.append({"timestamp-ms": now, "snapshot-id": newest.id})
+    return metadata.with_members(**members, snapshot_log=log)
+
+
+def _names(entry: Any, snapshots: set[int]) -> bool:
+    return isinstance(entry, dict) and entry.get("snapshot-id") in snapshots

@@ -1,0 +1,110 @@
+"""Remove orphan files: files in a table's folder that no snapshot reaches.
+
+Interrupted writes leave them behind. Nothing vouches for an orphan, so age decides: a younger file
+may belong to a commit under way. A metadata.json is never removed, nor is anything in a folder of
+another table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modcrypt.errors import FormatError
+from modcrypt.iceberg.read.inventory import Keys, take_inventory
+from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
+from modcrypt.iceberg.rotate.rotation_report import latest
+from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.verify.orphan_files import SETTLED_DAYS, check_orphans
+from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
+from modcrypt.iceberg.write.removal import JOBS, remove_files
+from modcrypt.io.places import Place
+from modcrypt.report.json_fields import json_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemovedOrphans:
+    """The result of `remove_orphan_files`: what was removed, or in a dry run would be.
+
+    Attributes:
+        dry_run: Whether it was a dry run, which changes nothing.
+        files: The orphan files, sorted by path.
+        young: Number of orphan files that are younger than the minimum age, or of unknown age.
+        kept: Paths of older orphan files that the rule for deletions protects.
+        left: Locations of files that could not be removed.
+    """
+
+    dry_run: bool = False
+    files: tuple[StrayFile, ...] = ()
+    young: int = 0
+    kept: tuple[str, ...] = ()
+    left: tuple[str, ...] = field(default=())
+
+    @property
+    def size(self) -> int:
+        """Total size of the files in bytes."""
+        return sum(file.size for file in self.files)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the result as values for JSON."""
+        return {**json_fields(self), "size": self.size}
+
+
+def remove_orphan_files(
+    table: IcebergTable, *, older_than_days: float = SETTLED_DAYS, dry_run: bool = False
+) -> RemovedOrphans:
+    """Remove files in the table's folder that no snapshot of its current version reaches.
+
+    Older metadata.json files may lead to such files; `expire_history` removes both. Do not choose
+    an age that is less than the longest commit takes: its files look like orphans until it ends.
+
+    Args:
+        table: Any version of the table; files that the current version needs are kept.
+        older_than_days: Minimum age of a file, by its time of modification.
+        dry_run: Whether to remove nothing and only return what would be removed.
+
+    Raises:
+        ValueError: The age is negative.
+        FormatError: The table's folder cannot be listed, or is not mapped.
+        ModcryptError, OSError: The files that the table needs cannot be determined; nothing was
+            removed.
+    """
+    if older_than_days < 0:
+        raise ValueError("older_than_days must not be negative")
+    current = latest(table)
+    rule = DeletionRule.of(current, current.metadata)
+    orphans = _find_orphans(current)
+    old = [
+        file for file in orphans if file.age_days is not None and file.age_days >= older_than_days
+    ]
+    placed = {file.path: _location(current, file) for file in old}
+    freed = [
+        file
+        for file in old
+        if (location := placed[file.path]) is not None and rule.frees(location, current=False)
+    ]
+    kept = tuple(file.path for file in old if file not in freed)
+    result = RemovedOrphans(
+        dry_run=dry_run, files=tuple(freed), young=len(orphans) - len(old), kept=kept
+    )
+    if dry_run:
+        return result
+    locations = [location for file in freed if (location := placed[file.path]) is not None]
+    left = remove_files((location, current.walk.place(location)) for location in locations)
+    return replace(result, left=tuple(left))
+
+
+def _find_orphans(table: IcebergTable) -> list[StrayFile]:
+    keys, report = Keys(table.walk, {}), TableReport()
+    inventory = take_inventory(keys, table.metadata.snapshots, JOBS)
+    for reached in inventory.tables:
+        if reached.error is not None:
+            raise reached.error
+    orphans = check_orphans(table, inventory, report, JOBS)
+    if orphans is None:
+        raise FormatError(f"{table.metadata.name}: the table's folder cannot be listed")
+    return sorted(orphans, key=lambda orphan: orphan.path)
+
+
+def _location(table: IcebergTable, file: StrayFile) -> str | None:
+    return table.walk.locations.location(Place(table.place.filesystem, file.path))

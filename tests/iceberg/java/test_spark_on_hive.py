@@ -1,0 +1,164 @@
+"""Stock Spark and Iceberg on a real Hive metastore and AWS KMS: the judge of what modcrypt commits.
+
+Java's check of the metadata's hash is on: it refuses a table whose hash modcrypt gets wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from modcrypt.errors import IntegrityError
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    expire_history,
+    load_table,
+    prune_keys,
+    rotate_table,
+    set_policy,
+    verify_table,
+)
+from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.kms.key_servers import MotoKms, kms_server
+from tests.support.spark.hive_metastore import hive_metastore
+from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
+
+pytestmark = pytest.mark.slow
+
+KMS = "aws-kms://?region=us-east-1"
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[MotoKms]:
+    with kms_server() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def masters(moto: MotoKms) -> list[str]:
+    return [moto.judge("us-east-1").create_key()["KeyMetadata"]["Arn"] for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def spark(
+    metastore: str, moto: MotoKms, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[IcebergSpark]:
+    running = IcebergSpark(tmp_path_factory.mktemp("spark"), metastore, moto.endpoint)
+    with closing(running):
+        running.sql("CREATE NAMESPACE hive.shop")
+        yield running
+
+
+def rows_of(table: IcebergTable) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.scan().sort_by("id").to_pylist()
+    return rows
+
+
+def rotate_everything(load: Any, master: str, new_row: pa.Table) -> IcebergTable:
+    """Change a table in every way that modcrypt can, each from the catalog's newest version."""
+    for what in ("mek", "kek", "dek"):
+        rotate_table(load(), what)
+    rotate_table(load(), "mek", new_master_key_id=master)
+    load().append(new_row)
+    set_policy(load(), KeyPolicy(kek_lifetime_days=365))
+    prune_keys(load())
+    return expire_history(load()).table
+
+
+def test_spark_and_modcrypt_take_turns(
+    spark: IcebergSpark, metastore: str, masters: list[str]
+) -> None:
+    hive = HiveTable(metastore, "shop.orders")
+
+    def load() -> IcebergTable:
+        return load_table(hive.catalog, hive.name, KMS)
+
+    spark.sql(
+        "CREATE TABLE hive.shop.orders (id bigint, country string, price double) USING iceberg "
+        "PARTITIONED BY (country) TBLPROPERTIES ('format-version'='3', "
+        f"'encryption.key-id'='{masters[0]}', 'write.delete.mode'='merge-on-read')",
+        "INSERT INTO hive.shop.orders SELECT id, if(id % 2 = 0, 'NO', 'SE'), id * 1.5 "
+        "FROM range(0, 100)",
+        "DELETE FROM hive.shop.orders WHERE id IN (5, 7)",
+    )
+    assert [row["id"] for row in rows_of(load())] == [n for n in range(100) if n not in (5, 7)]
+    assert any(name.endswith(".puffin") for name in load().files()["location"].to_pylist())
+
+    price = pa.table({"id": [1000], "country": ["DK"], "price": [2.5]})
+    table = rotate_everything(load, masters[1], price)
+    assert table.metadata.master_key_id == masters[1]
+    found = spark.sql("SELECT * FROM hive.shop.orders ORDER BY id")
+    assert found == rows_of(table)
+    assert len(found) == 99
+
+    spark.sql(
+        "INSERT INTO hive.shop.orders VALUES (2000, 'NO', 1.0)",
+        "DELETE FROM hive.shop.orders WHERE id = 9",
+        "CALL hive.system.rewrite_manifests('shop.orders')",
+        "ALTER TABLE hive.shop.orders ADD COLUMN note string",
+        "ALTER TABLE hive.shop.orders ADD PARTITION FIELD bucket(4, id)",
+        "INSERT INTO hive.shop.orders VALUES (3000, 'SE', 1.0, 'x')",
+    )
+    noted = pa.table({"id": [4000], "country": ["DK"], "price": [2.5], "note": ["y"]})
+    table = rotate_everything(load, masters[0], noted)
+    found = spark.sql("SELECT * FROM hive.shop.orders ORDER BY id")
+    assert found == rows_of(table)
+    assert [row["id"] for row in found][-4:] == [1000, 2000, 3000, 4000]
+    assert verify_table(load()).ok
+
+
+def test_spark_reads_and_changes_a_table_that_modcrypt_made(
+    spark: IcebergSpark, metastore: str, masters: list[str]
+) -> None:
+    """Also the hash of metadata that Java has never written, with every kind of type."""
+    hive = HiveTable(metastore, "shop.made")
+    fields = [
+        ("id", pa.int64()), ("name", pa.string()), ("amount", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.string())),
+        ("counts", pa.map_(pa.string(), pa.int32())),
+        ("place", pa.struct([("street", pa.string()), ("number", pa.int32())])),
+    ]  # fmt: skip
+    schema = pa.schema(fields)
+    table = create_table(
+        None, schema, KMS, master_key_id=masters[0], catalog=hive.catalog, identifier=hive.name,
+        properties={"hive2": 'ü"\\\x1b'},
+    )  # fmt: skip
+    data = pa.table(
+        {"id": [1, 2], **{name: pa.nulls(2, kind) for name, kind in fields[1:]}}, schema
+    )
+    table = rotate_table(table.append(data), "kek").table
+    assert spark.sql("SELECT id FROM hive.shop.made ORDER BY id") == [{"id": 1}, {"id": 2}]
+    spark.sql("INSERT INTO hive.shop.made (id, name) VALUES (3, 'x')")
+    table = load_table(hive.catalog, hive.name, KMS)
+    assert [row["id"] for row in rows_of(table)] == [1, 2, 3]
+
+
+def test_both_refuse_metadata_with_another_hash(
+    spark: IcebergSpark, metastore: str, masters: list[str]
+) -> None:
+    hive = HiveTable(metastore, "shop.altered")
+    schema = pa.schema([("id", pa.int64())])
+    create_table(
+        None, schema, KMS, master_key_id=masters[0], catalog=hive.catalog, identifier=hive.name
+    )
+    hive.change(metadata_hash="A" * 43 + "=")
+    with pytest.raises(IntegrityError, match="another hash"):
+        load_table(hive.catalog, hive.name, KMS)
+    with pytest.raises(AssertionError, match="might have been modified"):
+        spark.sql("SELECT id FROM hive.shop.altered")

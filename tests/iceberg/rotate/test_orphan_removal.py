@@ -1,0 +1,96 @@
+"""Removing files that no snapshot reaches, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from modcrypt.iceberg import (
+    IcebergTable,
+    create_table,
+    open_table,
+    remove_orphan_files,
+    verify_table,
+)
+from tests.support.iceberg.sample_kms import SampleKms
+
+DAY = 24 * 60 * 60
+
+
+@pytest.fixture
+def table(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+    schema = pa.schema([("id", pa.int64())])
+    made = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    return made.append(pa.table({"id": [1]})).append(pa.table({"id": [2]}))
+
+
+def plant(path: Path, *, days: float, data: bytes = b"AGS1") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    when = time.time() - days * DAY
+    os.utime(path, (when, when))
+    return path
+
+
+def test_old_orphans_go(table: IcebergTable, tmp_path: Path) -> None:
+    before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    for path in before:
+        os.utime(path, (0, 0))  # what the table needs may be of any age
+    old = plant(tmp_path / "t/data/a/old.parquet", days=4)
+    temporary = plant(tmp_path / "t/data/.modcrypt-0123456789abcdef.tmp", days=4)
+    young = plant(tmp_path / "t/data/young.parquet", days=2)
+    metadata = plant(tmp_path / "t/metadata/v99-x.metadata.json", days=9, data=b"{}")
+    planned = remove_orphan_files(table, dry_run=True)
+    assert {Path(file.path) for file in planned.files} == {old, temporary}
+    assert planned.young == 1
+    assert planned.size == 8
+    assert old.exists()
+    done = remove_orphan_files(table)
+    assert done.files == planned.files
+    assert done.left == done.kept == ()
+    left = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    assert left == {*before, young, metadata}
+    assert open_table(tmp_path / "t", SampleKms()).scan().num_rows == 2
+    assert remove_orphan_files(table, older_than_days=0).files[0].path == str(young)
+    assert verify_table(table.refreshed()).orphans == ()
+
+
+def test_another_tables_files_stay(table: IcebergTable, tmp_path: Path) -> None:
+    other = create_table(
+        tmp_path / "t/data/other", table_schema(), SampleKms(), master_key_id="keyA"
+    )
+    other = other.append(pa.table({"id": [3]}))
+    for path in (tmp_path / "t/data/other").rglob("*"):
+        os.utime(path, (0, 0))
+    orphan = plant(tmp_path / "t/data/old.parquet", days=4)
+    done = remove_orphan_files(table)
+    assert [Path(file.path) for file in done.files] == [orphan]
+    assert done.kept
+    assert other.refreshed().scan().num_rows == 1
+
+
+def table_schema() -> pa.Schema:
+    return pa.schema([("id", pa.int64())])
+
+
+def test_links_are_not_followed(table: IcebergTable, tmp_path: Path) -> None:
+    outside = plant(tmp_path / "outside/x.parquet", days=9)
+    (tmp_path / "t/data/link").symlink_to(outside.parent)
+    remove_orphan_files(table, older_than_days=0)
+    assert outside.exists()
+
+
+def test_a_table_that_cannot_be_read_loses_nothing(table: IcebergTable, tmp_path: Path) -> None:
+    orphan = plant(tmp_path / "t/data/old.parquet", days=4)
+    snapshot = table.metadata.current
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    with pytest.raises(OSError, match="No such file"):
+        remove_orphan_files(table)
+    assert orphan.exists()
+    with pytest.raises(ValueError, match="negative"):
+        remove_orphan_files(table, older_than_days=-1)

@@ -1,0 +1,323 @@
+"""Tables of a real Hive metastore: changed as tables in folders are, under the metastore's lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from modcrypt.errors import CommitConflictError, IntegrityError
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    encrypt_table,
+    expire_history,
+    prune_keys,
+    rotate_table,
+    set_policy,
+    verify_table,
+)
+from modcrypt.iceberg.format.java_metadata import hash_as_java
+from modcrypt.iceberg.tables import hive_locks
+from tests.support.iceberg.cli_runs import Run, lines, run
+from tests.support.iceberg.hive_catalog import SCHEMA, HiveTable, lost_answers, make_hive_table
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.java.jvm import why_unavailable
+from tests.support.spark.hive_metastore import hive_metastore
+
+__all__ = ["run"]  # a fixture
+
+if _reason := why_unavailable():
+    pytest.skip(_reason, allow_module_level=True)
+
+pytestmark = pytest.mark.slow  # a metastore takes seconds to start
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(table: IcebergTable) -> list[int]:
+    return sorted(table.refreshed().scan()["id"].to_pylist())
+
+
+@pytest.fixture(scope="module")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
+        yield uri
+
+
+@pytest.fixture
+def hive(metastore: str) -> HiveTable:
+    return make_hive_table(metastore)
+
+
+CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
+    "append": lambda table: table.append(rows(9)),
+    "mek": lambda table: rotate_table(table, "mek").table,
+    "another mek": lambda table: rotate_table(table, "mek", new_master_key_id="keyB").table,
+    "kek": lambda table: rotate_table(table, "kek").table,
+    "dek": lambda table: rotate_table(table, "dek").table,
+    "prune": lambda table: prune_keys(table).table,
+    "policy": lambda table: set_policy(table, KeyPolicy(kek_per="day")),
+    "expire": lambda table: expire_history(table).table,
+}
+
+
+def test_every_change_of_a_folders_table(hive: HiveTable) -> None:
+    table = hive.load().append(rows(1)).append(rows(2))
+    for name, change in CHANGES.items():
+        before = hive.entry().parameters["metadata_location"]
+        table = change(hive.load())
+        parameters = hive.entry().parameters
+        if name != "prune":  # without another writer nothing is left to drop
+            assert parameters["previous_metadata_location"] == before, name
+            assert parameters["metadata_location"].endswith(table.place.name), name
+        assert parameters["metadata_hash"] == hash_as_java(table.metadata), name
+        assert parameters["encryption.key-id"] == table.metadata.master_key_id, name
+        assert ids(hive.load()) == [1, 2, 9], name
+        assert verify_table(hive.load()).ok, name
+    assert hive.entry().parameters["encryption.key-id"] == "keyB"
+    assert hive.entry().parameters["numRows"] == "3"
+    assert hive.locks() == []
+
+
+def test_a_plaintext_table_is_encrypted_into_a_metastore(hive: HiveTable, tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    plain = SqlCatalog("plain", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    plain.create_namespace("n")
+    source = plain.create_table("n.t", SCHEMA)
+    source.append(rows(1, 2))
+    copy = HiveTable(hive.uri, hive.name.replace("orders", "copy"))
+    encrypt_table(
+        source, None, SampleKms(), master_key_id="keyA", catalog=hive.catalog, identifier=copy.name
+    )
+    assert ids(copy.load().append(rows(3))) == [1, 2, 3]
+    plain.close()
+
+
+def test_the_command_line_opens_a_metastore_by_its_uri(
+    hive: HiveTable, run: Run, tmp_path: Path
+) -> None:
+    pq.write_table(rows(1, 2), tmp_path / "rows.parquet")
+    catalog = ("--kms", "sample:", "--catalog", hive.uri)
+    run("append", *catalog, hive.name, tmp_path / "rows.parquet")
+    run("rotate", "mek", *catalog, "--new-master-key", "keyB", hive.name)
+    (snapshot,) = lines(run("snapshots", "--catalog", hive.uri, "--json", hive.name))
+    assert snapshot["operation"] == "append"
+    assert ids(hive.load()) == [1, 2]
+    assert hive.entry().parameters["encryption.key-id"] == "keyB"
+
+
+def test_names_are_taken_once(hive: HiveTable) -> None:
+    with pytest.raises(FileExistsError, match="already has a table"):
+        create_table(
+            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=hive.catalog,
+            identifier=hive.name,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="the catalog has no table"):
+        HiveTable(hive.uri, "nowhere.orders").load()
+
+
+def test_a_metastore_that_refuses_is_an_error_of_the_file_system(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hive_metastore.ThriftHiveMetastore import Client
+    from hive_metastore.ttypes import MetaException
+
+    table = hive.load()
+
+    def alter(self: Any, *arguments: Any) -> None:
+        raise MetaException("no such type")
+
+    monkeypatch.setattr(Client, "alter_table_with_environment_context", alter)
+    with pytest.raises(OSError, match="the Hive metastore failed: MetaException"):
+        table.append(rows(1))
+    monkeypatch.undo()
+    assert hive.locks() == []
+    assert ids(table.append(rows(2))) == [2]
+
+
+@pytest.mark.parametrize("change", ["append", "mek", "kek", "dek"])
+@pytest.mark.parametrize("done", [True, False])
+def test_the_metastore_is_asked_when_its_answer_is_lost(
+    hive: HiveTable, change: str, done: bool
+) -> None:
+    """The request may still be under way: no file that it names is removed."""
+    table = hive.load().append(rows(1))
+    with lost_answers(done=done):
+        try:
+            CHANGES[change](table)
+        except OSError:
+            assert not done
+    table = hive.load()
+    assert ids(table) == ([1, 9] if change == "append" and done else [1])
+    assert verify_table(table).ok
+    assert hive.locks() == []
+
+
+def test_a_request_that_arrives_late_finds_its_files(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hive_metastore.ThriftHiveMetastore import Client
+
+    table = hive.load().append(rows(1))
+    late: list[Any] = []
+
+    def alter(self: Any, *arguments: Any) -> None:
+        late.extend(arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "alter_table_with_environment_context", alter)
+        with pytest.raises(KeyboardInterrupt):
+            table.append(rows(2))
+    with hive.catalog._client as client:
+        client.alter_table_with_environment_context(*late)
+    assert ids(hive.load()) == [1, 2]
+    assert verify_table(hive.load()).ok
+
+
+def test_a_late_request_does_not_undo_others(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock has expired, and another writer has committed: the metastore compares."""
+    table = hive.load()
+    real = hive_locks.HeldLock.ensure_held
+
+    def others_first(self: hive_locks.HeldLock) -> None:
+        monkeypatch.setattr(hive_locks.HeldLock, "ensure_held", real)
+        real(self)
+        hive.change(metadata_location=other.entry().parameters["metadata_location"])
+
+    other = make_hive_table(hive.uri)
+    monkeypatch.setattr(hive_locks.HeldLock, "ensure_held", others_first)
+    with pytest.raises(CommitConflictError):
+        table.versions.commit(table.place, table.metadata)
+
+
+def test_a_lock_that_has_expired_is_a_conflict(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hive_metastore.ttypes import UnlockRequest
+
+    table = hive.load()
+    real = hive_locks.HeldLock.ensure_held
+
+    def expired(self: hive_locks.HeldLock) -> None:
+        monkeypatch.setattr(hive_locks.HeldLock, "ensure_held", real)
+        self.client.unlock(UnlockRequest(lockid=self.id))
+        real(self)
+
+    monkeypatch.setattr(hive_locks.HeldLock, "ensure_held", expired)
+    before = set(Path(table.place.path).parent.iterdir())
+    with pytest.raises(CommitConflictError, match="expired"):
+        table.versions.commit(table.place, table.metadata)
+    assert set(Path(table.place.path).parent.iterdir()) == before
+    assert ids(table.append(rows(1))) == [1]
+
+
+_HOLD = """
+import sys, time
+from modcrypt.iceberg.tables.hive_locks import table_lock
+from pyiceberg.catalog.hive import HiveCatalog
+catalog = HiveCatalog("hive", uri=sys.argv[1])
+with table_lock(lambda: HiveCatalog._create_hive_client(catalog.properties), *sys.argv[2:]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_lock_of_a_killed_process_is_released(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = hive.load()
+    command = [sys.executable, "-c", _HOLD, hive.uri, *hive.name.split(".")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        monkeypatch.setattr(hive_locks, "PATIENCE", 0.5)
+        with pytest.raises(CommitConflictError, match="another writer holds"):
+            table.versions.commit(table.place, table.metadata)
+        holder.send_signal(signal.SIGKILL)
+    assert len(hive.locks()) == 1
+    monkeypatch.undo()
+    assert ids(table.append(rows(1))) == [1]
+    assert hive.locks() == []
+
+
+def test_the_lock_of_another_machine_is_left(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = hive.load()
+    command = [sys.executable, "-c", _HOLD, hive.uri, *hive.name.split(".")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGKILL)
+    monkeypatch.setattr(hive_locks, "PATIENCE", 0.5)
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    with pytest.raises(CommitConflictError, match="another writer holds"):
+        table.versions.commit(table.place, table.metadata)
+    assert len(hive.locks()) == 1
+
+
+def test_metadata_that_was_altered_is_refused(hive: HiveTable) -> None:
+    table = hive.load().append(rows(1))
+    data = Path(table.place.path).read_bytes()
+    altered = data.replace(b'"total-records":"1"', b'"total-records":"7"')
+    assert altered != data
+    Path(table.place.path).write_bytes(altered)
+    for use in (hive.load, partial(table.append, rows(2))):
+        with pytest.raises(IntegrityError, match="another hash"):
+            use()
+    Path(table.place.path).write_bytes(data)
+    assert ids(table.append(rows(2))) == [1, 2]
+
+
+def test_a_table_without_a_hash_gets_one(hive: HiveTable) -> None:
+    """Java 1.11 and pyiceberg store none."""
+    hive.change(metadata_hash="")
+    table = hive.load().append(rows(1))
+    assert hive.entry().parameters["metadata_hash"] == hash_as_java(table.metadata)
+
+
+def test_two_processes_append_at_once(hive: HiveTable) -> None:
+    children = []
+    for number in range(2):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                append_often(hive, number)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    table = hive.load()
+    assert ids(table) == [*range(5), *range(100, 105)]
+    assert len(list(Path(table.place.path).parent.glob("*.json"))) == 11  # no lost one is left
+    assert verify_table(table).ok
+
+
+def append_often(hive: HiveTable, number: int) -> None:
+    for step in range(5):
+        while True:
+            try:
+                hive.load().append(rows(number * 100 + step))
+                break
+            except CommitConflictError:
+                continue

@@ -1,0 +1,87 @@
+"""The attempts to commit that a table's properties allow, as in Iceberg's Java."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from modcrypt.errors import CommitConflictError, FormatError
+from modcrypt.iceberg import IcebergTable, create_table
+from modcrypt.iceberg.write import commit as committing
+from tests.support.iceberg.sample_kms import SampleKms
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+class Contended:
+    """The versions of a table at which another writer is always faster."""
+
+    is_remote = False
+
+    def __init__(self, table: IcebergTable) -> None:
+        self.current = table.versions.current
+        self.attempts = 0
+
+    def commit(self, base: Any, metadata: Any) -> Any:
+        self.attempts += 1
+        raise CommitConflictError("another writer has committed")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    return slept
+
+
+def contend(path: Path, properties: dict[str, str]) -> int:
+    """Append to a contended table with these properties; return the number of attempts."""
+    table = create_table(path, SCHEMA, SampleKms(), master_key_id="keyA", properties=properties)
+    versions = Contended(table)
+    with pytest.raises(CommitConflictError):
+        dataclasses.replace(table, versions=versions).append(pa.table({"id": [1]}))
+    assert not list((path / "data").rglob("*.parquet"))
+    return versions.attempts
+
+
+def test_javas_defaults(tmp_path: Path, pauses: list[float]) -> None:
+    assert contend(tmp_path / "t", {}) == 5
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_tables_own(tmp_path: Path, pauses: list[float]) -> None:
+    properties = {
+        "commit.retry.num-retries": "3",
+        "commit.retry.min-wait-ms": "1000",
+        "commit.retry.max-wait-ms": "1500",
+    }
+    assert contend(tmp_path / "t", properties) == 4
+    assert pauses == [1, 1.5, 1.5]
+    assert contend(tmp_path / "once", {"commit.retry.num-retries": "0"}) == 1
+    assert contend(tmp_path / "brief", {"commit.retry.total-timeout-ms": "0"}) == 1
+
+
+def test_a_hostile_number_is_limited(tmp_path: Path, pauses: list[float]) -> None:
+    metadata = create_table(
+        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
+        properties={"commit.retry.num-retries": "999999999"},
+    ).metadata  # fmt: skip
+    retries = committing.Retries.of(metadata)
+    assert retries.attempts == 1 + committing.MAX_RETRIES
+    assert retries.pause(10**6) == 60
+
+
+def test_what_is_no_number_is_refused(tmp_path: Path) -> None:
+    table = create_table(
+        tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
+        properties={"commit.retry.num-retries": "many"},
+    )  # fmt: skip
+    with pytest.raises(FormatError, match=r"commit\.retry\.num-retries is not a whole number"):
+        table.append(pa.table({"id": [1]}))

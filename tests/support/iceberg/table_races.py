@@ -1,0 +1,87 @@
+"""Processes that change one table of a Hive metastore at the same time.
+
+    python -m tests.support.iceberg.table_races ROLE URI TABLE SECONDS
+
+A process prints what it has done, as JSON; the role is `rotate`, `expire`, or the first of the ids
+that an appender adds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from modcrypt.errors import CommitConflictError
+from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
+from tests.support.iceberg.hive_catalog import HiveTable
+
+ROWS = 5
+"""Rows of each append."""
+
+
+@dataclass
+class Outcome:
+    """What a process has done: commits, conflicts that it gave up at, and rows that are there."""
+
+    done: int = 0
+    conflicts: int = 0
+    acknowledged: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def start(role: str, hive: HiveTable, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", __name__, role, hive.uri, hive.name, str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> Outcome:
+    printed = process.communicate()[0]
+    assert process.returncode == 0
+    return Outcome(**json.loads(printed))
+
+
+def _rotations() -> Iterator[Callable[[IcebergTable], Any]]:
+    while True:
+        yield lambda table: rotate_table(table, "mek", new_master_key_id="keyB")
+        yield lambda table: rotate_table(table, "kek")
+        yield lambda table: rotate_table(table, "mek", new_master_key_id="keyA")
+        yield lambda table: rotate_table(table, "dek")
+        yield prune_keys
+
+
+def run(role: str, hive: HiveTable, seconds: float) -> Outcome:
+    """Change the table again and again until the time is over."""
+    outcome, until, rotations = Outcome(), time.monotonic() + seconds, _rotations()
+    following = int(role) if role.isdigit() else 0
+    while time.monotonic() < until:
+        try:
+            table = hive.load(master_key_ids=["keyA", "keyB"])
+            if role == "rotate":
+                next(rotations)(table)
+            elif role == "expire":
+                expire_history(table)
+                time.sleep(0.5)
+            else:
+                ids = list(range(following, following + ROWS))
+                following += ROWS
+                table.append(pa.table({"id": pa.array(ids, pa.int64())}))
+                outcome.acknowledged += ids
+            outcome.done += 1
+        except CommitConflictError:
+            outcome.conflicts += 1
+        except Exception as error:
+            outcome.errors.append(f"{type(error).__name__}: {error}"[:300])
+    return outcome
+
+
+if __name__ == "__main__":
+    _role, _uri, _name, _seconds = sys.argv[1:]
+    print("started", file=sys.stderr, flush=True)
+    print(json.dumps(vars(run(_role, HiveTable(_uri, _name), float(_seconds)))))
