@@ -67,9 +67,9 @@ class _Unfinished:
 
     def close(self) -> None:
         """Close the file; idempotent."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def _create_unfinished(place: Place) -> _Unfinished:
@@ -140,10 +140,9 @@ def _publish_unfinished(
     with open_folder(place.path, place.root) as (at, _):
         _remove_hadoop_checksum(target, at)
         with add_path_to_errors(place.path):
-            if unfinished.named:
-                unfinished.close()  # some systems don't rename open files
-            else:
+            if not unfinished.named:
                 _give_name(unfinished.fd, temporary, at)
+            unfinished.close()  # may fail, and some systems don't rename open files
         if check is not None:
             check()  # right before the renaming, as little as possible may happen in between
         with add_path_to_errors(place.path):

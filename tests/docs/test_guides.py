@@ -22,7 +22,10 @@ __all__ = [
 ]  # fixtures  # fmt: skip
 
 # Guides that other tests run, because they need Spark or go on with the README's names.
-ELSEWHERE = {"any-file", "command-line", "iceberg", "key-services", "lake", "python", "spark"}
+ELSEWHERE = {
+    "any-file", "command-line", "iceberg", "key-services", "lake", "python", "recipients", "seals",
+    "spark",
+}  # fmt: skip
 ALONE = ("nightly-verification", "shred-tenant", "leaked-key", "from-pyarrow", "from-parquet-java")
 SERVICES = {"vault", "aws", "google", "azure", "hsm", "migrate-s3"}
 DATA = {"frames", "partner"}

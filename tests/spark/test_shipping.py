@@ -110,6 +110,7 @@ def test_the_command_line_says_how_spark_takes_the_zip(tmp_path: Path) -> None:
 
     assert f"--py-files {path}" in run("--alone")
     assert json.loads(run("--alone", "--force", "--json")) == {
+        "schema": "modcrypt.spark.files/1",
         "destination": str(path),
         "destination_bytes": path.stat().st_size,
     }

@@ -29,6 +29,7 @@ from tests.support.forging import decrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, small_table
+from tests.support.unfinished_files import unfinished_files
 
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -484,11 +485,13 @@ def test_close_publishes_without_a_with_block_and_may_be_repeated(tmp_path: Path
 
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_a_writer_that_is_never_closed_publishes_nothing(tmp_path: Path, overwrite: bool) -> None:
+    before = len(unfinished_files())
     out = ParquetWriter(tmp_path / "sealed", NUMBERS, UNIFORM, overwrite=overwrite, threads=2)
     out.write_table(numbers(0, 9), row_group_size=2)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(unfinished_files()) == before + 1
     del out
     gc.collect()
+    assert len(unfinished_files()) == before
     assert list(tmp_path.iterdir()) == []
 
 
@@ -579,8 +582,7 @@ def test_plaintext_is_never_on_disk(tmp_path: Path) -> None:
     with ParquetWriter(tmp_path / "sealed", schema, UNIFORM, threads=2, **options) as out:
         for _ in range(10):
             out.write_table(rows)
-            for path in tmp_path.iterdir():
-                data = path.read_bytes()
+            for data in unfinished_files():
                 seen += len(data)
                 assert secret not in data
     assert seen > 1 << 20
