@@ -428,7 +428,7 @@ def test_nothing_is_printed_logged_or_warned_of_and_no_file_holds_a_secret(
 
     def look(_: int) -> None:
         """Read what lies there while the work is under way."""
-        seen.extend((*unfinished_files(), *(path.read_bytes() for path in out.iterdir())))
+        seen.extend((*unfinished_files(out), *(path.read_bytes() for path in out.iterdir())))
 
     properties = encryption(encryption_algorithm=algorithm, plaintext_footer=plaintext_footer)
     with caplog.at_level(logging.DEBUG), warnings.catch_warnings(record=True) as warned:
@@ -646,7 +646,7 @@ def test_no_file_of_ags1_holds_a_secret_while_it_is_written(
     with Ags1Writer(out / "stream", METADATA, block_length=100, threads=threads) as writer:
         for _ in range(20):
             writer.write(MARKED)
-            seen.extend(unfinished_files())
+            seen.extend(unfinished_files(out))
     assert len(max(seen)) > 1000
     seen.append((out / "stream").read_bytes())
     for data in seen:

@@ -860,7 +860,7 @@ def test_kill_9_in_the_middle_leaves_neither_stream_nor_key(folder: Path) -> Non
     before = names(folder)
     files = ("--new-key-metadata", "notes.key", "-", "notes.ags1")
     with start(folder, "encrypt", *files) as process:
-        feed(process)
+        feed(folder, process)
         process.kill()
     assert names(folder) == before
 
@@ -870,7 +870,7 @@ def test_a_signal_in_the_middle_leaves_nothing(folder: Path, number: signal.Sign
     before = names(folder)
     files = ("--new-key-metadata", "notes.key", "-", "notes.ags1")
     with start(folder, "encrypt", *files) as process:
-        feed(process)
+        feed(folder, process)
         process.send_signal(number)
         assert process.stderr is not None
         message = process.stderr.read().decode()
@@ -879,12 +879,12 @@ def test_a_signal_in_the_middle_leaves_nothing(folder: Path, number: signal.Sign
     assert names(folder) == before
 
 
-def feed(process: subprocess.Popen[bytes]) -> None:
+def feed(folder: Path, process: subprocess.Popen[bytes]) -> None:
     """Write into the program until some of it has arrived at the destination."""
     assert process.stdin is not None
     for _ in range(100):
         process.stdin.write(NOTES[:MIB])
-        if any(unfinished_files(process.pid)):
+        if any(unfinished_files(folder, process.pid)):
             return
     pytest.fail("nothing arrived")
 

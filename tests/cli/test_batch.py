@@ -605,7 +605,9 @@ def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
         assert process.stdout is not None
         while not (large / "out" / "0.parquet").exists():
             assert process.stdout.readline() == "writing\n"
-        while process.stdout.readline() == "writing\n" and not any(unfinished_files(process.pid)):
+        while process.stdout.readline() == "writing\n" and not any(
+            unfinished_files(large / "out", process.pid)
+        ):
             pass
         process.kill()
     assert process.returncode == -signal.SIGKILL
@@ -673,7 +675,7 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
-        assert any(unfinished_files(process.pid))
+        assert any(unfinished_files(large / "out", process.pid))
         process.send_signal(number)
         out, err = process.communicate()
     assert process.returncode == 128 + number

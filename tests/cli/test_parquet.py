@@ -829,7 +829,7 @@ def test_a_signal_half_way_leaves_nothing(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
-        assert any(unfinished_files(process.pid))
+        assert any(unfinished_files(large, process.pid))
         process.send_signal(number)
         out, err = process.communicate()
     assert process.returncode == 128 + number

@@ -485,13 +485,12 @@ def test_close_publishes_without_a_with_block_and_may_be_repeated(tmp_path: Path
 
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_a_writer_that_is_never_closed_publishes_nothing(tmp_path: Path, overwrite: bool) -> None:
-    before = len(unfinished_files())
     out = ParquetWriter(tmp_path / "sealed", NUMBERS, UNIFORM, overwrite=overwrite, threads=2)
     out.write_table(numbers(0, 9), row_group_size=2)
-    assert len(unfinished_files()) == before + 1
+    assert len(unfinished_files(tmp_path)) == 1
     del out
     gc.collect()
-    assert len(unfinished_files()) == before
+    assert unfinished_files(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -582,7 +581,7 @@ def test_plaintext_is_never_on_disk(tmp_path: Path) -> None:
     with ParquetWriter(tmp_path / "sealed", schema, UNIFORM, threads=2, **options) as out:
         for _ in range(10):
             out.write_table(rows)
-            for data in unfinished_files():
+            for data in unfinished_files(tmp_path):
                 seen += len(data)
                 assert secret not in data
     assert seen > 1 << 20
