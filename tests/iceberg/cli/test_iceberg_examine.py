@@ -113,9 +113,11 @@ def test_scan_as_json_csv_and_arrow_has_the_rows_that_java_reads(
         ["id", "name"], *([str(row["id"]), row["name"] or ""] for row in ROWS)
     ]  # fmt: skip
     done = run("scan", *args, "--format", "arrow", "-o", "rows.arrows", "--json")
-    assert lines(done) == [
-        {"table": args[-1], "destination": "rows.arrows", "format": "arrow", "rows": len(ROWS)}
-    ]
+    (told,) = lines(done)
+    assert told == {
+        "schema": "modcrypt.iceberg.rows/1", "table": args[-1], "destination": "rows.arrows",
+        "format": "arrow", "rows": len(ROWS),
+    }  # fmt: skip
     with pa.ipc.open_stream(tmp_path / "rows.arrows") as stream:
         assert stream.read_all().to_pylist() == ROWS
     assert "exists" in error_line(run("scan", *args, "-o", "rows.arrows", code=2))

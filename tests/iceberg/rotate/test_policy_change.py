@@ -248,8 +248,8 @@ def args(t16: Path) -> list[str]:
 
 def test_the_command_shows_and_changes_it(run: Run, args: list[str], tmp_path: Path) -> None:
     before = {
-        "kek_per": "table", "files": 1000, "wrapping": "double", "kek_lifetime_days": 730,
-        "store": "table",
+        "schema": "modcrypt.iceberg.policy/1", "kek_per": "table", "files": 1000,
+        "wrapping": "double", "kek_lifetime_days": 730, "store": "table",
     }  # fmt: skip
 
     def policy(*options: object) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def lines(result: Result) -> list[dict[str, Any]]:
 
 def error_line(result: Result) -> str:
     """Check that a run failed with one line on stderr; return that line."""
-    assert not result.stdout or list(json.loads(result.stdout)) == ["error", "message", "module"]
+    members = ["schema", "error", "message", "module"]
+    assert not result.stdout or list(json.loads(result.stdout)) == members
     assert result.stderr.startswith("modcrypt: error: ")
     assert result.stderr.count("\n") == 1
     return result.stderr
