@@ -59,7 +59,9 @@ def settings(tmp_path: Path) -> dict[str, Settings]:
 
 
 def stamps(table: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in table.glob("*.parquet")}
+    # By their names: a listing may miss a file that is being replaced.
+    names = [f"{number}.parquet" for number in range(FILES)]
+    return {name: (table / name).stat().st_mtime_ns for name in names}
 
 
 def run_and_kill(script: Path, table: Path, *arguments: str) -> int:

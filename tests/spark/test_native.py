@@ -986,6 +986,7 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
         CliRunner().invoke(command, [str(path)], catch_exceptions=False)
     told = CliRunner().invoke(command, [str(path), "--force", "--json"], catch_exceptions=False)
     assert json.loads(told.stdout) == {
+        "schema": "modcrypt.spark.files/1",
         "destination": str(path),
         "destination_bytes": path.stat().st_size,
     }
@@ -1001,6 +1002,7 @@ def test_the_command_line_writes_a_maven_repository(jar: Path, tmp_path: Path) -
     told = CliRunner().invoke(command, arguments, catch_exceptions=False)
     coordinates = f"modcrypt:modcrypt-spark:{mc.__version__}"
     assert json.loads(told.stdout) == {
+        "schema": "modcrypt.spark.files/1",
         "destination": str(folder), "url": folder.as_uri(), "coordinates": coordinates,
     }  # fmt: skip
     stem = folder / "modcrypt/modcrypt-spark" / mc.__version__ / f"modcrypt-spark-{mc.__version__}"

@@ -592,7 +592,12 @@ def test_what_can_not_be_written_is_refused_before_a_task_runs(
         ),
         (people, tmp_path / "t", footer | {"compression": "best"}, "(?i)compression"),
         (people, tmp_path / "file", footer, "is a file"),
-        (people, tmp_path / "t", {"kms": "file:ring"}, "needs a policy or a footer_key"),
+        (
+            people,
+            tmp_path / "t",
+            {"kms": "file:ring"},
+            "needs a policy, recipients or a footer_key",
+        ),
         (
             spark.sql("select parse_json('1') v"),
             tmp_path / "t",
