@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +18,7 @@ from modcrypt.cli.options.recipient_options import read_recipients, recipient_op
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
+    choose_key_pair,
     end_with_help,
     exclude_each_other,
     format_counts,
@@ -104,13 +104,7 @@ def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) 
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; send it to those who
     encrypt files for you, and compare the id with them.
     """
-    private = Path(path)
-    if private.suffix != ".key":
-        raise click.UsageError("the name of an identity ends in .key; the recipient's in .pub")
-    public = private.with_suffix(".pub")
-    for existing in (private, public):
-        if existing.is_symlink() or existing.exists():
-            raise click.UsageError(f"{existing} exists and may be needed; choose another name")
+    private, public = choose_key_pair(path, "an identity", "recipient")
     identity = modcrypt.Identity.generate(kind)
     identity.save(private, passphrase=_new_passphrase(path, ask, options))
     with public.open("x", encoding="ascii") as file:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -368,3 +369,17 @@ def _size(path: str) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) and path != "-" else None
+
+
+def choose_key_pair(path: str, private: str, public: str) -> tuple[Path, Path]:
+    """Return the paths of a new key pair, FILE.key and FILE.pub, of which neither may exist.
+
+    `private` and `public` say in messages what the files hold.
+    """
+    if Path(path).suffix != ".key":
+        raise click.UsageError(f"the name of {private} ends in .key; the {public}'s in .pub")
+    pair = Path(path), Path(path).with_suffix(".pub")
+    for existing in pair:
+        if existing.is_symlink() or existing.exists():
+            raise click.UsageError(f"{existing} exists and may be needed; choose another name")
+    return pair

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ import modcrypt
 from modcrypt.cli.options.kms_options import passphrase_options
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.shared import (
+    choose_key_pair,
     combine_options,
     end_with_help,
     exclude_each_other,
@@ -87,13 +87,7 @@ def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any
     FILE.key has mode 0600 and must stay secret. FILE.pub is one line of text; give it to readers,
     and compare the id with them.
     """
-    private = Path(path)
-    if private.suffix != ".key":
-        raise click.UsageError("the name of a signing key ends in .key; the verifier's in .pub")
-    public = private.with_suffix(".pub")
-    for existing in (private, public):
-        if existing.is_symlink() or existing.exists():
-            raise click.UsageError(f"{existing} exists and may be needed; choose another name")
+    private, public = choose_key_pair(path, "a signing key", "verifier")
     key = modcrypt.SigningKey.generate(scheme)
     key.save(private, passphrase=_read_passphrase(path, ask, options, twice=True))
     with public.open("x", encoding="ascii") as file:
