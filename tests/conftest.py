@@ -19,8 +19,9 @@ from tests.support.java.jvm import SHORT_LIVED  # noqa: E402 (imports what is re
 from tests.support.randomness import SEED, examples  # noqa: E402 (as above)
 from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
 from tests.support.spark.class_archive import use_archive  # noqa: E402 (as above)
+from tests.support.valid_json import valid_json  # noqa: E402 (as above)
 
-__all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
+__all__ = ["leftovers", "pytest_configure", "valid_json"]  # what a session begins and ends with
 
 # Temporary folders are in memory where there is room: on a disk, a commit waits for many fsyncs.
 MEMORY = Path("/dev/shm")

@@ -1,4 +1,8 @@
-"""Every object of JSON that a test of the command line prints fits its schema."""
+"""Every object of JSON that the command line prints in a test fits its schema.
+
+It is on in every process that runs tests, from `tests/conftest.py`, so that no test's result
+depends on which others ran before it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
+import jsonschema
 import pytest
 
 from modcrypt.cli.output import json_output
-
-jsonschema = pytest.importorskip("jsonschema")
 
 SCHEMAS = json.loads(
     resources.files("modcrypt.cli.output").joinpath(json_output.SCHEMAS).read_text()
