@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.verify.inspection import Inspection
     from modcrypt.parquet.verify.verification_results import Verification
+
+    Result: TypeAlias = Inspection | Verification | TableVerification | KeyTree
 
 
 html_options = combine_options(
@@ -43,30 +45,39 @@ def properties_of_options(
     return (settings if root is None else settings.under(root)).decryption()
 
 
-class HtmlPage:
-    """The HTML page that --html requests, about a table or the only one of `files`."""
+def prepare_page(
+    out: str | None, force: bool, files: Sequence[File] | None = None
+) -> Callable[[Result], None]:
+    """Return the function that writes the page which --html requests; it does nothing without.
 
-    def __init__(self, out: str, force: bool, files: Sequence[File] | None = None) -> None:
-        from modcrypt.io.places import place_of
+    The page is about a table, or the only one of `files`.
 
-        self._out, self._force = out, force
-        if files is not None and len(files) != 1:
-            raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
-        place = place_of(out)
-        assert place is not None  # it is a path
-        drawn = None if files is None else files[0].place
-        if drawn is not None and place.resolve() == drawn.resolve():
-            raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
-        if not force:
-            place.check_absent()
+    Raises:
+        click.UsageError: There are several files, or `out` is the file itself.
+        FileExistsError: `out` exists, and is not to be replaced.
+    """
+    from modcrypt.io.places import place_of
 
-    def write(self, result: Inspection | Verification | TableVerification | KeyTree) -> None:
-        """Write the page about a result."""
+    if out is None:
+        return lambda _result: None
+    if files is not None and len(files) != 1:
+        raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
+    place = place_of(out)
+    assert place is not None  # it is a path
+    drawn = None if files is None else files[0].place
+    if drawn is not None and place.resolve() == drawn.resolve():
+        raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
+    if not force:
+        place.check_absent()
+
+    def write(result: Result) -> None:
         from modcrypt.html_report import render_html
         from modcrypt.io.destinations import open_sink
 
-        with open_sink(self._out, overwrite=self._force) as sink:
+        with open_sink(out, overwrite=force) as sink:
             sink.append(render_html(result).encode())
+
+    return write
 
 
 def print_list(heading: str, sentences: Sequence[str]) -> None:

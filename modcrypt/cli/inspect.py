@@ -11,7 +11,7 @@ import click
 import cloup
 
 from modcrypt.cli.batch import files_options
-from modcrypt.cli.examine import HtmlPage, html_options, print_list, properties_of_options
+from modcrypt.cli.examine import html_options, prepare_page, print_list, properties_of_options
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.output.failures import explain
@@ -87,13 +87,12 @@ def inspect(
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
     files, root = find_named_files(paths, glob)
-    page = None if html is None else HtmlPage(html, force, files)
+    write_page = prepare_page(html, force, files)
     properties = properties_of_options(reading, root)
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
         single = look(files[0].name)
-        if page is not None:
-            page.write(single)
+        write_page(single)
         _print_inspection(single, pages, as_json)
         return 4 * single.kms_unavailable
     codes = set[int]()

@@ -40,11 +40,8 @@ Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
 
 def print_line(text: str) -> None:
     """Print to stdout; end quietly if the reader has closed it, as `| head` does."""
-    if sys.stdout is None:  # stdout is closed
-        return
     try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        print(text, flush=True)  # nothing if stdout is closed
     except BrokenPipeError:
         drop_stdout()
         sys.exit(SIGPIPE_EXIT)

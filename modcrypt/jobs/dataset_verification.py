@@ -78,6 +78,7 @@ def verify_dataset(
     expected_rows: int | None = None,
     shared_aad_prefix: bool = False,
     jobs: int | None = None,
+    threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     each: Callable[[str, Verification], object] | None = None,
     regions: bool = False,
@@ -100,6 +101,7 @@ def verify_dataset(
         shared_aad_prefix: Whether several files may have the same AAD prefix if `properties`
             require one. It is then a warning, as it is if no prefix is required.
         jobs: Number of files verified concurrently; None chooses.
+        threads: Number of threads for a single file; None chooses.
         progress: Function called from time to time, in the calling thread, with the number of bytes
             checked so far.
         each: Function called, in the calling thread, with the path and result of each finished
@@ -123,14 +125,17 @@ def verify_dataset(
         check_no_prefix(aad_prefix_template, properties)
     check_expected_parts(aad_prefix_template, expected_parts)
     check_threads(jobs)
+    check_threads(threads)
     check_expected(expected_rows)
     places, hidden = split_hidden(list_files(where, filesystem))
     if not places:
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
+    is_alone = len(places) == 1
     run = FilesVerification(
         places=places, properties=properties, template=template, expected=expected_parts,
-        regions=regions,
+        expected_rows=expected_rows if is_alone else None, regions=regions,
+        threads=threads if is_alone else 1,
     )  # fmt: skip
     earlier = run.set_aside(verified)
     files = run.finish(jobs, progress, each)
@@ -142,7 +147,7 @@ def verify_dataset(
         file_set.compare_parts(template, expected_parts)
         file_set.report_unidentified(run.unidentified)
     file_set.findings += find_copies(file_set.group_by("unique"))
-    file_set.check_row_count(expected_rows)
+    file_set.check_row_count(None if is_alone else expected_rows)
     file_set.note_hidden_files(hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
@@ -162,8 +167,9 @@ class FilesVerification:
     properties: Decryption | None  # keys and requirements, as in `verify_dataset`
     template: PrefixTemplate | None = None
     expected: int | None = None
+    expected_rows: int | None = None  # of each file
     regions: bool = False
-    threads: int | None = 1
+    threads: int | None = 1  # of each file
     # Function called with the bytes checked of a file, in the thread that checks it.
     progress: Progress | None = None
     parts: dict[int, int] = field(default_factory=dict)  # part number by file
@@ -176,10 +182,9 @@ class FilesVerification:
         progress: Callable[[int], None] | None,
         each: Callable[[str, Verification], object] | None,
     ) -> list[CheckedFile]:
-        """Verify all files; a single file may use several threads."""
+        """Verify all files."""
         meter = Meter(lambda done, _files: None if progress is None else progress(done))
         self.progress = meter.progress
-        self.threads = None if len(self.places) == 1 else 1
         jobs = min(usable_cores(), MAX_FILES) if jobs is None else jobs
         paths = iter([place.path for place in self.places])
 
@@ -212,14 +217,14 @@ class FilesVerification:
         place = self.places[number]
         properties = self._choose_properties(place)
         try:
-            with open_source_at(place) as source:
+            with open_source_at(place, _display_name(place)) as source:
                 if self.template is not None:
                     properties = self._require_prefix_of_part(
                         number, source, properties, self.template
                     )
                 return verify_source(
                     source, properties, threads=self.threads, progress=self.progress,
-                    regions=self.regions,
+                    expected_rows=self.expected_rows, regions=self.regions,
                 )  # fmt: skip
         except OSError as error:  # the verification of the others continues
             return _make_unreadable_result(place, error)
@@ -273,12 +278,18 @@ class FilesVerification:
             self.unidentified[number] = ""  # the file may be any part
 
 
+def _display_name(place: Place) -> str:
+    """Return the path of a local file as the caller typed it, or the URL in a store."""
+    return place.path if place.filesystem is None else place.full_name
+
+
 def _make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
     """Return the result for a file that could not be read."""
     reason = error.strerror or type(error).__name__
+    name = _display_name(place)
     verification = Verification(
-        name=place.path,
-        findings=(Finding(word=FILE, message=f"{place.path} could not be read: {reason}"),),
+        name=name,
+        findings=(Finding(word=FILE, message=f"{name} could not be read: {reason}"),),
         not_authenticated=(Unauthenticated(what="file", path=None, why="it could not be read"),),
     )
     return CheckedFile(verification, FileAad(None, None))

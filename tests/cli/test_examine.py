@@ -434,6 +434,14 @@ def test_files_with_faults_are_looked_at_again(lake: Path) -> None:
     assert again[-1]["files"] == 1
 
 
+def test_nothing_is_left_of_a_single_file(lake: Path) -> None:
+    command = ("verify", *KEYS, "lake/part-1.parquet", "--record", "record.jsonl")
+    run_ok(lake, *command)
+    cut_record(lake / "record.jsonl")
+    (totals,) = all_lines(lake, *command)
+    assert totals["files"] == 0
+
+
 def test_a_record_and_a_whole_set_exclude_each_other(lake: Path) -> None:
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
     said = check_refusal(invoke(lake, *command, "--expected-rows", "9"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from modcrypt.cli.examine import HtmlPage, html_options, print_list
+from modcrypt.cli.examine import html_options, prepare_page, print_list
 from modcrypt.cli.options.iceberg_options import (
     open_selected_table,
     parse_snapshot,
@@ -93,14 +93,13 @@ def verify(
     """
     from modcrypt.iceberg import verify_table
 
-    page = None if html is None else HtmlPage(html, force)
+    write_page = prepare_page(html, force)
     wanted = [snapshot for snapshot in map(parse_snapshot, snapshots) if snapshot is not None]
     target = open_selected_table(where, options)
     started = time.perf_counter()
     with progress_bar("Verifying", None) as progress:
         verification = verify_table(target, snapshots=wanted or None, jobs=jobs, progress=progress)
-    if page is not None:
-        page.write(verification)
+    write_page(verification)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_json("iceberg.verify", {**verification.fields(), "seconds": seconds})
@@ -178,12 +177,11 @@ def tree(
     """
     from modcrypt.iceberg import key_tree
 
-    page = None if html is None else HtmlPage(html, force)
+    write_page = prepare_page(html, force)
     target = open_selected_table(where, options)
     with progress_bar("Reading manifests", None) as progress:
         keys = key_tree(target, jobs=jobs, progress=progress)
-    if page is not None:
-        page.write(keys)
+    write_page(keys)
     if protected_by is not None:
         _print_protected(keys.protected_by(protected_by, version), as_json)
     elif as_json:

@@ -12,7 +12,7 @@ from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import format_table, print_json, print_line
 from modcrypt.errors import KmsUnavailableError, printable
 from modcrypt.jobs.failures import describe_result
-from modcrypt.report.text import format_size
+from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.format.findings import Finding, Unauthenticated
@@ -20,11 +20,15 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 
 def print_result(
-    result: Verification | DatasetVerification, files: Sequence[Verification], strict: bool,
-    as_json: bool, started: float,
-) -> int:  # fmt: skip
-    """Print the findings about one file, or about several and their set; return the exit code."""
-    several = not any(file is result for file in files)
+    result: DatasetVerification, count: int, strict: bool, as_json: bool, started: float
+) -> int:
+    """Print the findings about one file, or about several and their set; return the exit code.
+
+    `count` is the number of files that the user named; a resumed run has no result for those that
+    the earlier run found correct.
+    """
+    files = result.files
+    several = {count, len(files)} != {1} or bool(result.findings or result.not_authenticated)
     seconds = round(time.perf_counter() - started, 6)
     code = exit_code(result, files, strict)
     if as_json:
@@ -37,16 +41,14 @@ def print_result(
                 findings=result.findings, notes=result.not_authenticated, seconds=seconds,
             )  # fmt: skip
         return code
-    named = [(file.name if several else None, file) for file in files]
-    findings = [(name, found) for name, file in named for found in file.findings]
-    notes = [(name, note) for name, file in named for note in file.not_authenticated]
-    if several:
-        findings += [(None, found) for found in result.findings]
-        notes += [(None, note) for note in result.not_authenticated]
+    named: list[tuple[str | None, Verification | DatasetVerification]]
+    named = [*((file.name if several else None, file) for file in files), (None, result)]
+    findings = [(name, found) for name, part in named for found in part.findings]
+    notes = [(name, note) for name, part in named for note in part.not_authenticated]
     if findings:
         print_line(format_findings(findings))
     _print_unauthenticated(notes)
-    what = f"{len(files)} files" if several else printable(files[0].name)
+    what = format_count(len(files), "file") if several else printable(files[0].name)
     print_line(f"{what}: {_verdict(files, [found for _, found in findings], result.complete)}")
     return code
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import cloup
 
 from modcrypt.cli.batch import files_options, record_option
-from modcrypt.cli.examine import HtmlPage, html_options, properties_of_options
+from modcrypt.cli.examine import html_options, prepare_page, properties_of_options
 from modcrypt.cli.lake.lake_verification import (
     LAKE_PARAMETERS,
     is_of_lake,
@@ -18,7 +17,6 @@ from modcrypt.cli.lake.lake_verification import (
     verify_lake,
 )
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.options.option_digest import digest_of
 from modcrypt.cli.options.parquet_options import (
     accept_option,
     decryption_options,
@@ -36,14 +34,9 @@ from modcrypt.cli.spark import (
     is_any_typed,
     spark_option,
 )
-from modcrypt.cli.verification.verification_text import exit_code, print_result
+from modcrypt.cli.verification.resumption import resume_verification
+from modcrypt.cli.verification.verification_text import print_result
 from modcrypt.cli.verification.verify_on_spark import verify_on_spark
-from modcrypt.report.text import format_count
-
-if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.jobs.listing import File
-    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-    from modcrypt.parquet.verify.verification_results import Verification
 
 # click keeps the lines of a paragraph after \b as they are.
 _VERIFY_EXAMPLE = """\b
@@ -118,22 +111,26 @@ def verify(
         return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
+    from modcrypt.jobs.dataset_verification import verify_dataset
     from modcrypt.jobs.listing import find_named_files
 
+    started = time.perf_counter()
     files, root = find_named_files(paths, glob)
-    page = None if html is None else HtmlPage(html, force, files)
+    write_page = prepare_page(html, force, files)
     properties = properties_of_options(reading, root)
-    if record is not None:
-        return _verify_with_record(
-            files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
-        )
-    if len(files) == 1 and aad_prefix_template is None and expected_parts is None:
-        return _verify_one(files[0], properties, expected_rows, threads, strict, page, as_json)
-    return _verify_all(
-        files, properties, strict, jobs, as_json,
-        aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
-        expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
-    )  # fmt: skip
+    with (
+        resume_verification(record, files, strict) as earlier,
+        progress_bar("Verifying", sum(file.size for file in files)) as progress,
+    ):
+        verification = verify_dataset(
+            [file.place for file in files], properties, jobs=jobs, threads=threads,
+            aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
+            expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
+            regions=html is not None, progress=progress, **earlier,
+        )  # fmt: skip
+    if html is not None:
+        write_page(verification.files[0])
+    return print_result(verification, len(files), strict, as_json, started)
 
 
 _NOT_OF_LAKES = {
@@ -143,73 +140,3 @@ _NOT_OF_LAKES = {
     "html", "spark_master",
 }  # fmt: skip
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
-
-
-def _verify_with_record(
-    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
-    jobs: int | None, as_json: bool, path: str, **of_set: Any,
-) -> int:  # fmt: skip
-    """Verify the files that an interrupted run of this command has not found correct."""
-    from modcrypt.jobs.run_record import Record
-
-    run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
-    places = {file.place.path: file.place for file in files}
-    if len(places) < len(files):
-        raise click.UsageError("--record needs files of a single store; verify one store at a time")
-    with Record(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
-        verified = {path for path, place in places.items() if record.find(place) is not None}
-        if verified:
-            click.echo(
-                f"modcrypt: {format_count(len(verified), 'file')} already found correct; only "
-                "compared with the others",
-                err=True,
-            )
-
-        def note(name: str, verification: Verification) -> None:
-            if verification.modules and exit_code(verification, [verification], strict) == 0:
-                record.add_file(places[name], result="ok")
-
-        code = _verify_all(
-            files, properties, strict, jobs, as_json, each=note, verified=verified, **of_set
-        )
-        record.end()
-    return code
-
-
-def _verify_one(
-    file: File, properties: FileDecryptionProperties | None, expected_rows: int | None,
-    threads: int | None, strict: bool, page: HtmlPage | None, as_json: bool,
-) -> int:  # fmt: skip
-    from modcrypt.io.sources import open_source_at
-    from modcrypt.parquet.verify.file_verification import verify_source
-
-    started = time.perf_counter()
-    with (
-        progress_bar("Verifying", file.size) as progress,
-        open_source_at(file.place, file.name) as source,
-    ):
-        verification = verify_source(
-            source,
-            properties,
-            threads=threads,
-            progress=progress,
-            expected_rows=expected_rows,
-            regions=page is not None,
-        ).verification
-    if page is not None:
-        page.write(verification)
-    return print_result(verification, [verification], strict, as_json, started)
-
-
-def _verify_all(
-    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
-    jobs: int | None, as_json: bool, **of_set: Any,
-) -> int:  # fmt: skip
-    from modcrypt.jobs.dataset_verification import verify_dataset
-
-    started = time.perf_counter()
-    with progress_bar("Verifying", sum(file.size for file in files)) as progress:
-        verification = verify_dataset(
-            [file.place for file in files], properties, jobs=jobs, progress=progress, **of_set
-        )
-    return print_result(verification, verification.files, strict, as_json, started)

@@ -1406,10 +1406,10 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
 ) -> None:
     path = folder / "part-00001.parquet"
 
-    def refuse(place: Place) -> Any:
+    def refuse(place: Place, name: str) -> Any:
         if place.name == path.name:
             raise PermissionError(13, "Permission denied", place.path)
-        return open_source_at(place)
+        return open_source_at(place, name)
 
     monkeypatch.setattr(dataset_verification, "open_source_at", refuse)
     checked = verify_dataset(folder, READER, aad_prefix_template=TEMPLATE, expected_rows=12)
