@@ -126,9 +126,10 @@ def test_dask_processes_read_with_settings(lake: Path, make: Callable[[], mc.Set
 
 
 @KINDS
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_ray_reads_with_settings(lake: Path, make: Callable[[], mc.Settings]) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not among the packages for tests")
+    ray = pytest.importorskip("ray", reason="there is no Ray for this version of Python")
     mc.write_table(small_table(), "a", make())
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
