@@ -53,8 +53,16 @@ class Versions(Protocol):
     def current(self) -> Place:
         """Return the place of the current metadata.json."""
 
-    def commit(self, base: Place, metadata: TableMetadata) -> Place:
-        """Replace version `base` by a new one if `base` is still current.
+    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+        """Return the current version; for `known` and the errors see `read_current`."""
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedFormatError or ValueError if no version can be committed safely."""
+
+    def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
+        """Replace version `base` by a new one if `base` is still current; return the new one.
+
+        A catalog may have added the changes of others to it.
 
         Raises:
             CommitConflictError: Another writer has committed, and this commit certainly did not
@@ -98,17 +106,25 @@ class FolderVersions:
             FileExistsError: Version 1 exists already.
             ValueError: The file system cannot create files exclusively.
         """
-        self.check_free()
+        self.check_writable()
         place = folder.below("v1.metadata.json")
         create_once(place, metadata.encode())
         self._write_hint(1)
         return place
 
-    def check_free(self) -> None:
+    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+        """Return the version with the highest number; see `Versions`."""
+        return read_current(self.current, known)
+
+    def check_writable(self) -> None:
         """Raise ValueError if the file system would not detect two writers of a version."""
         _check_exclusive(self.folder)
 
-    def commit(self, base: Place, metadata: TableMetadata) -> Place:
+    def check_free(self) -> None:
+        """Check that a new table can be committed; raise as `check_writable` does."""
+        self.check_writable()
+
+    def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
         """Create the next version; of several writers one succeeds.
 
         Raises:
@@ -117,7 +133,7 @@ class FolderVersions:
             ValueError: A catalog manages the versions, or the file system cannot tell two writers
                 apart.
         """
-        _check_exclusive(base)
+        self.check_writable()
         name_match = _FOLDER_NAME.fullmatch(base.name)
         if name_match is None:
             raise ValueError(
@@ -139,7 +155,7 @@ class FolderVersions:
             raise _conflict(base) from None
         self._check_still_last(base, place, metadata)
         self._write_hint(number)
-        return place
+        return place, metadata.named(place.path)
 
     def _check_still_last(self, base: Place, place: Place, metadata: TableMetadata) -> None:
         """Remove a version that was created after others had continued from another one.

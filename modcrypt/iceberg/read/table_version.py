@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from modcrypt.errors import FormatError, IntegrityError, PlaintextError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import Versions, read_current, read_metadata
+from modcrypt.iceberg.format.table_versions import Versions, read_metadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
@@ -106,7 +106,7 @@ class TableVersion:
                 one altered; open the table again if that is intended.
             ModcryptError, OSError: The version cannot be opened, as for `open_table`.
         """
-        return self._check_version(*read_current(self.versions.current, self.metadata))
+        return self._check_version(*self.versions.read(self.metadata))
 
     def at(self, place: Place) -> Self:
         """Return the version of the table at a metadata.json. Raises the errors of `open_table`."""

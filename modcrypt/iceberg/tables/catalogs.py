@@ -1,31 +1,20 @@
-"""Open and commit tables that are registered in a pyiceberg catalog.
+"""Open tables by their names in a pyiceberg catalog.
 
-A `SqlCatalog` and a Hive metastore store the location of each table's metadata.json. A reader takes
-the location from there. A commit writes the next metadata.json beside the old one and replaces the
-location if it still is the old one: of several writers one succeeds. pyiceberg's own commit cannot
-write format version 3. Tables of other catalogs can be read, but not changed.
+A `SqlCatalog` and a Hive metastore store the location of each table's metadata.json, and a REST
+catalog serves the metadata. pyiceberg's own commits cannot write format version 3, so modcrypt has
+its own for these. Tables of other catalogs can be read, but not changed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import posixpath
-import uuid
+import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import Catalog
-
-from modcrypt.errors import CommitConflictError
-from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
-from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import check_newest, create_once, version_number
 from modcrypt.iceberg.keys.key_resolver import KeyStore
-from modcrypt.iceberg.tables.pointed import Pointed
-from modcrypt.iceberg.tables.pointers import Identifier, Pointer, pointer_of
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.iceberg.tables.pointers import Identifier
 from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, reader_of
-from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
@@ -48,14 +37,15 @@ def load_table(
     """Open a table by its name in a pyiceberg catalog.
 
     Args:
-        catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog` or
-            `HiveCatalog`.
+        catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog`,
+            `HiveCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids: See
             `open_table`.
         location_map: See `open_table`; the mapping also applies to the metadata.json.
         filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
-            unmapped locations.
+            unmapped locations. By default, the locations name it; for a store of a REST catalog it
+            is opened with the settings of the catalog, and the credentials that the server vends.
 
     Raises:
         ValueError: The catalog has no such table.
@@ -63,174 +53,25 @@ def load_table(
         IntegrityError: The metadata.json is not the one that the catalog has a hash of.
         ModcryptError, OSError: See `open_table`.
     """
-    versions = CatalogVersions(catalog, identifier, filesystem, location_map or {})
+    versions = versions_of(catalog, identifier, filesystem, location_map)
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least,
     )  # fmt: skip
-    return open_located_table(
-        versions.current, versions, resolver, expected, location_map, filesystem
-    )
+    return open_located_table(versions.read, versions, resolver, expected, location_map, filesystem)
 
 
-@dataclass(frozen=True)
-class CatalogVersions:
-    """The versions of a table in a pyiceberg catalog."""
+def versions_of(
+    catalog: Any,
+    identifier: Identifier,
+    filesystem: Any = None,
+    location_map: Mapping[str, Any] | None = None,
+) -> CatalogVersions:
+    """Return the versions of a table in a pyiceberg catalog; for the arguments see `load_table`."""
+    kind: type[CatalogVersions] = CatalogVersions
+    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
+    if rest is not None and isinstance(catalog, rest.RestCatalog):
+        from modcrypt.iceberg.tables.rest_versions import RestVersions
 
-    catalog: Any = field(repr=False)
-    identifier: Identifier
-    # File system of pyarrow or fsspec; None to derive it from the locations.
-    filesystem: Any = field(default=None, repr=False)
-    location_map: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def current(self) -> Place:
-        """Return the place of the metadata.json that the catalog names.
-
-        Raises:
-            ValueError: The catalog has no such table.
-            FormatError: The table's folder has newer versions than the catalog.
-            IntegrityError: The metadata.json is not the one that the catalog has a hash of.
-            OSError: The catalog failed.
-        """
-        pointed = self._pointed()
-        place = self._find_place(pointed.location)
-        pointed.check(place)
-        with contextlib.suppress(OSError):  # reading needs no right to list the folder
-            check_newest(place)
-        return place
-
-    def commit(self, base: Place, metadata: TableMetadata) -> Place:
-        """Write the next metadata.json and make the catalog name it instead of `base`.
-
-        Raises:
-            CommitConflictError: The catalog already names another metadata.json.
-            FormatError: The table's folder has newer versions than the catalog.
-            UnsupportedFormatError: The catalog does not support commits from modcrypt.
-            OSError: The file system or the catalog's database failed.
-        """
-        self._pointer.check_writable()
-        old = self._location()
-        if self._find_place(old) != base:
-            raise self._conflict_error()
-        check_newest(base)
-        number = version_number(base.name)
-        place = base.beside(_file_name(0 if number is None else number + 1))
-        new = f"{old.rpartition('/')[0]}/{place.name}"
-        create_once(place, metadata.encode())
-        try:
-            swapped = self._swap_location(old, new, metadata)
-        except CommitConflictError:
-            _remove(place)
-            raise
-        except OSError:
-            if self._location() != new:
-                raise
-            swapped = True  # only the answer was lost
-        if not swapped:
-            _remove(place)
-            raise self._conflict_error()
-        return place
-
-    def first(self, metadata: TableMetadata, folder: Place) -> Place:
-        """Write the first metadata.json of a new table into a folder and register the table.
-
-        Raises:
-            FileExistsError: The catalog has a table of this name.
-            ValueError: The catalog has no such namespace, or does not support commits from
-                modcrypt.
-            OSError: The file system or the catalog's database failed.
-        """
-        self.check_free()
-        name = _file_name(0)
-        place = folder.below(name)
-        create_once(place, metadata.encode())
-        location = f"{metadata.location}/metadata/{name}"
-        try:
-            self._pointer.register(location, metadata)
-        except OSError as error:
-            found = self._pointer.find()
-            if found is None or found.location != location:  # else only the answer was lost
-                place.remove()
-                raise (
-                    self._taken_error() if isinstance(error, FileExistsError) else error
-                ) from None
-        return place
-
-    def check_free(self) -> None:
-        """Check that the catalog accepts a new table of this name; raise as `first` does."""
-        self._check_namespace()
-        if self._pointer.find() is not None:
-            raise self._taken_error()
-
-    def default_location(self) -> str:
-        """Return the folder for a new table in the catalog's warehouse.
-
-        Raise ValueError if the catalog has no warehouse, or as `first` does.
-        """
-        self._check_namespace()
-        return self._pointer.default_location()
-
-    # --- the catalog ----------------------------------------------------------------------------
-
-    @property
-    def _pointer(self) -> Pointer:
-        return pointer_of(self.catalog, self.identifier)
-
-    @property
-    def _name(self) -> str:
-        return ".".join(Catalog.identifier_to_tuple(self.identifier))
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether a server may still carry out a commit that has failed here."""
-        return self._pointer.is_remote
-
-    def _pointed(self) -> Pointed:
-        pointed = self._pointer.find()
-        if pointed is None:
-            raise ValueError(f"the catalog has no table {self._name}")
-        return pointed
-
-    def _location(self) -> str:
-        """Read the location of the current metadata.json from the catalog."""
-        return self._pointed().location
-
-    def _swap_location(self, old: str, new: str, metadata: TableMetadata) -> bool:
-        return self._pointer.swap(old, new, metadata)
-
-    def _check_namespace(self) -> None:
-        self._pointer.check_writable()
-        namespace = Catalog.namespace_from(self.identifier)
-        if not self.catalog.namespace_exists(namespace):
-            raise ValueError(f"the catalog has no namespace {'.'.join(namespace)}")
-
-    def _find_place(self, location: str) -> Place:
-        mapped = {
-            prefix: find_place(where, self.filesystem)
-            for prefix, where in self.location_map.items()
-        }
-        prefixes = Locations(mapped)
-        if prefixes.prefix(location) is not None:
-            return prefixes.place(location)
-        if self.filesystem is not None:  # its paths have no scheme
-            location = plain_location(location).rpartition("://")[2]
-        place = find_place(location, self.filesystem)
-        return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
-
-    def _taken_error(self) -> FileExistsError:
-        return FileExistsError(f"the catalog already has a table {self._name}")
-
-    def _conflict_error(self) -> CommitConflictError:
-        return CommitConflictError(
-            f"{self._name}: the catalog names another version now: another writer has committed"
-        )
-
-
-def _remove(place: Place) -> None:
-    """Remove the metadata.json of a failed commit; nothing names a file that stays."""
-    with contextlib.suppress(OSError):
-        place.remove()
-
-
-def _file_name(number: int) -> str:
-    return f"{number:05}-{uuid.uuid4()}.metadata.json"
+        kind = RestVersions
+    return kind(catalog, identifier, filesystem, location_map or {})

@@ -64,6 +64,11 @@ def pointer_of(catalog: Any, identifier: Identifier) -> Pointer:
         from modcrypt.iceberg.tables.hive_pointer import HivePointer
 
         return HivePointer(catalog, namespace, name)
+    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
+    if rest is not None and isinstance(catalog, rest.RestCatalog):
+        from modcrypt.iceberg.tables.rest_pointer import RestPointer
+
+        return RestPointer(catalog, identifier)
     return _ReadPointer(catalog, identifier)
 
 
@@ -85,7 +90,7 @@ class _ReadPointer:
         name = ".".join(Catalog.identifier_to_tuple(self.identifier))
         raise UnsupportedFormatError(
             f"{name}: tables of a {type(self.catalog).__name__} cannot be changed: pyiceberg's "
-            "commits cannot write format version 3; use a SqlCatalog or HiveCatalog"
+            "commits cannot write format version 3; use a SqlCatalog, HiveCatalog or RestCatalog"
         )
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:

@@ -6,12 +6,13 @@ import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modcrypt.errors import IntegrityError
 from modcrypt.iceberg.format.library_errors import require_extra
 from modcrypt.iceberg.format.locations import Locations, find_place
-from modcrypt.iceberg.format.table_metadata import Snapshot
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import (
     FolderVersions,
     Versions,
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
     from modcrypt.iceberg.read.table_scan import TableScan
     from modcrypt.parquet.arrow.arrow_streams import ArrowStream
+
+
+Read: TypeAlias = Callable[[], tuple[Place, TableMetadata]]
+"""Function that reads a version of a table."""
 
 
 @dataclass(frozen=True)
@@ -168,27 +173,25 @@ def open_table(
         KeyRetrievalError, ValueError: See `open_kms`.
         OSError: The file system failed.
     """
-    find, versions = find_versions(metadata_json, filesystem)
+    read, versions = find_versions(metadata_json, filesystem)
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least,
     )  # fmt: skip
-    return open_located_table(find, versions, resolver, expected, location_map, filesystem)
+    return open_located_table(read, versions, resolver, expected, location_map, filesystem)
 
 
-def find_versions(
-    metadata_json: Any, filesystem: Any
-) -> tuple[Callable[[], Place], FolderVersions]:
-    """Return a function that locates a metadata.json, and the versions of its table.
+def find_versions(metadata_json: Any, filesystem: Any) -> tuple[Read, FolderVersions]:
+    """Return a function that reads a metadata.json, and the versions of its table.
 
     `metadata_json` is a path or URL of the file, or of a table's folder, as for `open_table`.
     """
     place = find_place(metadata_json, filesystem)
     if place.path.endswith((".json", ".json.gz")):
         folder = Place(place.filesystem, posixpath.dirname(place.path))
-        return (lambda: place), FolderVersions(folder)
+        return partial(read_current, lambda: place), FolderVersions(folder)
     versions = FolderVersions(place.below("metadata"))
-    return versions.current, versions
+    return versions.read, versions
 
 
 def reader_of(
@@ -207,16 +210,16 @@ def reader_of(
 
 
 def open_located_table(
-    find: Callable[[], Place],
+    read: Read,
     versions: Versions,
     resolver: KeyResolver,
     expected: Expectation,
     location_map: Mapping[str, Any] | None,
     filesystem: Any = None,
 ) -> IcebergTable:
-    """Open the table whose metadata.json `find` locates; see `open_table`."""
+    """Open the version of a table that `read` returns; see `open_table`."""
     require_extra()
-    place, metadata = read_current(find)
+    place, metadata = read()
     expected.check(metadata)
     if metadata.lost_its_history and expected.master_key_ids is None:
         raise IntegrityError(

@@ -29,7 +29,7 @@ from modcrypt.key_encoding import KEY_LENGTHS
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.key_resolver import KeyStore
-    from modcrypt.iceberg.tables.catalogs import CatalogVersions
+    from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
 
@@ -195,9 +195,9 @@ def new_place(
     if (catalog is None) != (identifier is None):
         raise ValueError("catalog and identifier must be passed together")
     if catalog is not None:
-        from modcrypt.iceberg.tables.catalogs import CatalogVersions
+        from modcrypt.iceberg.tables.catalogs import versions_of
 
-        in_catalog = CatalogVersions(catalog, identifier or ())
+        in_catalog = versions_of(catalog, identifier or ())
         if where is None:
             where = location = location or in_catalog.default_location()
     if where is None:

@@ -124,9 +124,9 @@ def encrypt_table(
 def _open_source(
     source: Any, resolver: KeyResolver, location_map: Mapping[str, Any] | None, filesystem: Any
 ) -> IcebergTable:
-    find, versions = find_versions(getattr(source, "metadata_location", source), filesystem)
+    read, versions = find_versions(getattr(source, "metadata_location", source), filesystem)
     expected = Expectation(require_encrypted=False)
-    return open_located_table(find, versions, resolver, expected, location_map, filesystem)
+    return open_located_table(read, versions, resolver, expected, location_map, filesystem)
 
 
 def _empty_metadata(

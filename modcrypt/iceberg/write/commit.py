@@ -91,6 +91,7 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
 def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) -> Table:
     conflict: CommitConflictError | None = None
     deadline = time.monotonic() + retries.timeout
+    table.versions.check_writable()
     for attempt in itertools.count(1):
         try:
             table = table.refreshed()
@@ -101,13 +102,13 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
             files.begin_attempt()
             new = _make_successor(table, make)
             files.offered = table.place
-            place = table.versions.commit(table.place, new)
+            place, committed = table.versions.commit(table.place, new)
         except CommitConflictError as error:
             if attempt >= retries.attempts or time.monotonic() >= deadline:
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            return table.with_metadata(new.named(place.path), place)
+            return table.with_metadata(committed, place)
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
 

@@ -38,7 +38,7 @@ from modcrypt.iceberg import (
     rotate_table,
     set_policy,
 )
-from modcrypt.iceberg.tables.catalogs import CatalogVersions
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.write.commit import commit
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms

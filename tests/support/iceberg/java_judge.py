@@ -88,6 +88,13 @@ def _jars() -> list[Path]:
     return [*iceberg_jars(), *fetch_jars(JARS, f"iceberg-judge-{VERSION}")]
 
 
+def class_path(*more: Path) -> str:
+    """Return the class path of the program, and of the libraries that it needs, and `more`."""
+    libraries = (jvm.pyspark_jars().glob(f"{name}-*.jar") for name in LIBRARIES)
+    path = [*more, _classes(), *_jars(), *itertools.chain.from_iterable(libraries)]
+    return os.pathsep.join(map(str, path))
+
+
 def _classes() -> Path:
     """Return the folder of the compiled program; of several processes, the first one's is kept."""
     sources = sorted(SOURCES.rglob("*.java"))
@@ -130,11 +137,9 @@ class Judge:
     """
 
     def __init__(self, masters: Mapping[str, bytes], log: Path) -> None:
-        libraries = (jvm.pyspark_jars().glob(f"{name}-*.jar") for name in LIBRARIES)
-        path = [_classes(), *_jars(), *itertools.chain.from_iterable(libraries)]
         command = [
             java_program(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-Dlog4j2.level=OFF", "-cp", os.pathsep.join(map(str, path)), "Judge",
+            "-Dlog4j2.level=OFF", "-cp", class_path(), "Judge",
         ]  # fmt: skip
         with log.open("wb") as printed:
             self._process = subprocess.Popen(

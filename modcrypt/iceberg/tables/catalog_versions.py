@@ -1,0 +1,201 @@
+"""The versions of a table whose current metadata.json a pyiceberg catalog names.
+
+A commit writes the next metadata.json beside the old one and replaces the location in the catalog
+if it still is the old one: of several writers one succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+
+from modcrypt.errors import CommitConflictError
+from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_versions import (
+    check_newest,
+    create_once,
+    read_current,
+    version_number,
+)
+from modcrypt.iceberg.tables.pointed import Pointed
+from modcrypt.iceberg.tables.pointers import Identifier, Pointer, pointer_of
+from modcrypt.io.places import Place
+
+
+@dataclass(frozen=True)
+class CatalogVersions:
+    """The versions of a table in a pyiceberg catalog."""
+
+    catalog: Any = field(repr=False)
+    identifier: Identifier
+    # File system of pyarrow or fsspec; None to derive it from the locations.
+    filesystem: Any = field(default=None, repr=False)
+    location_map: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def current(self) -> Place:
+        """Return the place of the metadata.json that the catalog names.
+
+        Raises:
+            ValueError: The catalog has no such table.
+            FormatError: The table's folder has newer versions than the catalog.
+            IntegrityError: The metadata.json is not the one that the catalog has a hash of.
+            OSError: The catalog failed.
+        """
+        pointed = self._pointed()
+        place = self._find_place(pointed.location)
+        pointed.check(place)
+        with contextlib.suppress(OSError):  # reading needs no right to list the folder
+            check_newest(place)
+        return place
+
+    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+        """Return the version that the catalog names; see `Versions`."""
+        return read_current(self.current, known)
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedFormatError if the catalog does not support commits from modcrypt."""
+        self._pointer.check_writable()
+
+    def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
+        """Write the next metadata.json and make the catalog name it instead of `base`.
+
+        Raises:
+            CommitConflictError: The catalog already names another metadata.json.
+            FormatError: The table's folder has newer versions than the catalog.
+            OSError: The file system or the catalog's database failed.
+        """
+        old = self._location()
+        if self._find_place(old) != base:
+            raise self._conflict_error()
+        check_newest(base)
+        number = version_number(base.name)
+        place = base.beside(_file_name(0 if number is None else number + 1))
+        new = f"{old.rpartition('/')[0]}/{place.name}"
+        create_once(place, metadata.encode())
+        try:
+            swapped = self._swap_location(old, new, metadata)
+        except CommitConflictError:
+            _remove(place)
+            raise
+        except OSError:
+            if self._location() != new:
+                raise
+            swapped = True  # only the answer was lost
+        if not swapped:
+            _remove(place)
+            raise self._conflict_error()
+        return place, metadata.named(place.path)
+
+    def first(self, metadata: TableMetadata, folder: Place) -> Place:
+        """Write the first metadata.json of a new table into a folder and register the table.
+
+        Raises:
+            FileExistsError: The catalog has a table of this name.
+            ValueError: The catalog has no such namespace, or does not support commits from
+                modcrypt.
+            OSError: The file system or the catalog's database failed.
+        """
+        self.check_free()
+        name = _file_name(0)
+        place = folder.below(name)
+        create_once(place, metadata.encode())
+        location = f"{metadata.location}/metadata/{name}"
+        try:
+            self._pointer.register(location, metadata)
+        except OSError as error:
+            found = self._pointer.find()
+            if found is None or found.location != location:  # else only the answer was lost
+                place.remove()
+                raise (
+                    self._taken_error() if isinstance(error, FileExistsError) else error
+                ) from None
+        return place
+
+    def check_free(self) -> None:
+        """Check that the catalog accepts a new table of this name; raise as `first` does."""
+        self._check_namespace()
+        if self._pointer.find() is not None:
+            raise self._taken_error()
+
+    def default_location(self) -> str:
+        """Return the folder for a new table in the catalog's warehouse.
+
+        Raise ValueError if the catalog has no warehouse, or as `first` does.
+        """
+        self._check_namespace()
+        return self._pointer.default_location()
+
+    # --- the catalog ----------------------------------------------------------------------------
+
+    @property
+    def _pointer(self) -> Pointer:
+        return pointer_of(self.catalog, self.identifier)
+
+    @property
+    def _name(self) -> str:
+        return ".".join(Catalog.identifier_to_tuple(self.identifier))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server may still carry out a commit that has failed here."""
+        return self._pointer.is_remote
+
+    def _pointed(self) -> Pointed:
+        pointed = self._pointer.find()
+        if pointed is None:
+            raise self._missing_error()
+        return pointed
+
+    def _location(self) -> str:
+        """Read the location of the current metadata.json from the catalog."""
+        return self._pointed().location
+
+    def _swap_location(self, old: str, new: str, metadata: TableMetadata) -> bool:
+        return self._pointer.swap(old, new, metadata)
+
+    def _check_namespace(self) -> None:
+        self._pointer.check_writable()
+        namespace = Catalog.namespace_from(self.identifier)
+        if not self.catalog.namespace_exists(namespace):
+            raise ValueError(f"the catalog has no namespace {'.'.join(namespace)}")
+
+    def _find_place(self, location: str) -> Place:
+        mapped = {
+            prefix: find_place(where, self.filesystem)
+            for prefix, where in self.location_map.items()
+        }
+        prefixes = Locations(mapped)
+        if prefixes.prefix(location) is not None:
+            return prefixes.place(location)
+        if self.filesystem is not None:  # its paths have no scheme
+            location = plain_location(location).rpartition("://")[2]
+        place = find_place(location, self.filesystem)
+        return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
+
+    def _missing_error(self) -> ValueError:
+        return ValueError(f"the catalog has no table {self._name}")
+
+    def _taken_error(self) -> FileExistsError:
+        return FileExistsError(f"the catalog already has a table {self._name}")
+
+    def _conflict_error(self) -> CommitConflictError:
+        return CommitConflictError(
+            f"{self._name}: the catalog names another version now: another writer has committed"
+        )
+
+
+def _remove(place: Place) -> None:
+    """Remove the metadata.json of a failed commit; nothing names a file that stays."""
+    with contextlib.suppress(OSError):
+        place.remove()
+
+
+def _file_name(number: int) -> str:
+    return f"{number:05}-{uuid.uuid4()}.metadata.json"

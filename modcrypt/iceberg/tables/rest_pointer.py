@@ -1,0 +1,57 @@
+"""The name of a table in a REST catalog, which writes each metadata.json itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+
+from modcrypt.errors import UnsupportedFormatError
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.tables import rest_requests
+from modcrypt.iceberg.tables.pointed import Pointed
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.tables.pointers import Identifier
+
+
+@dataclass(frozen=True)
+class RestPointer:
+    """A table of a REST catalog; see `Pointer`."""
+
+    catalog: RestCatalog
+    identifier: Identifier
+    is_remote = True
+
+    def find(self) -> Pointed | None:
+        """Return the location of the metadata.json; see `Pointer`."""
+        answer = rest_requests.load(self.catalog, self.identifier)
+        return None if answer is None else Pointed(answer.location)
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedFormatError if the server offers no commits."""
+        rest_requests.check_writable(self.catalog)
+
+    def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
+        """Raise UnsupportedFormatError: only the server changes the location."""
+        raise UnsupportedFormatError("a REST catalog writes each metadata.json itself")
+
+    def register(self, location: str, metadata: TableMetadata) -> None:
+        """Have the server take over a metadata.json; see `Pointer`."""
+        try:
+            self.catalog.register_table(self.identifier, location)
+        except TableAlreadyExistsError:
+            raise FileExistsError("the catalog already has a table of this name") from None
+        except NotImplementedError as error:
+            raise UnsupportedFormatError(f"the catalog registers no tables: {error}") from None
+
+    def default_location(self) -> str:
+        """Return the folder that the server chooses for a table; see `Pointer`."""
+        try:
+            staged = self.catalog._create_table(self.identifier, Schema(), stage_create=True)
+        except NoSuchNamespaceError as error:
+            raise ValueError(str(error)) from None
+        return staged.metadata.location.rstrip("/")

@@ -1,0 +1,150 @@
+"""Requests to a REST catalog about one table, through the authenticated session of pyiceberg.
+
+pyiceberg's own requests drop the `key-id` of snapshots and know no updates of keys, so the bodies
+are those of the REST catalog's specification.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyiceberg.catalog.rest import Capability, Endpoints, RestCatalog
+from requests import RequestException, Response
+
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    LimitError,
+    UnsupportedFormatError,
+    printable,
+)
+from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.tables.pointers import Identifier
+
+TIMEOUT = (30, 300)
+"""Seconds to wait for a connection, and for an answer."""
+
+MAX_REASON = 300
+"""Maximum length of the server's words in an error."""
+
+_EXPIRED = {HTTPStatus.UNAUTHORIZED, 419}  # 419: the REST catalog's code for an expired token
+
+
+class TableAnswer(NamedTuple):
+    """What a server answers about a table."""
+
+    location: str  # of the metadata.json
+    metadata: TableMetadata
+    config: Mapping[str, str]  # how to open the table's files, with vended credentials
+
+
+def load(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
+    """Load a table; return None if it does not exist.
+
+    Raises:
+        ModcryptError: The answer is not that of a table.
+        OSError: The server failed or refused.
+    """
+    response = _send(catalog, "GET", identifier, None)
+    if response.status_code == HTTPStatus.NOT_FOUND:
+        return None
+    if response.status_code != HTTPStatus.OK:
+        raise _failure(response)
+    return _read_answer(response, catalog, ".".join(catalog.identifier_to_tuple(identifier)))
+
+
+def commit(
+    catalog: RestCatalog,
+    identifier: Identifier,
+    requirements: Sequence[Mapping[str, Any]],
+    updates: Sequence[Mapping[str, Any]],
+) -> None:
+    """Commit updates to a table.
+
+    Raises:
+        CommitConflictError: The table does not meet a requirement.
+        UnsupportedFormatError: The server refuses an update.
+        OSError: The outcome is unknown.
+    """
+    namespace, name = catalog.namespace_from(identifier), catalog.table_name_from(identifier)
+    body = {
+        "identifier": {"namespace": list(namespace), "name": name},
+        "requirements": list(requirements), "updates": list(updates),
+    }  # fmt: skip
+    response = _send(catalog, "POST", identifier, json.dumps(body, ensure_ascii=False).encode())
+    if response.status_code == HTTPStatus.OK:
+        return
+    if response.status_code == HTTPStatus.CONFLICT:
+        raise CommitConflictError(f"{name}: another writer has committed: {_reason(response)}")
+    if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise UnsupportedFormatError(f"{name}: the REST catalog refuses this: {_reason(response)}")
+    raise _failure(response)
+
+
+def check_writable(catalog: RestCatalog) -> None:
+    """Raise UnsupportedFormatError if the server offers no commits."""
+    if Capability.V1_UPDATE_TABLE not in catalog._supported_endpoints:
+        raise UnsupportedFormatError(
+            f"{printable(catalog.uri)}: this REST catalog offers no commits, so tables cannot be "
+            "changed"
+        )
+
+
+def _send(
+    catalog: RestCatalog, method: str, identifier: Identifier, body: bytes | None
+) -> Response:
+    names = catalog._split_identifier_for_path(identifier)
+    url = catalog.url(Endpoints.load_table, prefixed=True, **names)
+    try:
+        response = catalog._session.request(method, url, data=body, timeout=TIMEOUT)
+        if response.status_code in _EXPIRED:
+            catalog._refresh_token()
+            response = catalog._session.request(method, url, data=body, timeout=TIMEOUT)
+    except RequestException as error:
+        raise OSError(f"the REST catalog failed: {type(error).__name__}") from None
+    return response
+
+
+def _read_answer(response: Response, catalog: RestCatalog, name: str) -> TableAnswer:
+    if len(response.content) > MAX_METADATA:
+        raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
+    try:
+        answer = json.loads(response.content)
+        location, document = answer["metadata-location"], answer["metadata"]
+        config = {**(answer.get("config") or {}), **_credentials(answer, location)}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        raise FormatError(f"{name}: the REST catalog's answer is not that of a table") from None
+    if not isinstance(location, str) or not all(isinstance(v, str) for v in config.values()):
+        raise FormatError(f"{name}: the REST catalog names no metadata.json of the table")
+    data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return TableAnswer(location, TableMetadata(data, location), config)
+
+
+def _credentials(answer: Mapping[str, Any], location: str) -> Mapping[str, str]:
+    """Return the vended credentials with the longest prefix of a location."""
+    fitting = [
+        credential
+        for credential in answer.get("storage-credentials") or ()
+        if location.startswith(credential["prefix"])
+    ]
+    longest = max(fitting, key=lambda credential: len(credential["prefix"]), default=None)
+    return {} if longest is None else longest["config"]
+
+
+def _failure(response: Response) -> OSError:
+    kind = PermissionError if response.status_code in {401, 403} else OSError
+    return kind(f"the REST catalog failed: {_reason(response)}")
+
+
+def _reason(response: Response) -> str:
+    """Return the status of an answer, and the server's message."""
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = response.reason or ""
+    return f"{response.status_code} {printable(message)[:MAX_REASON]}"

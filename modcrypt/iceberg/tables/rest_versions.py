@@ -1,0 +1,82 @@
+"""The versions of a table in a REST catalog.
+
+The server has the metadata, applies a commit's updates to it and writes each metadata.json. Readers
+take the metadata from the server, so a file that was altered in the store deceives nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog.rest import RestCatalog
+
+from modcrypt.iceberg.format.metadata_updates import find_updates, is_applied, list_requirements
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.tables import rest_requests
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.tables.rest_requests import TableAnswer
+    from modcrypt.io.places import Place
+
+_FILE_SETTINGS = ("s3.", "gcs.", "adls.", "client.")
+"""Beginnings of the names of settings for access to files."""
+
+
+@dataclass(frozen=True)
+class RestVersions(CatalogVersions):
+    """The versions of a table in a REST catalog; see `Versions`."""
+
+    def current(self) -> Place:
+        """Return the place of the metadata.json that the server names; see `CatalogVersions`."""
+        return self.read()[0]
+
+    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+        """Return the current version, as the server has it."""
+        answer = self._load()
+        place = self._find_file(answer)
+        return place, answer.metadata.named(place.path)
+
+    def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
+        """Have the server apply the changes from version `base`; see `Versions`."""
+        before = self._load()
+        if self._find_file(before).path != base.path:  # credentials may differ
+            raise self._conflict_error()
+        updates = find_updates(before.metadata, metadata)
+        requirements = list_requirements(before.metadata)
+        try:
+            rest_requests.commit(self.catalog, self.identifier, requirements, updates)
+        except OSError:
+            if not is_applied(updates, self._load().metadata):
+                raise  # else only the answer was lost
+        return self.read()
+
+    def _load(self) -> TableAnswer:
+        answer = rest_requests.load(self.catalog, self.identifier)
+        if answer is None:
+            raise self._missing_error()
+        return answer
+
+    def _find_file(self, answer: TableAnswer) -> Place:
+        """Return the place of the metadata.json, in a store with the credentials of the answer."""
+        filesystem = self.filesystem or _open_store(self.catalog, answer)
+        return replace(self, filesystem=filesystem)._find_place(answer.location)
+
+
+def _open_store(catalog: RestCatalog, answer: TableAnswer) -> Any:
+    """Return the file system that the catalog's settings and the server's describe; or None.
+
+    The table's own properties are not asked: anyone who may write the table can set them.
+    """
+    scheme, separator, _ = answer.location.partition("://")
+    settings = {
+        name: value
+        for name, value in {**catalog.properties, **answer.config}.items()
+        if isinstance(name, str) and name.startswith(_FILE_SETTINGS)
+    }
+    if not separator or scheme == "file" or not settings:
+        return None
+    from pyiceberg.io.fsspec import FsspecFileIO
+
+    return FsspecFileIO(settings).get_fs(scheme)
