@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 
 from modcrypt.errors import KeyNotFoundError, ModcryptError, list_names
+from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.rotate.dek_rotation import DekRotation
 from modcrypt.iceberg.rotate.file_rekeying import Run, run_in_threads
 from modcrypt.iceberg.rotate.kek_rotation import KekRotation
@@ -28,7 +29,7 @@ from modcrypt.iceberg.rotate.rotation_report import (
 )
 from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.commit import ATTEMPTS, commit
 from modcrypt.iceberg.write.new_files import NewFiles
 
 
@@ -99,6 +100,7 @@ def rotate_table(
             _check_none_lost(counted, what)
             if rotation.in_table:
                 counted = commit(counted, rotation.next_version, files=files)
+                counted = counted if what == "dek" else _move_late_keks(counted)
             done, target = rotation.finish(counted), counted.metadata.master_key_id or ""
             done = replace(done, committed=rotation.in_table, kms_calls=client.calls)
             result = with_resolver(counted, table.resolver)
@@ -109,6 +111,24 @@ def rotate_table(
         done, table=result, dry_run=dry_run, master_key_id=target, lost=lost,
         older_versions=older_versions(counted), seconds=time.monotonic() - started,
     )  # fmt: skip
+
+
+def _move_late_keks(table: IcebergTable) -> IcebergTable:
+    """Move KEKs to the table's master key that another rotation has just added under another one.
+
+    A REST catalog accepts two rotations of the same version, because neither changes a branch.
+    """
+    for _ in range(ATTEMPTS):
+        if _is_under_one_key(table.metadata):
+            break
+        late = MekRotation(table.resolver, table.metadata.master_key_id)
+        table = commit(table, late.next_version)
+    return table
+
+
+def _is_under_one_key(metadata: TableMetadata) -> bool:
+    masters = {metadata.keys[id_].encrypted_by for id_ in metadata.kek_ids()}
+    return masters <= {metadata.master_key_id}
 
 
 def _check_none_lost(table: IcebergTable, what: Rotated) -> None:

@@ -54,4 +54,6 @@ class RestPointer:
             staged = self.catalog._create_table(self.identifier, Schema(), stage_create=True)
         except NoSuchNamespaceError as error:
             raise ValueError(str(error)) from None
+        except TableAlreadyExistsError:
+            raise FileExistsError("the catalog already has a table of this name") from None
         return staged.metadata.location.rstrip("/")

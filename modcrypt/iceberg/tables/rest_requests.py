@@ -55,7 +55,7 @@ def load(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
         return None
     if response.status_code != HTTPStatus.OK:
         raise _failure(response)
-    return _read_answer(response, catalog, ".".join(catalog.identifier_to_tuple(identifier)))
+    return _read_answer(response, catalog.table_name_from(identifier))
 
 
 def commit(
@@ -63,22 +63,22 @@ def commit(
     identifier: Identifier,
     requirements: Sequence[Mapping[str, Any]],
     updates: Sequence[Mapping[str, Any]],
-) -> None:
-    """Commit updates to a table.
+) -> TableAnswer:
+    """Commit updates to a table; return its new version.
 
     Raises:
         CommitConflictError: The table does not meet a requirement.
         UnsupportedFormatError: The server refuses an update.
         OSError: The outcome is unknown.
     """
-    namespace, name = catalog.namespace_from(identifier), catalog.table_name_from(identifier)
+    *namespace, name = catalog.identifier_to_tuple(identifier)
     body = {
-        "identifier": {"namespace": list(namespace), "name": name},
+        "identifier": {"namespace": namespace, "name": name},
         "requirements": list(requirements), "updates": list(updates),
     }  # fmt: skip
     response = _send(catalog, "POST", identifier, json.dumps(body, ensure_ascii=False).encode())
     if response.status_code == HTTPStatus.OK:
-        return
+        return _read_answer(response, name)
     if response.status_code == HTTPStatus.CONFLICT:
         raise CommitConflictError(f"{name}: another writer has committed: {_reason(response)}")
     if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -110,7 +110,7 @@ def _send(
     return response
 
 
-def _read_answer(response: Response, catalog: RestCatalog, name: str) -> TableAnswer:
+def _read_answer(response: Response, name: str) -> TableAnswer:
     if len(response.content) > MAX_METADATA:
         raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
     try:

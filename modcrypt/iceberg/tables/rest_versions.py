@@ -1,7 +1,7 @@
 """The versions of a table in a REST catalog.
 
 The server has the metadata, applies a commit's updates to it and writes each metadata.json. Readers
-take the metadata from the server, so a file that was altered in the store deceives nobody.
+take the metadata from its answer, and read no metadata.json from the store.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.rest import RestCatalog
 
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.metadata_updates import find_updates, is_applied, list_requirements
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.tables import rest_requests
@@ -46,11 +47,18 @@ class RestVersions(CatalogVersions):
         updates = find_updates(before.metadata, metadata)
         requirements = list_requirements(before.metadata)
         try:
-            rest_requests.commit(self.catalog, self.identifier, requirements, updates)
+            after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
         except OSError:
-            if not is_applied(updates, self._load().metadata):
+            after = self._load()
+            if not is_applied(updates, after.metadata):
                 raise  # else only the answer was lost
-        return self.read()
+        if not is_applied(updates, after.metadata):
+            raise UnsupportedFormatError(
+                f"{self._name}: the REST catalog has ignored a part of the commit, as servers do "
+                "that know no encryption keys: restore the table's previous version there"
+            )
+        place = self._find_file(after._replace(config=before.config))
+        return place, after.metadata.named(place.path)
 
     def _load(self) -> TableAnswer:
         answer = rest_requests.load(self.catalog, self.identifier)

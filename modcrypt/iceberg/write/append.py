@@ -62,6 +62,7 @@ def append(table: Table, data: Data | ArrowStream) -> Table:
     current = table.refreshed()
     _check_encrypted(current.metadata)
     current.metadata.check_members()
+    current.versions.check_writable()
     writing_policy(current.metadata, table.metadata)
     with NewFiles(current.walk.locations) as new_files:
         writer = DataWriter(current, new_files)

@@ -459,7 +459,7 @@ def test_what_stays_under_the_old_keys_is_told_until_it_is_expired(
         "draft": {"snapshot-id": 1002, "type": "branch"},
         "eve": {"snapshot-id": 1001, "type": "tag"},
     }
-    table = table.at(table.versions.commit(table.place, table.metadata.with_members(refs=refs)))
+    table = table.at(table.versions.commit(table.place, table.metadata.with_members(refs=refs))[0])
     planned = rotate_table(table, "dek", dry_run=True)
     done = rotate_table(table, "dek")
     assert done.older_snapshots == planned.older_snapshots == (1001, 1002, 1003)

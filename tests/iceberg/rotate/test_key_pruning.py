@@ -24,7 +24,9 @@ from tests.support.iceberg.shared_table import all_rows, reopen
 def without_snapshots(table: IcebergTable, *gone: int) -> IcebergTable:
     """Drop snapshots as Iceberg's Java does it: their keys stay."""
     stay = [snapshot.document for snapshot in table.metadata.snapshots if snapshot.id not in gone]
-    return table.at(table.versions.commit(table.place, table.metadata.with_members(snapshots=stay)))
+    return table.at(
+        table.versions.commit(table.place, table.metadata.with_members(snapshots=stay))[0]
+    )
 
 
 def key_ids(folder: Path) -> list[str]:
@@ -41,7 +43,7 @@ def test_entries_of_dropped_snapshots_go_and_keks_that_seal_nothing_more(
     entry = replace(resolver.seal_entry(opened, of_first), id=first.key_id or "")
     keys = {**metadata.keys, entry.id: entry}
     new = [unused.key.entry(), of_first.key.entry(), *keys.values()]
-    table = table.at(table.versions.commit(table.place, metadata.with_keys(new)))
+    table = table.at(table.versions.commit(table.place, metadata.with_keys(new))[0])
     everything = prune_keys(table)
     assert everything.keks == (unused.key.id,)
 
@@ -85,7 +87,7 @@ def test_keks_that_seal_keys_in_manifests_stay(t16: Path, table: IcebergTable, s
     table = reseal(table, sealer_under(scope))
     more = table.walk.resolver.masters.new_keks("keyA", 16, [scope])[0].key.entry()
     keys = [*table.metadata.keys.values(), more]
-    table = table.at(table.versions.commit(table.place, table.metadata.with_keys(keys)))
+    table = table.at(table.versions.commit(table.place, table.metadata.with_keys(keys))[0])
     done = prune_keys(table)
     assert done.keks == (more.id,)
     assert all_rows(reopen(t16)) == rows
@@ -100,7 +102,7 @@ def test_what_somebody_else_commits_meanwhile_is_looked_at_again(
     spare = EncryptedKey("spare", entry.encrypted, entry.encrypted_by)
     gone = EncryptedKey("gone", os.urandom(60), entry.encrypted_by)
     keys = [*metadata.keys.values(), spare, gone]
-    table = table.at(table.versions.commit(table.place, metadata.with_keys(keys)))
+    table = table.at(table.versions.commit(table.place, metadata.with_keys(keys))[0])
 
     def use_it() -> None:
         now = reopen(t16)

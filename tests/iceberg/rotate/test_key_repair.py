@@ -82,7 +82,7 @@ def test_a_lost_kek_moves_to_the_tables_master_key(three: IcebergTable, new_id: 
     properties = {**table.metadata.properties, "encryption.key-id": new_id}
     keks = set(three.metadata.kek_ids())
     keys = [key.document() for id_, key in table.metadata.keys.items() if id_ not in keks]
-    place = table.versions.commit(
+    place, _ = table.versions.commit(
         table.place, table.metadata.with_members(encryption_keys=keys, properties=properties)
     )
     Path(table.place.path).unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sqlite3
 import sys
@@ -40,6 +39,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.write.commit import commit
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -146,18 +146,7 @@ def test_of_two_that_look_at_once_one_succeeds(
 
 
 def test_a_commit_after_somebody_elses_has_both(table: IcebergTable) -> None:
-    others = [lambda: table.append(rows(1))]
-
-    class Meddled:
-        is_remote = False
-        current = staticmethod(table.versions.current)
-
-        def commit(self, base: Any, metadata: Any) -> Any:
-            if others:
-                others.pop()()
-            return table.versions.commit(base, metadata)
-
-    done = dataclasses.replace(table, versions=Meddled()).append(rows(2))
+    done = with_rival_commits(table, lambda: table.append(rows(1)), 1).append(rows(2))
     assert done.scan().sort_by("id").to_pydict() == {"id": [1, 2]}
 
 

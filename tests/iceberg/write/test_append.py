@@ -49,6 +49,7 @@ from modcrypt.iceberg.write import commit as committing
 from modcrypt.iceberg.write.commit import commit
 from tests.support.cases import each_case
 from tests.support.iceberg import by_hand
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.tables import small_table
@@ -719,7 +720,7 @@ def test_a_killed_append_leaves_the_old_version(
 
 def test_somebody_else_commits_in_between(lake: IcebergTable, tmp_path: Path) -> None:
     table = lake.append(ROWS)
-    meddled = with_interruptions(table, [lambda: lake.append(ROWS.slice(0, 1))] * 2)
+    meddled = with_rival_commits(table, lambda: lake.append(ROWS.slice(0, 1)), 2)
     done = append(meddled, ROWS.slice(0, 7))
     assert done.scan().num_rows == 59
     found = by_hand.open_table(tmp_path / "t")
@@ -732,33 +733,14 @@ def test_somebody_else_commits_in_between(lake: IcebergTable, tmp_path: Path) ->
     assert {str(path) for path in (tmp_path / "t").rglob("*.avro")} == named
 
 
-def with_interruptions(table: IcebergTable, others: list[Callable[[], object]]) -> IcebergTable:
-    """Return the table with versions of which each commit comes after one of others'."""
-    real = table.versions
-
-    class Meddled:
-        is_remote = False
-
-        def current(self) -> Any:
-            return real.current()
-
-        def commit(self, base: Any, metadata: Any) -> Any:
-            if others:
-                others.pop()()
-            return real.commit(base, metadata)
-
-    return dataclasses.replace(table, versions=Meddled())
-
-
 def test_somebody_else_is_faster_every_time(
     lake: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
     table = lake.append(ROWS)
-    others: list[Callable[[], object]] = [lambda: lake.append(ROWS.slice(0, 1))]
-    others *= committing.ATTEMPTS
+    rivalled = with_rival_commits(table, lambda: lake.append(ROWS.slice(0, 1)), committing.ATTEMPTS)
     with pytest.raises(CommitConflictError):
-        append(with_interruptions(table, others), ROWS.slice(0, 7))
+        append(rivalled, ROWS.slice(0, 7))
     found = by_hand.open_table(tmp_path / "t")
     assert {str(path) for path in (tmp_path / "t").rglob("*.parquet")} == {
         file["file_path"] for file in found.files
@@ -792,7 +774,7 @@ def test_somebody_else_gives_the_table_another_master_key(
             keys, properties={**table.metadata.properties, KEY_ID: "keyB"}
         )
 
-    meanwhile = with_interruptions(table, [lambda: commit(lake, move_branch)])
+    meanwhile = with_rival_commits(table, lambda: commit(lake, move_branch), 1)
     if expected is None:
         with pytest.raises(
             IntegrityError, match=r"open the table again with master_key_ids=\['keyB"
@@ -814,7 +796,7 @@ def test_somebody_else_drops_the_keys(kms: SampleKms, tmp_path: Path, kek_per: A
     )
     table = made.append(ROWS)
     old = set(table.metadata.kek_ids())
-    done = append(with_interruptions(table, [lambda: rotate_table(made, "kek")]), ROWS)
+    done = append(with_rival_commits(table, lambda: rotate_table(made, "kek"), 1), ROWS)
     assert not old & set(done.metadata.kek_ids())
     assert open_table(tmp_path / "t", kms).scan().num_rows == 100
 
@@ -830,7 +812,7 @@ def test_somebody_else_changes_the_partitioning(lake: IcebergTable, tmp_path: Pa
         return commit(lake, lambda latest: latest.metadata.with_members(partition_specs=other))
 
     with pytest.raises(CommitConflictError, match="changed the partitioning"):
-        append(with_interruptions(table, [respec]), ROWS)
+        append(with_rival_commits(table, respec, 1), ROWS)
     assert files_of(tmp_path) - before == {"t/metadata/v3.metadata.json"}
 
 

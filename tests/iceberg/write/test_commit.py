@@ -140,7 +140,7 @@ def test_a_commit_that_others_go_on_from_stands(
 
     monkeypatch.setattr(room, "_create", create)
     ours = lake.metadata.with_members(last_updated_ms=lake.metadata.document["last-updated-ms"] + 1)
-    assert lake.versions.commit(lake.place, ours).name == "v2.metadata.json"
+    assert lake.versions.commit(lake.place, ours)[0].name == "v2.metadata.json"
     assert lake.refreshed().place.name == "v3.metadata.json"
 
 

@@ -25,8 +25,11 @@ class Contended:
     is_remote = False
 
     def __init__(self, table: IcebergTable) -> None:
-        self.current = table.versions.current
+        self.current, self.read = table.versions.current, table.versions.read
         self.attempts = 0
+
+    def check_writable(self) -> None:
+        """Accept all."""
 
     def commit(self, base: Any, metadata: Any) -> Any:
         self.attempts += 1

@@ -27,7 +27,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.format import table_versions as versions
-from modcrypt.iceberg.tables import catalogs
+from modcrypt.iceberg.tables import catalog_versions
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from tests.support.iceberg.sample_kms import SampleKms
@@ -288,7 +288,7 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
         newest = in_catalog.append(ids(3)).append(ids(4))
         expired.append(expire_history(newest))
 
-    run_after(catalogs, "create_once", monkeypatch, others)
+    run_after(catalog_versions, "create_once", monkeypatch, others)
     _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
     found = load_table(catalog, "n.t", kms)
     assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
@@ -301,15 +301,15 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
 def test_a_catalog_is_asked_when_its_answer_is_lost(
     in_catalog: IcebergTable, kind: Any, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = catalogs.CatalogVersions._swap_location
+    real = catalog_versions.CatalogVersions._swap_location
 
     def was_swapped(self: Any, *arguments: Any) -> bool:
-        monkeypatch.setattr(catalogs.CatalogVersions, "_swap_location", real)
+        monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", real)
         if done:
             real(self, *arguments)
         raise OSError("the connection is lost")
 
-    monkeypatch.setattr(catalogs.CatalogVersions, "_swap_location", was_swapped)
+    monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", was_swapped)
     try:
         _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
     except OSError:

@@ -20,6 +20,12 @@ def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: in
         def current(self) -> Any:
             return real.current()
 
+        def read(self, known: TableMetadata | None = None) -> Any:
+            return real.read(known)
+
+        def check_writable(self) -> None:
+            real.check_writable()
+
         def commit(self, base: Any, metadata: TableMetadata) -> Any:
             if left[0]:
                 left[0] -= 1

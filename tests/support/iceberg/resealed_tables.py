@@ -66,7 +66,7 @@ def reseal(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergT
         snapshots.append({**told, "manifest-list": location, "key-id": entry.id})
         entries.append(entry)
     new = metadata.with_keys([*keys, *entries], snapshots=snapshots)
-    return table.at(table.versions.commit(table.place, committing.successor(new, of=table)))
+    return table.at(table.versions.commit(table.place, committing.successor(new, of=table))[0])
 
 
 def seal_singly(table: IcebergTable) -> Any:

@@ -33,10 +33,11 @@ def rest_server(folder: Path, **vended: str) -> Iterator[str]:
     `vended` is what it sends as the configuration of each table.
     """
     port = find_free_port()
+    jars = fetch_jars(JARS, f"iceberg-rest-{VERSION}")
     command = [
         java_program(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-        "-Dlog4j2.level=OFF", "-cp", class_path(*fetch_jars(JARS, f"iceberg-rest-{VERSION}")), "org.apache.iceberg.rest.RestServer", str(port),
-        str(folder), *(f"{name}={value}" for name, value in vended.items()),
+        "-Dlog4j2.level=OFF", "-cp", class_path(*jars), "org.apache.iceberg.rest.RestServer",
+        str(port), str(folder), *(f"{name}={value}" for name, value in vended.items()),
     ]  # fmt: skip
     log = folder / "server.log"
     with log.open("wb") as printed:

@@ -1,4 +1,4 @@
-"""Processes that change one table of a Hive metastore at the same time.
+"""Processes that change one table of a Hive metastore or REST catalog at the same time.
 
     python -m tests.support.iceberg.table_races ROLE URI TABLE SECONDS
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
 from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.iceberg.rest_catalog import RestTable
 
 ROWS = 5
 """Rows of each append."""
@@ -36,8 +37,8 @@ class Outcome:
     errors: list[str] = field(default_factory=list)
 
 
-def start(role: str, hive: HiveTable, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", __name__, role, hive.uri, hive.name, str(seconds)]
+def start(role: str, named: HiveTable | RestTable, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", __name__, role, named.uri, named.name, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -56,13 +57,13 @@ def _rotations() -> Iterator[Callable[[IcebergTable], Any]]:
         yield prune_keys
 
 
-def run(role: str, hive: HiveTable, seconds: float) -> Outcome:
+def run(role: str, named: HiveTable | RestTable, seconds: float) -> Outcome:
     """Change the table again and again until the time is over."""
     outcome, until, rotations = Outcome(), time.monotonic() + seconds, _rotations()
     following = int(role) if role.isdigit() else 0
     while time.monotonic() < until:
         try:
-            table = hive.load(master_key_ids=["keyA", "keyB"])
+            table = named.load(master_key_ids=["keyA", "keyB"])
             if role == "rotate":
                 next(rotations)(table)
             elif role == "expire":
@@ -84,4 +85,5 @@ def run(role: str, hive: HiveTable, seconds: float) -> Outcome:
 if __name__ == "__main__":
     _role, _uri, _name, _seconds = sys.argv[1:]
     print("started", file=sys.stderr, flush=True)
-    print(json.dumps(vars(run(_role, HiveTable(_uri, _name), float(_seconds)))))
+    _kind = RestTable if _uri.startswith("http") else HiveTable
+    print(json.dumps(vars(run(_role, _kind(_uri, _name), float(_seconds)))))

@@ -1,0 +1,322 @@
+"""Tables of a REST catalog whose server is Iceberg's own Java."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import requests
+from pyiceberg.catalog.rest import Capability, RestCatalog
+
+from modcrypt.errors import CommitConflictError, UnsupportedFormatError
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    encrypt_table,
+    expire_history,
+    prune_keys,
+    rotate_table,
+    set_policy,
+    verify_table,
+)
+from modcrypt.iceberg.tables import rest_requests, rest_versions
+from modcrypt.iceberg.tables.rest_versions import RestVersions
+from tests.support.iceberg.java_judge import why_unavailable
+from tests.support.iceberg.rest_catalog import SCHEMA, RestTable, make_rest_table, rest_server
+from tests.support.iceberg.sample_kms import SampleKms
+
+if _reason := why_unavailable():
+    pytest.skip(_reason, allow_module_level=True)
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def ids(table: IcebergTable) -> list[int]:
+    return sorted(table.refreshed().scan()["id"].to_pylist())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with rest_server(tmp_path_factory.mktemp("rest")) as uri:
+        yield uri
+
+
+@pytest.fixture
+def rest(server: str) -> RestTable:
+    return make_rest_table(server)
+
+
+def before_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Act once, when the next request to commit is about to be sent."""
+    real = rest_requests.commit
+
+    def commit(*arguments: Any) -> Any:
+        monkeypatch.setattr(rest_requests, "commit", real)
+        act()
+        return real(*arguments)
+
+    monkeypatch.setattr(rest_requests, "commit", commit)
+
+
+CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
+    "append": lambda table: table.append(rows(9)),
+    "mek": lambda table: rotate_table(table, "mek").table,
+    "another mek": lambda table: rotate_table(table, "mek", new_master_key_id="keyB").table,
+    "kek": lambda table: rotate_table(table, "kek").table,
+    "dek": lambda table: rotate_table(table, "dek").table,
+    "prune": lambda table: prune_keys(table).table,
+    "policy": lambda table: set_policy(table, KeyPolicy(kek_per="day")),
+    "expire": lambda table: expire_history(table).table,
+}
+
+
+def test_every_change_of_a_folders_table(rest: RestTable) -> None:
+    rest.load().append(rows(1)).append(rows(2))
+    for name, change in CHANGES.items():
+        table = change(rest.load())
+        again = rest.load()
+        assert again.metadata.document == table.metadata.document, name
+        assert again.place.path == table.place.path, name
+        assert ids(again) == [1, 2, 9], name
+        assert verify_table(again).ok, name
+    assert again.metadata.master_key_id == "keyB"
+    assert again.snapshots().num_rows == 1
+
+
+def test_a_plaintext_table_is_encrypted_into_a_catalog(rest: RestTable, tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    plain = SqlCatalog("plain", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    plain.create_namespace("n")
+    source = plain.create_table("n.t", SCHEMA)
+    source.append(rows(1, 2))
+    copy = RestTable(rest.uri, rest.name.replace("orders", "copy"))
+    encrypt_table(
+        source, None, SampleKms(), master_key_id="keyA", catalog=rest.catalog, identifier=copy.name
+    )
+    assert ids(copy.load().append(rows(3))) == [1, 2, 3]
+    plain.close()
+
+
+def test_names_are_taken_once(rest: RestTable) -> None:
+    with pytest.raises(FileExistsError, match="already has a table"):
+        create_table(
+            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=rest.catalog,
+            identifier=rest.name,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="the catalog has no table"):
+        RestTable(rest.uri, "nowhere.orders").load()
+    with pytest.raises(ValueError, match="no namespace"):
+        create_table(
+            None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=rest.catalog,
+            identifier="nowhere.orders",
+        )  # fmt: skip
+
+
+def test_readers_take_the_metadata_from_the_server(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load().append(rows(1))
+    monkeypatch.setattr("modcrypt.iceberg.format.table_versions.read_metadata", None)
+    assert ids(rest.load()) == [1]
+    assert ids(table.append(rows(2))) == [1, 2]
+
+
+# --- races ---------------------------------------------------------------------------------------
+
+
+def test_an_append_after_a_rotation_brings_its_keks(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No requirement sees the rotation: no branch has changed."""
+    table = rest.load().append(rows(1))
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "kek"))
+    table.append(rows(2))
+    assert ids(rest.load()) == [1, 2]
+    assert verify_table(rest.load()).ok
+
+
+@pytest.mark.parametrize("second", ["mek", "kek"])
+def test_two_rotations_end_under_one_master_key(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, second: Any
+) -> None:
+    table = rest.load(master_key_ids=["keyA", "keyB"]).append(rows(1))
+    before_commits(monkeypatch, lambda: rotate_table(table, "mek", new_master_key_id="keyB"))
+    rotate_table(table, second)
+    found = rest.load()
+    assert ids(found) == [1]
+    assert {found.metadata.keys[id_].encrypted_by for id_ in found.metadata.kek_ids()} == {
+        found.metadata.master_key_id
+    }
+
+
+def test_an_append_retries_after_another(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rest.load()
+    before_commits(monkeypatch, lambda: rest.load().append(rows(1)))
+    table.append(rows(2))
+    assert ids(rest.load()) == [1, 2]
+
+
+@pytest.mark.parametrize("change", ["kek", "expire"])
+def test_keys_are_not_dropped_behind_an_append(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    table = rest.load().append(rows(1)).append(rows(2))
+    before_commits(monkeypatch, lambda: rest.load().append(rows(3)))
+    CHANGES[change](table)
+    assert ids(rest.load()) == [1, 2, 3]
+    assert verify_table(rest.load()).ok
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_lost_answer_is_looked_up(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    table, real = rest.load(), rest_requests._send
+
+    def send(catalog: Any, method: str, *arguments: Any) -> Any:
+        if method == "GET":
+            return real(catalog, method, *arguments)
+        monkeypatch.setattr(rest_requests, "_send", real)
+        if done:
+            real(catalog, method, *arguments)
+        raise OSError("the REST catalog failed: ReadTimeout")
+
+    monkeypatch.setattr(rest_requests, "_send", send)
+    if done:
+        assert ids(table.append(rows(1))) == [1]
+    else:
+        with pytest.raises(OSError, match="ReadTimeout"):
+            table.append(rows(1))
+        assert ids(rest.load()) == []
+        # The server might still carry it out, so its files stay.
+        assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 1
+
+
+def test_a_refused_commit_leaves_nothing(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rest.load()
+    wrong = [{"action": "set-current-schema", "schema-id": 9}]
+    monkeypatch.setattr(rest_versions, "find_updates", lambda old, new: wrong)
+    with pytest.raises(UnsupportedFormatError, match="the REST catalog refuses this: 400"):
+        table.append(rows(1))
+    assert not list(Path(table.place.path).parents[1].rglob("*.parquet"))
+
+
+def test_a_server_that_ignores_keys_is_an_error(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files stay: the new version names them, and it can be repaired."""
+    table, real = rest.load(), rest_requests._send
+
+    def send(catalog: Any, method: str, identifier: Any, body: bytes | None) -> Any:
+        if body is not None:
+            request = json.loads(body)
+            request["updates"] = [
+                update for update in request["updates"] if update["action"] != "add-encryption-key"
+            ]
+            body = json.dumps(request).encode()
+        return real(catalog, method, identifier, body)
+
+    monkeypatch.setattr(rest_requests, "_send", send)
+    with pytest.raises(UnsupportedFormatError, match="ignored a part of the commit"):
+        table.append(rows(1))
+    assert list(Path(table.place.path).parents[1].rglob("*.parquet"))
+
+
+def test_a_server_without_commits_is_refused_before_a_file_is_written(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load()
+    catalog: RestCatalog = table.versions.catalog  # type: ignore[attr-defined]
+    catalog._supported_endpoints.discard(Capability.V1_UPDATE_TABLE)
+    monkeypatch.setattr("modcrypt.iceberg.write.append.DataWriter.write", None)
+    with pytest.raises(UnsupportedFormatError, match="offers no commits"):
+        table.append(rows(1))
+
+
+def test_every_attempt_may_lose(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = set_property(rest.load(), "commit.retry.num-retries", "1")
+
+    def refuse(*arguments: Any) -> None:
+        raise CommitConflictError("orders: another writer has committed")
+
+    monkeypatch.setattr(rest_requests, "commit", refuse)
+    with pytest.raises(CommitConflictError):
+        table.append(rows(1))
+    assert not list(Path(table.place.path).parents[1].rglob("*.parquet"))
+
+
+def set_property(table: IcebergTable, name: str, text: str) -> IcebergTable:
+    versions: Any = table.versions
+    metadata = table.metadata
+    changed = metadata.with_members(properties={**metadata.properties, name: text})
+    place, stored = versions.commit(table.place, changed)
+    return table.with_metadata(stored, place)
+
+
+# --- answers and settings ------------------------------------------------------------------------
+
+
+class Answers:
+    """A session that always gives one answer."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        self.response = requests.Response()
+        self.response.status_code, self.response._content = status, content
+
+    def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        return self.response
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "error"),
+    [
+        (200, b"[]", "not that of a table"),
+        (200, b"{", "not that of a table"),
+        (200, b'{"metadata-location": null, "metadata": {}}', "names no metadata.json"),
+        (200, b'{"metadata-location": "x", "metadata": {}}', "format-version"),
+        (200, b'{"metadata-location": "x", "metadata": {}, "config": {"a": 1}}', "names no"),
+        (403, b'{"error": {"message": "not yours\\u001b"}}', r"403 not yours\\x1b"),
+        (500, b"<html>", "500"),
+    ],
+)
+def test_odd_answers_are_errors(rest: RestTable, status: int, content: bytes, error: str) -> None:
+    catalog: Any = rest.catalog
+    catalog._session = Answers(status, content)
+    with pytest.raises(Exception, match=error):
+        RestVersions(catalog, rest.name).read()
+
+
+def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:
+    catalog = RestCatalog("rest", uri=rest.uri, **{"s3.region": "eu-1", "s3.endpoint": "http://a"})
+    answer = rest_requests.TableAnswer(
+        "s3://bucket/t/metadata/1.metadata.json", rest.load().metadata,
+        {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "py-io-impl": "os.system"},
+    )  # fmt: skip
+    store = rest_versions._open_store(catalog, answer)
+    assert store.client_kwargs["aws_access_key_id"] == "id"
+    assert store.client_kwargs["endpoint_url"] == "http://a"
+    local = answer._replace(location="file:///t/metadata/1.metadata.json")
+    assert rest_versions._open_store(catalog, local) is None
+
+
+def test_the_credentials_of_the_longest_prefix_are_taken() -> None:
+    answer = {
+        "storage-credentials": [
+            {"prefix": "s3://bucket", "config": {"s3.access-key-id": "short"}},
+            {"prefix": "s3://bucket/t", "config": {"s3.access-key-id": "long"}},
+            {"prefix": "s3://other/t/metadata", "config": {"s3.access-key-id": "other"}},
+        ]
+    }
+    found = rest_requests._credentials(answer, "s3://bucket/t/metadata/1.metadata.json")
+    assert found == {"s3.access-key-id": "long"}
