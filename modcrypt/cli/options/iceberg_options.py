@@ -52,8 +52,8 @@ catalog_options = combine_options(
         "--catalog",
         metavar="URI|NAME",
         help="Catalog of TABLE, which is then NAMESPACE.TABLE: URI of an SQL catalog, such as "
-        "sqlite:///lake/catalog.db, or of a Hive metastore (thrift://HOST:PORT), or a name from "
-        "pyiceberg's configuration.",
+        "sqlite:///lake/catalog.db, of a Hive metastore (thrift://HOST:PORT) or of a REST catalog "
+        "(https://HOST/…), or a name from pyiceberg's configuration.",
     ),
     click.option(
         "--catalog-name",

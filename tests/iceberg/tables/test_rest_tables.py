@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
@@ -26,12 +27,17 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.rest_versions import RestVersions
+from tests.support.iceberg.cli_runs import Run, lines, run
 from tests.support.iceberg.java_judge import why_unavailable
 from tests.support.iceberg.rest_catalog import SCHEMA, RestTable, make_rest_table, rest_server
 from tests.support.iceberg.sample_kms import SampleKms
 
+__all__ = ["run"]  # a fixture
+
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
+
+pytestmark = pytest.mark.slow  # a server takes seconds to start
 
 
 def rows(*ids: int) -> pa.Table:
@@ -127,6 +133,19 @@ def test_readers_take_the_metadata_from_the_server(
     monkeypatch.setattr("modcrypt.iceberg.format.table_versions.read_metadata", None)
     assert ids(rest.load()) == [1]
     assert ids(table.append(rows(2))) == [1, 2]
+
+
+def test_the_command_line_opens_a_catalog_by_its_uri(
+    rest: RestTable, run: Run, tmp_path: Path
+) -> None:
+    pq.write_table(rows(1, 2), tmp_path / "rows.parquet")
+    catalog = ("--kms", "sample:", "--catalog", rest.uri)
+    run("append", *catalog, rest.name, tmp_path / "rows.parquet")
+    run("rotate", "mek", *catalog, "--new-master-key", "keyB", rest.name)
+    (snapshot,) = lines(run("snapshots", "--catalog", rest.uri, "--json", rest.name))
+    assert snapshot["operation"] == "append"
+    assert ids(rest.load()) == [1, 2]
+    assert rest.load().metadata.master_key_id == "keyB"
 
 
 # --- races ---------------------------------------------------------------------------------------
