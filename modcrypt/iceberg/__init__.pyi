@@ -4,6 +4,8 @@ from modcrypt.iceberg.keys.key_policies import KeyPolicy as KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyStore as KeyStore
 from modcrypt.iceberg.keys.key_stores import FileKeyStore as FileKeyStore
 from modcrypt.iceberg.keys.key_stores import SqliteKeyStore as SqliteKeyStore
+from modcrypt.iceberg.rotate.catalog_rotation import RotatedTable as RotatedTable
+from modcrypt.iceberg.rotate.catalog_rotation import rotate_catalog as rotate_catalog
 from modcrypt.iceberg.rotate.expiry import Expired as Expired
 from modcrypt.iceberg.rotate.expiry import expire_history as expire_history
 from modcrypt.iceberg.rotate.key_pruning import Pruned as Pruned

@@ -10,7 +10,11 @@ import click
 import cloup
 
 from modcrypt.cli.options.iceberg_options import (
+    open_catalog,
     open_selected_table,
+    open_service,
+    opening_arguments,
+    optional_table_argument,
     table_argument,
     table_options,
 )
@@ -22,6 +26,7 @@ from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.iceberg.rotate.catalog_rotation import RotatedTable
     from modcrypt.iceberg.rotate.expiry import Expired
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
 
@@ -32,6 +37,7 @@ a new KEK; new data keys, and the history that the old keys still open
   modcrypt iceberg rotate mek --kms file:lake.keyring --new-master-key vault lake/orders
   modcrypt iceberg rotate kek --kms file:lake.keyring lake/orders
   modcrypt iceberg rotate dek --kms file:lake.keyring lake/orders
+  modcrypt iceberg rotate mek --kms file:lake.keyring --catalog sqlite:///lake/catalog.db
   modcrypt iceberg expire --kms file:lake.keyring --dry-run lake/orders"""
 
 _PRUNE_EXAMPLE = """\b
@@ -48,7 +54,12 @@ Examples: what would be lost; expire all but the current snapshot and one more
 
 @cloup.command(epilog=_ROTATE_EXAMPLE)
 @click.argument("what", metavar="mek|kek|dek", type=click.Choice(["mek", "kek", "dek"]))
-@table_argument
+@optional_table_argument
+@click.option(
+    "--namespace",
+    metavar="NAME",
+    help="With mek and --catalog, without TABLE: rotate the tables of this namespace only.",
+)
 @click.option(
     "--new-master-key",
     metavar="ID",
@@ -61,20 +72,22 @@ Examples: what would be lost; expire all but the current snapshot and one more
 def rotate(
     *,
     what: Literal["mek", "kek", "dek"],
-    where: str,
+    where: str | None,
+    namespace: str | None,
     new_master_key: str | None,
     dry_run: bool,
     spark_master: str | None,
     as_json: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Rotate the table's keys in one commit.
 
     Readers see the old version of the table or the new one. Older versions keep their old keys
     until they are expired.
 
     mek: wrap all KEKs again, under the newest version of the master key or another one; only the
-    table's metadata changes.
+    table's metadata changes. With --catalog and without TABLE, rotate all tables of the catalog,
+    skip those that are done, and print which master key each is under.
 
     kek: make a new KEK and encrypt the keys of manifest lists under it; with single wrapping, or
     KEKs per partition or files, also the keys in manifests, which --spark distributes.
@@ -90,6 +103,10 @@ def rotate(
         )
     if spark_master is not None and what == "mek":
         raise click.UsageError("--spark needs dek or kek; mek rewrites no file")
+    if where is None:
+        return _rotate_catalog(what, namespace, new_master_key, dry_run, as_json, options)
+    if namespace is not None:
+        raise click.UsageError("--namespace rotates all its tables; leave out TABLE")
     settings = None
     if spark_master is not None:
         refuse_local_options()
@@ -100,6 +117,40 @@ def rotate(
     else:
         rotation = rotate_table(target, what, new_master_key_id=new_master_key, dry_run=dry_run)
     _print_rotation(rotation, as_json)
+    return 0
+
+
+def _rotate_catalog(
+    what: str, namespace: str | None, new_master_key: str | None, dry_run: bool, as_json: bool,
+    options: dict[str, Any],
+) -> int:  # fmt: skip
+    """Rotate the master keys of all tables; return the exit code that all failures share."""
+    from modcrypt.iceberg import rotate_catalog
+    from modcrypt.jobs.failures import exit_code
+
+    catalog = open_catalog(options["catalog"], options["catalog_name"])
+    if catalog is None or what != "mek":
+        raise click.UsageError("Missing argument 'TABLE'; only mek with --catalog needs none")
+    found = []
+    for done in rotate_catalog(
+        catalog, open_service(options), namespace=namespace or (), dry_run=dry_run,
+        new_master_key_id=new_master_key, **opening_arguments(options),
+    ):  # fmt: skip
+        found.append(done)
+        message = use_option_names(done.message)
+        if as_json:
+            print_json("iceberg.rotated-table", {**done.fields(), "message": message})
+        else:
+            print_line(printable(f"{done.table}: {message or _format_state(done, dry_run)}"))
+    return exit_code([done.result for done in found if done.failed])
+
+
+def _format_state(done: RotatedTable, dry_run: bool) -> str:
+    if done.master_key_id is None:
+        return done.result
+    versions = f", version {', '.join(done.versions)}" if done.versions else ""
+    would = "would be " if dry_run and done.result == "rotated" else ""
+    return f"{would}{done.result}, under the master key {done.master_key_id}{versions}"
 
 
 def _print_rotation(done: TableRotation, as_json: bool) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 F = TypeVar("F", bound=Callable[..., Any])
 
 table_argument = click.argument("where", metavar="TABLE")
+optional_table_argument = click.argument("where", metavar="[TABLE]", required=False)
 snapshot_option = click.option(
     "--snapshot",
     metavar="ID|NAME",
@@ -108,14 +109,7 @@ def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
         click.UsageError: The options contradict each other.
         ModcryptError, ValueError, OSError: As `open_table`.
     """
-    arguments: dict[str, Any] = {
-        "location_map": parse_location_map(options["location_map"]),
-        "key_store": open_key_store(options["key_store"]),
-        "require_encrypted": not options["allow_plaintext"],
-        "table_uuid": options["table_uuid"],
-        "at_least": options["at_least"],
-        "master_key_ids": options["master_keys"] or None,
-    }
+    arguments = opening_arguments(options)
     catalog = open_catalog(options["catalog"], options["catalog_name"])
     kms = open_service(options)
     if catalog is None:
@@ -125,6 +119,18 @@ def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
     from modcrypt.iceberg import load_table
 
     return load_table(catalog, where, kms, **arguments)
+
+
+def opening_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `open_table` and `load_table` that `table_options` select."""
+    return {
+        "location_map": parse_location_map(options["location_map"]),
+        "key_store": open_key_store(options["key_store"]),
+        "require_encrypted": not options["allow_plaintext"],
+        "table_uuid": options["table_uuid"],
+        "at_least": options["at_least"],
+        "master_key_ids": options["master_keys"] or None,
+    }
 
 
 def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,139 @@
+"""Rotate the master keys of all tables of a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+
+from modcrypt.errors import PlaintextError
+from modcrypt.iceberg.keys.wrapping_keys import format_wrapped_key
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.tables.catalogs import load_table
+from modcrypt.iceberg.verify.key_checks import master_key_version
+from modcrypt.jobs.failures import describe_failure
+from modcrypt.kms.client import KmsClient, is_current
+from modcrypt.report.json_fields import JsonFields
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.kms.key_tools import KeyTools
+
+MAX_DEPTH = 32
+"""Maximum depth of nested namespaces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotatedTable(JsonFields):
+    """The result of a rotation for one table of a catalog.
+
+    Attributes:
+        table: Name of the table.
+        result: `"rotated"`; `"current"`, nothing to do; `"plaintext"`; or the error code.
+        message: Message of the error.
+        master_key_id: Id of the master key that the table is under now.
+        versions: Versions of the master key under which its KEKs are, if wrapped keys name them.
+        keks: Number of KEKs wrapped again, or to be.
+    """
+
+    table: str
+    result: str
+    message: str = ""
+    master_key_id: str | None = None
+    versions: Sequence[str] = ()
+    keks: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the table is not as it should be."""
+        return bool(self.message)
+
+
+def rotate_catalog(
+    catalog: Catalog,
+    kms: KmsClient | KeyTools | str,
+    *,
+    namespace: str | tuple[str, ...] = (),
+    new_master_key_id: str | None = None,
+    dry_run: bool = False,
+    **options: Any,
+) -> Iterator[RotatedTable]:
+    """Rotate the master key (MEK) of each table of a catalog; yield each result.
+
+    A table whose KEKs are all under the newest version of the requested master key is left as it
+    is, so a run resumes an interrupted one. Where the key service does not tell whether a version
+    is the newest one, that holds for tables under `new_master_key_id`, and others are rotated.
+
+    Args:
+        catalog: Catalog of pyiceberg, as for `load_table`.
+        kms: Client of the key service, its URI, or key tools, as for `load_table`.
+        namespace: Namespace whose tables are rotated, with those in it; by default all.
+        new_master_key_id: Id of the new master key; by default each table's own.
+        dry_run: Whether to change nothing.
+        options: Other options of `load_table`, for each table.
+
+    Raises:
+        OSError, pyiceberg's errors: The catalog cannot be listed. An error about one table is its
+            result.
+
+    Example:
+        >>> for done in rotate_catalog(catalog, kms, new_master_key_id="lake-2"):
+        ...     print(done.table, done.result, done.master_key_id)  # doctest: +SKIP
+    """
+    for identifier in _list_tables(catalog, Catalog.identifier_to_tuple(namespace)):
+        name = ".".join(identifier)
+        try:
+            table = load_table(catalog, identifier, kms, **options)
+            yield _rotate(name, table, new_master_key_id, dry_run)
+        except PlaintextError:
+            yield RotatedTable(table=name, result="plaintext")
+        except Exception as error:
+            word, message = describe_failure(error)
+            yield RotatedTable(table=name, result=word, message=message)
+
+
+def _list_tables(
+    catalog: Catalog, namespace: tuple[str, ...], depth: int = MAX_DEPTH
+) -> Iterator[tuple[str, ...]]:
+    """Yield the names of the tables in a namespace and in those within it."""
+    if namespace:
+        yield from sorted(catalog.list_tables(namespace))
+    inside = catalog.list_namespaces(namespace) if depth else []
+    for other in sorted(set(inside)):
+        if len(other) > len(namespace):  # some catalogs list the namespace itself
+            yield from _list_tables(catalog, other, depth - 1)
+
+
+def _rotate(
+    name: str, table: IcebergTable, new_master_key_id: str | None, dry_run: bool
+) -> RotatedTable:
+    if _is_done(table, new_master_key_id):
+        return _describe(name, "current", table, 0)
+    done = rotate_table(table, "mek", new_master_key_id=new_master_key_id, dry_run=dry_run)
+    return _describe(name, "rotated", done.table, done.keks)
+
+
+def _is_done(table: IcebergTable, new_master_key_id: str | None) -> bool:
+    """Return whether the table and all its KEKs are under the newest master key."""
+    target = new_master_key_id or table.metadata.master_key_id
+    if target is None or target != table.metadata.master_key_id:
+        return False
+    client = table.resolver.masters.client
+    for kek in table.resolver.keks(table.metadata).values():
+        if kek.wrapped is None or kek.master_key_id != target:
+            return False
+        newest = is_current(client, format_wrapped_key(kek.wrapped), target)
+        if not (new_master_key_id is not None if newest is None else newest):
+            return False
+    return True
+
+
+def _describe(name: str, result: str, table: IcebergTable, keks: int) -> RotatedTable:
+    found = table.resolver.keks(table.metadata).values()
+    named = (master_key_version(kek.wrapped) for kek in found if kek.wrapped is not None)
+    return RotatedTable(
+        table=name, result=result, master_key_id=table.metadata.master_key_id,
+        versions=sorted({version for version in named if version is not None}), keks=keks,
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""Rotations of the master keys of all tables of a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from modcrypt.errors import KeyAccessDeniedError
+from modcrypt.iceberg import create_table, load_table, rotate_catalog, rotate_table
+from modcrypt.iceberg.rotate import catalog_rotation
+from modcrypt.kms.keyring.keyring import Keyring
+from modcrypt.kms.references import open_kms
+from tests.support.iceberg.cli_runs import Run, error_line, lines, run
+from tests.support.iceberg.sample_kms import SampleKms
+
+__all__ = ["run"]  # a fixture
+
+SCHEMA = pa.schema([("id", pa.int64())])
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+NAMES = ("crm.people", "shop.orders", "shop.eu.orders")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    made = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    for namespace in ("crm", "shop", "shop.eu"):
+        made.create_namespace(namespace)
+    yield made
+    made.close()
+
+
+def fill(catalog: SqlCatalog, kms: Any, master_key_id: str) -> None:
+    for name in NAMES:
+        create_table(
+            None, SCHEMA, kms, master_key_id=master_key_id, catalog=catalog, identifier=name
+        ).append(ROWS)
+
+
+def results(catalog: SqlCatalog, kms: Any, **options: Any) -> dict[str, str]:
+    return {done.table: done.result for done in rotate_catalog(catalog, kms, **options)}
+
+
+def test_all_tables_move_to_another_master_key(catalog: SqlCatalog, kms: SampleKms) -> None:
+    fill(catalog, kms, "keyA")
+    catalog.create_table("crm.plain", SCHEMA)
+    dry = results(catalog, kms, new_master_key_id="keyB", dry_run=True)
+    assert dry == {"crm.plain": "plaintext", **dict.fromkeys(NAMES, "rotated")}
+    assert results(catalog, kms, new_master_key_id="keyB") == dry
+    for name in NAMES:
+        table = load_table(catalog, name, SampleKms())
+        assert table.metadata.master_key_id == "keyB"
+        assert table.scan().num_rows == 2
+    again = results(catalog, kms, new_master_key_id="keyB")
+    assert again == {"crm.plain": "plaintext", **dict.fromkeys(NAMES, "current")}
+
+
+def test_one_namespace_with_those_in_it(catalog: SqlCatalog, kms: SampleKms) -> None:
+    fill(catalog, kms, "keyA")
+    done = results(catalog, kms, new_master_key_id="keyB", namespace="shop")
+    assert done == {"shop.orders": "rotated", "shop.eu.orders": "rotated"}
+
+
+def test_a_new_version_of_the_master_key_resumes(catalog: SqlCatalog, tmp_path: Path) -> None:
+    ring = Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    ring.create_key("lake")
+    kms = open_kms(f"file:{tmp_path}/lake.keyring")
+    fill(catalog, kms, "lake")
+    ring.rotate_key("lake")
+    kms = open_kms(f"file:{tmp_path}/lake.keyring")
+    interrupted = rotate_catalog(catalog, kms)
+    assert next(interrupted).result == "rotated"
+    interrupted.close()  # type: ignore[attr-defined]  # it is a generator
+    done = list(rotate_catalog(catalog, kms))
+    assert [(table.table, table.result, table.versions) for table in done] == [
+        ("crm.people", "current", ["2"]),
+        ("shop.orders", "rotated", ["2"]),
+        ("shop.eu.orders", "rotated", ["2"]),
+    ]
+
+
+def test_an_error_of_one_table_does_not_stop_the_others(
+    catalog: SqlCatalog, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(catalog, kms, "keyA")
+    real = rotate_table
+
+    def refuse(table: Any, *arguments: Any, **options: Any) -> Any:
+        if "/orders" in table.place.path:
+            raise KeyAccessDeniedError("the key service refuses keyA")
+        return real(table, *arguments, **options)
+
+    monkeypatch.setattr(catalog_rotation, "rotate_table", refuse)
+    done = {table.table: table for table in rotate_catalog(catalog, kms)}
+    assert [name for name, table in done.items() if table.failed] == list(NAMES[1:])
+    assert done["shop.orders"].result == KeyAccessDeniedError.word
+    assert done["shop.orders"].message == "the key service refuses keyA"
+    assert done["crm.people"].result == "rotated"
+
+
+def test_the_command_reports_each_table(
+    catalog: SqlCatalog, kms: SampleKms, run: Run, tmp_path: Path
+) -> None:
+    fill(catalog, kms, "keyA")
+    where = ("--kms", "sample:", "--catalog", f"sqlite:///{tmp_path}/c.db")
+    said = run("rotate", "mek", *where, "--new-master-key", "keyB", "--namespace", "crm").stdout
+    assert said == "crm.people: rotated, under the master key keyB\n"
+    found = lines(run("rotate", "mek", *where, "--new-master-key", "keyB", "--json"))
+    assert {each["table"]: each["result"] for each in found} == {
+        "crm.people": "current", "shop.orders": "rotated", "shop.eu.orders": "rotated",
+    }  # fmt: skip
+    denied = run("rotate", "mek", *where, "--master-key", "keyC", code=1).stdout
+    assert "crm.people: " in denied
+    assert "none of those expected" in denied
+    for arguments in (("dek", *where), ("mek", "--kms", "sample:")):
+        assert "TABLE" in error_line(run("rotate", *arguments, code=2))
+    assert "leave out TABLE" in error_line(
+        run("rotate", "mek", *where, "--namespace", "crm", "crm.people", code=2)
+    )
