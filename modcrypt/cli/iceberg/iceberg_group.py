@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import cloup
@@ -41,6 +42,7 @@ from modcrypt.cli.shared import (
     print_json,
     print_line,
 )
+from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -156,6 +158,16 @@ _TABLE_ROWS = 10
 """Default number of rows in the format table."""
 
 
+def _parse_json(file: TextIO | None) -> Any:
+    """Return the value of a file of JSON; None if none is given."""
+    if file is None:
+        return None
+    try:
+        return json.load(file)
+    except (ValueError, RecursionError):
+        raise click.UsageError(f"{printable(file.name)} is not a file of JSON") from None
+
+
 @iceberg.command(epilog=_SCAN_EXAMPLE)
 @table_argument
 @snapshot_option
@@ -170,6 +182,14 @@ _TABLE_ROWS = 10
 )  # fmt: skip
 @output_option
 @safe_option
+@click.option(
+    "--read-restrictions",
+    "restrictions",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="JSON of Iceberg's read restrictions, as a REST catalog sends them: a row filter, and "
+    "masks of columns, which apply before --where and besides those of the catalog.",
+)
 @table_options
 @force_option
 @lines_option
@@ -185,6 +205,7 @@ def scan(
     output: str | None,
     safe: bool,
     force: bool,
+    restrictions: TextIO | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -209,7 +230,7 @@ def scan(
         "columns": selected_columns(columns, listed),
         "filters": " and ".join(f"({condition})" for condition in conditions) or None,
     }
-    target = open_selected_table(where, options)
+    target = open_selected_table(where, options, read_restrictions=_parse_json(restrictions))
     batches = target.scan_batches(**arguments)
     first = next(batches, None)
     # Output without rows needs the columns too. This opens no data file.

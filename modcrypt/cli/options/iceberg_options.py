@@ -102,14 +102,16 @@ listing_options = combine_options(_service_options(required=False), _where_optio
 """Options of commands that read only the table's metadata and therefore need no key."""
 
 
-def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
+def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> IcebergTable:
     """Open the table that the TABLE argument and the values of `table_options` select.
+
+    `more` has other arguments of `open_table` and `load_table`.
 
     Raises:
         click.UsageError: The options contradict each other.
         ModcryptError, ValueError, OSError: As `open_table`.
     """
-    arguments = opening_arguments(options)
+    arguments = {**opening_arguments(options), **more}
     catalog = open_catalog(options["catalog"], options["catalog_name"])
     kms = open_service(options)
     if catalog is None:

@@ -15,9 +15,9 @@ import os
 import posixpath
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
@@ -43,6 +43,14 @@ A value of 3 bytes takes 80 in memory, and gzip makes a thousand of one byte.
 """
 
 
+class CurrentVersion(NamedTuple):
+    """The current version of a table, and what its catalog lets this reader see of it."""
+
+    place: Place
+    metadata: TableMetadata
+    restrictions: Mapping[str, Any] | None = None  # read restrictions, as JSON
+
+
 class Versions(Protocol):
     """The versions of a table: finds the current one and commits new ones."""
 
@@ -53,7 +61,7 @@ class Versions(Protocol):
     def current(self) -> Place:
         """Return the place of the current metadata.json."""
 
-    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+    def read(self, known: TableMetadata | None = None) -> CurrentVersion:
         """Return the current version; for `known` and the errors see `read_current`."""
 
     def check_writable(self) -> None:
@@ -112,7 +120,7 @@ class FolderVersions:
         self._write_hint(1)
         return place
 
-    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+    def read(self, known: TableMetadata | None = None) -> CurrentVersion:
         """Return the version with the highest number; see `Versions`."""
         return read_current(self.current, known)
 
@@ -233,9 +241,7 @@ def _decompress(data: bytes, name: str) -> bytes:
     return plain
 
 
-def read_current(
-    find: Callable[[], Place], known: TableMetadata | None = None
-) -> tuple[Place, TableMetadata]:
+def read_current(find: Callable[[], Place], known: TableMetadata | None = None) -> CurrentVersion:
     """Read the current version of a table; if it disappears meanwhile, read its successor.
 
     `find` returns the place of the current version, as `Versions.current`; for `known` see
@@ -245,7 +251,7 @@ def read_current(
     place = find()
     while True:
         try:
-            return place, read_metadata(place, known)
+            return CurrentVersion(place, read_metadata(place, known))
         except FileNotFoundError:  # another process has removed old versions
             missing, place = place, find()
             if place == missing:

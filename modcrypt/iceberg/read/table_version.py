@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ class Expectation:
     table_uuid: str | None = None
     at_least: int | None = None
     master_key_ids: Collection[str] | None = None
+    read_restrictions: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.master_key_ids, str):  # each letter would count as an id
@@ -92,6 +93,7 @@ class TableVersion:
     walk: Walk = field(repr=False)
     versions: Versions = field(repr=False)
     expected: Expectation = field(repr=False)
+    restrictions: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def resolver(self) -> KeyResolver:
@@ -106,7 +108,9 @@ class TableVersion:
                 one altered; open the table again if that is intended.
             ModcryptError, OSError: The version cannot be opened, as for `open_table`.
         """
-        return self._check_version(*self.versions.read(self.metadata))
+        current = self.versions.read(self.metadata)
+        version = self._check_version(current.place, current.metadata)
+        return replace(version, restrictions=current.restrictions)
 
     def at(self, place: Place) -> Self:
         """Return the version of the table at a metadata.json. Raises the errors of `open_table`."""

@@ -19,6 +19,7 @@ from modcrypt.errors import CommitConflictError
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
+    CurrentVersion,
     check_newest,
     create_once,
     read_current,
@@ -55,7 +56,7 @@ class CatalogVersions:
             check_newest(place)
         return place
 
-    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+    def read(self, known: TableMetadata | None = None) -> CurrentVersion:
         """Return the version that the catalog names; see `Versions`."""
         return read_current(self.current, known)
 

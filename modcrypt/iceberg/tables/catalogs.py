@@ -33,6 +33,7 @@ def load_table(
     table_uuid: str | None = None,
     at_least: int | None = None,
     master_key_ids: Collection[str] | None = None,
+    read_restrictions: Mapping[str, Any] | None = None,
 ) -> IcebergTable:
     """Open a table by its name in a pyiceberg catalog.
 
@@ -40,8 +41,8 @@ def load_table(
         catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog`,
             `HiveCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
-        kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids: See
-            `open_table`.
+        kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids,
+            read_restrictions: See `open_table`.
         location_map: See `open_table`; the mapping also applies to the metadata.json.
         filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
             unmapped locations. By default, the locations name it; for a store of a REST catalog it
@@ -56,7 +57,7 @@ def load_table(
     versions = versions_of(catalog, identifier, filesystem, location_map)
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
-        table_uuid=table_uuid, at_least=at_least,
+        table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
     )  # fmt: skip
     return open_located_table(versions.read, versions, resolver, expected, location_map, filesystem)
 

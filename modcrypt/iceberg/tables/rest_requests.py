@@ -41,6 +41,7 @@ class TableAnswer(NamedTuple):
     location: str  # of the metadata.json
     metadata: TableMetadata
     config: Mapping[str, str]  # how to open the table's files, with vended credentials
+    restrictions: Any = None  # read restrictions, as JSON; checked when rows are read
 
 
 def load(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
@@ -122,7 +123,8 @@ def _read_answer(response: Response, name: str) -> TableAnswer:
     if not isinstance(location, str) or not all(isinstance(v, str) for v in config.values()):
         raise FormatError(f"{name}: the REST catalog names no metadata.json of the table")
     data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-    return TableAnswer(location, TableMetadata(data, location), config)
+    restrictions = answer.get("read-restrictions")
+    return TableAnswer(location, TableMetadata(data, location), config, restrictions)
 
 
 def _credentials(answer: Mapping[str, Any], location: str) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.metadata_updates import find_updates, is_applied, list_requirements
 from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_versions import CurrentVersion
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 
@@ -31,13 +32,13 @@ class RestVersions(CatalogVersions):
 
     def current(self) -> Place:
         """Return the place of the metadata.json that the server names; see `CatalogVersions`."""
-        return self.read()[0]
+        return self.read().place
 
-    def read(self, known: TableMetadata | None = None) -> tuple[Place, TableMetadata]:
+    def read(self, known: TableMetadata | None = None) -> CurrentVersion:
         """Return the current version, as the server has it."""
         answer = self._load()
         place = self._find_file(answer)
-        return place, answer.metadata.named(place.path)
+        return CurrentVersion(place, answer.metadata.named(place.path), answer.restrictions)
 
     def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
         """Have the server apply the changes from version `base`; see `Versions`."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from modcrypt.errors import IntegrityError
 from modcrypt.iceberg.format.library_errors import require_extra
 from modcrypt.iceberg.format.locations import Locations, find_place
-from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.format.table_metadata import Snapshot
 from modcrypt.iceberg.format.table_versions import (
+    CurrentVersion,
     FolderVersions,
     Versions,
     read_current,
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
 
+    from modcrypt.iceberg.read.restricted_scan import RestrictedScan
     from modcrypt.iceberg.read.table_scan import TableScan
     from modcrypt.parquet.arrow.arrow_streams import ArrowStream
 
 
-Read: TypeAlias = Callable[[], tuple[Place, TableMetadata]]
+Read: TypeAlias = Callable[[], CurrentVersion]
 """Function that reads a version of a table."""
 
 
@@ -49,6 +51,8 @@ class IcebergTable(TableVersion):
         walk: Access to the table's files.
         versions: The table's versions: finds the current one and commits the next.
         expected: Expectations that every version of the table must meet.
+        restrictions: Read restrictions of the catalog for this reader, as JSON, which scans apply;
+            None without any.
     """
 
     def append(self, data: pa.Table | ArrowStream) -> IcebergTable:
@@ -63,7 +67,7 @@ class IcebergTable(TableVersion):
         columns: Sequence[str] | None = None,
         filters: str | BooleanExpression | None = None,
     ) -> pa.Table:
-        """Read rows.
+        """Read rows, as far as read restrictions allow: filtered, and with masked columns.
 
         Args:
             snapshot: Id of a snapshot, or name of a branch or tag; None for the current snapshot.
@@ -90,14 +94,20 @@ class IcebergTable(TableVersion):
         """Read rows batch by batch; see `scan`."""
         return self._make_scan(snapshot, columns, filters).to_batches()
 
-    def _make_scan(self, snapshot: Any, columns: Any, filters: Any) -> TableScan:
+    def _make_scan(self, snapshot: Any, columns: Any, filters: Any) -> TableScan | RestrictedScan:
         from modcrypt.iceberg.read.table_scan import TableScan
 
         if isinstance(columns, str):  # a text would be taken for a list of its letters
             raise ValueError(f"columns must be a list of names; pass [{columns!r}]")
         found_snapshot = self.snapshot(snapshot)
         schema_id = None if found_snapshot is None else self._schema_id(found_snapshot, snapshot)
-        return TableScan(self.walk, found_snapshot, schema_id, columns, filters)
+        rows: Any = (self.walk, found_snapshot, schema_id, columns, filters)
+        restrictions = (self.restrictions, self.expected.read_restrictions)
+        if documents := [document for document in restrictions if document]:
+            from modcrypt.iceberg.read.restricted_scan import RestrictedScan
+
+            return RestrictedScan(documents, *rows)
+        return TableScan(*rows)
 
     def _schema_id(self, snapshot: Snapshot, which: int | str | None) -> int | None:
         """Return the id of the schema for rows, as Java chooses it; None for the current one."""
@@ -139,6 +149,7 @@ def open_table(
     table_uuid: str | None = None,
     at_least: int | None = None,
     master_key_ids: Collection[str] | None = None,
+    read_restrictions: Mapping[str, Any] | None = None,
 ) -> IcebergTable:
     """Open a table by its metadata.json.
 
@@ -164,6 +175,8 @@ def open_table(
             the key tools expect: their `master_key_ids`, and for `KeyTools.from_policy` the
             policy's master key for footers, otherwise the key that the URI of the key service
             names. Without any of these, every master key is accepted.
+        read_restrictions: JSON of Iceberg's read restrictions, as a REST catalog sends them: a row
+            filter, and actions on columns. Scans apply them besides those of the catalog.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
@@ -176,7 +189,7 @@ def open_table(
     read, versions = find_versions(metadata_json, filesystem)
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
-        table_uuid=table_uuid, at_least=at_least,
+        table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
     )  # fmt: skip
     return open_located_table(read, versions, resolver, expected, location_map, filesystem)
 
@@ -219,7 +232,7 @@ def open_located_table(
 ) -> IcebergTable:
     """Open the version of a table that `read` returns; see `open_table`."""
     require_extra()
-    place, metadata = read()
+    place, metadata, restrictions = read()
     expected.check(metadata)
     if metadata.lost_its_history and expected.master_key_ids is None:
         raise IntegrityError(
@@ -231,7 +244,7 @@ def open_located_table(
     folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(path)))
     locations = Locations.of(location_map, metadata.location, folder, filesystem)
     walk = Walk(metadata, locations, resolver, expected.require_encrypted)
-    return IcebergTable(metadata, place, walk, versions, expected)
+    return IcebergTable(metadata, place, walk, versions, expected, restrictions)
 
 
 def _expected_master_keys(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from modcrypt.iceberg import create_table
 from tests.support.cases import each_case
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.sample_kms import SampleKms
@@ -233,3 +234,16 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
     loaded = set(answer.stdout.partition("LOADED ")[2].split())
     assert "modcrypt.cli.iceberg.iceberg_group" in loaded
     assert loaded.isdisjoint({"pyarrow", "pyiceberg", "cryptography", "pyspark", "sqlalchemy"})
+
+
+def test_a_scan_applies_read_restrictions(run: Run, tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["Ada 1", "Bob 2"]})
+    create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    (tmp_path / "rules.json").write_text(
+        '{"required-row-filter": {"type": "gt", "left": {"type": "reference", "id": 1},'
+        ' "right": 1}, "required-column-projections": [{"action": "mask-alphanum", "field-id": 2}]}'
+    )
+    (tmp_path / "no.json").write_text("{")
+    scan = ("scan", "--kms", "sample:", "t", "--json", "--read-restrictions")
+    assert lines(run(*scan, "rules.json")) == [{"id": 2, "name": "xxxxn"}]
+    assert "not a file of JSON" in error_line(run(*scan, "no.json", code=2))

@@ -316,6 +316,26 @@ def test_odd_answers_are_errors(rest: RestTable, status: int, content: bytes, er
         RestVersions(catalog, rest.name).read()
 
 
+def test_the_servers_read_restrictions_are_applied(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = rest_requests.load
+    table = rest.load().append(rows(1, 2))
+    equal = {"type": "eq", "left": {"type": "reference", "id": 1}, "right": 2}
+
+    def restricted(document: Any) -> Any:
+        return lambda *arguments: real(*arguments)._replace(restrictions=document)
+
+    monkeypatch.setattr(rest_requests, "load", restricted({"required-row-filter": equal}))
+    assert ids(rest.load()) == ids(table) == [2]
+    assert ids(rest.load().append(rows(3))) == [2]
+    both = rest.load(read_restrictions={"required-row-filter": False})
+    assert ids(both) == []
+    monkeypatch.setattr(rest_requests, "load", restricted({"unheard-of": True}))
+    with pytest.raises(UnsupportedFormatError, match="read restrictions"):
+        rest.load().scan()
+
+
 def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:
     catalog = RestCatalog("rest", uri=rest.uri, **{"s3.region": "eu-1", "s3.endpoint": "http://a"})
     answer = rest_requests.TableAnswer(

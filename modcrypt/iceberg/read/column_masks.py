@@ -1,0 +1,168 @@
+"""Mask the values of columns as Iceberg's read restrictions say (REST catalog spec, `Action`).
+
+    mask-alphanum          digits become n, ( ) , . - @ stay, and everything else becomes x
+    show-first-4, -last-4  the same, but for four code points
+    mask-to-fixed-value    a value of the type; nulls, too, so that they don't show
+    replace-with-null      null
+    truncate-to-year, -month
+    sha-256-global         the digest in hex; of a number, its first bytes as a number
+    sha-256-query-local    the same, after 16 random bytes that are new for each query
+
+Nulls stay nulls, except under `mask-to-fixed-value`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import struct
+from collections.abc import Callable
+from functools import partial
+from os import urandom
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from modcrypt.errors import UnsupportedFormatError
+
+Mask: TypeAlias = Callable[[pa.Array], pa.Array]
+
+SALT_SIZE = 16
+"""Size in bytes of the salt of `sha-256-query-local`."""
+
+
+def make_mask(action: str, kind: pa.DataType, *, nullable: bool) -> Mask:
+    """Return the function that applies an action to arrays of a type.
+
+    Raise UnsupportedFormatError if the action is unknown, or not for this type: a reader must fail.
+    """
+    if action == "mask-to-fixed-value":
+        return partial(_repeat, _fixed_value(kind), kind)
+    if action == "replace-with-null" and nullable:
+        return lambda array: pa.nulls(len(array), kind)
+    for is_of, mask in _MASKS.get(action, ()):
+        if is_of(kind):
+            made: Mask = mask() if action.startswith("sha") else mask
+            return made
+    check_action(action)
+    raise UnsupportedFormatError(f"the read restriction {action!r} is not for {kind}")
+
+
+def check_action(action: str) -> None:
+    """Raise UnsupportedFormatError if an action is unknown."""
+    if action not in _MASKS and action not in ("mask-to-fixed-value", "replace-with-null"):
+        raise UnsupportedFormatError(f"the read restriction {action[:100]!r} is not known")
+
+
+# --- texts ---------------------------------------------------------------------------------------
+
+VISIBLE = 4
+"""Number of code points that `show-first-4` and `show-last-4` leave."""
+
+
+def _mask_alphanum(array: pa.Array) -> pa.Array:
+    others = pc.replace_substring_regex(array, "[^0-9(),.@-]", "x")
+    return pc.replace_substring_regex(others, "[0-9]", "n")
+
+
+def _show_first(array: pa.Array) -> pa.Array:
+    first = pc.utf8_slice_codeunits(array, 0, VISIBLE)
+    rest = pc.utf8_slice_codeunits(array, VISIBLE)
+    return pc.binary_join_element_wise(first, _mask_alphanum(rest), "")
+
+
+def _show_last(array: pa.Array) -> pa.Array:
+    rest = pc.utf8_slice_codeunits(array, 0, -VISIBLE)
+    last = pc.utf8_slice_codeunits(array, -VISIBLE)
+    return pc.binary_join_element_wise(_mask_alphanum(rest), last, "")
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+def _truncate(unit: str, array: pa.Array) -> pa.Array:
+    """Set all below the unit to its minimum; times with a zone are in UTC."""
+    return pc.floor_temporal(array, unit=unit).cast(array.type)
+
+
+# --- hashes --------------------------------------------------------------------------------------
+
+
+def _hash(make_salt: Callable[[], bytes], pack: Callable[[Any], bytes], read: Any) -> Mask:
+    salted = hashlib.sha256(make_salt())
+
+    def mask(array: pa.Array) -> pa.Array:
+        def digest(value: Any) -> Any:
+            state = salted.copy()
+            state.update(pack(value))
+            return read(state)
+
+        hashed = [None if value is None else digest(value) for value in array.to_pylist()]
+        return pa.array(hashed, array.type)
+
+    return mask
+
+
+def _first_number(form: struct.Struct, state: Any) -> Any:
+    return form.unpack_from(state.digest())[0]
+
+
+def _hashes(make_salt: Callable[[], bytes]) -> Any:
+    """Return the hashes of each type; a call makes one with a salt of its own."""
+    make = partial(_hash, make_salt)
+    return (
+        (pa.types.is_string, partial(make, str.encode, lambda state: state.hexdigest())),
+        (pa.types.is_binary, partial(make, bytes, lambda state: state.digest())),
+        *(
+            (partial(_is, kind), partial(make, form.pack, partial(_first_number, form)))
+            for kind, form in ((pa.int32(), struct.Struct("<i")), (pa.int64(), struct.Struct("<q")))
+        ),
+    )
+
+
+def _is(kind: pa.DataType, other: pa.DataType) -> bool:
+    return bool(kind == other)
+
+
+_MASKS: dict[str, Any] = {
+    "mask-alphanum": ((pa.types.is_string, _mask_alphanum),),
+    "show-first-4": ((pa.types.is_string, _show_first),),
+    "show-last-4": ((pa.types.is_string, _show_last),),
+    "truncate-to-year": [
+        (is_of, partial(_truncate, "year")) for is_of in (pa.types.is_timestamp, pa.types.is_date)
+    ],
+    "truncate-to-month": [
+        (is_of, partial(_truncate, "month")) for is_of in (pa.types.is_timestamp, pa.types.is_date)
+    ],
+    "sha-256-global": _hashes(lambda: b""),
+    "sha-256-query-local": _hashes(partial(urandom, SALT_SIZE)),
+}
+
+
+# --- fixed values --------------------------------------------------------------------------------
+
+
+def _repeat(value: Any, kind: pa.DataType, array: pa.Array) -> pa.Array:
+    return pa.array([value], kind).take(pa.array([0] * len(array), pa.int64()))
+
+
+def _fixed_value(kind: pa.DataType) -> Any:
+    """Return the value that stands for all values of a type."""
+    if pa.types.is_string(kind):
+        return "XXXXXXXX"  # unlike an empty text, which could be a value
+    if pa.types.is_struct(kind):
+        return {field.name: _fixed_value(field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return []
+    if isinstance(kind, pa.BaseExtensionType):  # a uuid
+        return bytes(kind.storage_type.byte_width)
+    if pa.types.is_fixed_size_binary(kind):
+        return bytes(kind.byte_width)
+    if pa.types.is_binary(kind):
+        return b""
+    if pa.types.is_date(kind):
+        return datetime.date(1970, 1, 1)
+    if pa.types.is_boolean(kind):
+        return False
+    return 0

@@ -1,0 +1,209 @@
+"""Rows and values that a catalog or policy lets a reader see: Iceberg's read restrictions.
+
+A reader must fail where it cannot apply a restriction (REST catalog spec, `ReadRestrictions`).
+Predicates have two values, and comparisons are null-safe (Expressions spec): `not-eq` and `not-in`
+are true for null, and the negation of a comparison is true for null and NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    NotStartsWith,
+    Or,
+    Reference,
+    StartsWith,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, FloatType
+
+from modcrypt.errors import LimitError, UnsupportedFormatError
+
+MAX_DEPTH = 100
+"""Maximum depth of a row filter."""
+
+_MEMBERS = {"required-row-filter", "required-column-projections"}
+
+_TESTS: Mapping[str, Any] = {
+    "is-null": (IsNull, NotNull), "not-null": (NotNull, IsNull),
+    "is-nan": (IsNaN, NotNaN), "not-nan": (NotNaN, IsNaN),
+}  # fmt: skip
+"""Tests, and their negations."""
+
+_COMPARISONS: Mapping[str, Any] = {
+    "eq": EqualTo, "not-eq": NotEqualTo, "lt": LessThan, "lt-eq": LessThanOrEqual,
+    "gt": GreaterThan, "gt-eq": GreaterThanOrEqual, "starts-with": StartsWith,
+    "not-starts-with": NotStartsWith, "in": In, "not-in": NotIn,
+}  # fmt: skip
+
+_NEGATIONS = {
+    "eq": "not-eq", "not-eq": "eq", "lt": "gt-eq", "gt-eq": "lt", "gt": "lt-eq", "lt-eq": "gt",
+    "starts-with": "not-starts-with", "not-starts-with": "starts-with", "in": "not-in",
+    "not-in": "in",
+}  # fmt: skip
+_TURNED = {"lt": "gt", "gt": "lt", "lt-eq": "gt-eq", "gt-eq": "lt-eq"}
+_TRUE_FOR_NULL = {"not-eq", "not-starts-with", "not-in"}
+
+
+@dataclass(frozen=True)
+class ReadRestrictions:
+    """Restrictions for the rows of one schema.
+
+    Attributes:
+        row_filter: Condition on unmasked rows; others are not read.
+        actions: Action on each masked column, by the column's field id.
+    """
+
+    row_filter: BooleanExpression
+    actions: Mapping[int, str]
+
+
+def parse_restrictions(documents: Sequence[Mapping[str, Any]], schema: Schema) -> ReadRestrictions:
+    """Return all of some restrictions.
+
+    Raise UnsupportedFormatError if one cannot be applied, and LimitError if a filter is too deep.
+    """
+    row_filter: BooleanExpression = AlwaysTrue()
+    actions: dict[int, str] = {}
+    for document in documents:
+        if not isinstance(document, Mapping) or document.keys() - _MEMBERS:
+            raise _error("they are no object, or have members that are not known")
+        condition = document.get("required-row-filter")
+        if condition is not None:
+            row_filter = And(row_filter, _FilterParser(schema).parse(condition))
+        for id_, action in _list_actions(document.get("required-column-projections") or []):
+            if id_ in actions:
+                raise _error(f"field {id_} has two actions")
+            actions[id_] = action
+    return ReadRestrictions(row_filter, actions)
+
+
+def _list_actions(projections: Any) -> Iterator[tuple[int, str]]:
+    if not isinstance(projections, list):
+        raise _error("required-column-projections is not a list")
+    for projection in projections:
+        match projection:
+            case {"action": str(action), "field-id": int(id_), **rest} if not rest:
+                yield id_, action
+            case _:
+                raise _error("an action is malformed, or has members that are not known")
+
+
+class _FilterParser:
+    """A parser of the JSON of expressions, in the form of the spec and in its deprecated form."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def parse(self, node: Any, *, negated: bool = False, depth: int = 0) -> BooleanExpression:
+        if depth > MAX_DEPTH:
+            raise LimitError(f"a read restriction's filter is deeper than {MAX_DEPTH}")
+        match _modernize(node):
+            case bool(value):
+                return AlwaysTrue() if value is not negated else AlwaysFalse()
+            case {"type": "true" | "false" as text, **rest} if not rest:
+                return self.parse(text == "true", negated=negated)
+            case {"type": "not", "child": child, **rest} if not rest:
+                return self.parse(child, negated=not negated, depth=depth + 1)
+            case {"type": "and" | "or" as kind, "left": left, "right": right, **rest} if not rest:
+                sides = [
+                    self.parse(side, negated=negated, depth=depth + 1) for side in (left, right)
+                ]
+                return And(*sides) if (kind == "and") is not negated else Or(*sides)
+            case {"type": str(kind), "child": term, **rest} if kind in _TESTS and not rest:
+                return self._test(kind, term, negated)
+            case {"type": "in" | "not-in" as kind, "child": term, "values": values, **rest} if (
+                not rest
+            ):
+                return self._compare(kind, term, _literals(values), negated)
+            case {"type": str(kind), "left": left, "right": right, **rest} if not rest:
+                if _is_reference(right):
+                    kind, left, right = _TURNED.get(kind, kind), right, left
+                return self._compare(kind, left, _literal(right), negated)
+        raise _error("the row filter has an expression that is not known")
+
+    def _test(self, kind: str, term: Any, negated: bool) -> BooleanExpression:
+        column = self._column(term)
+        test = _TESTS[kind][negated]
+        expression: BooleanExpression = test(term=column)
+        return Or(expression, IsNull(term=column)) if test is NotNaN else expression
+
+    def _compare(self, kind: str, term: Any, value: Any, negated: bool) -> BooleanExpression:
+        if kind not in _COMPARISONS or isinstance(value, set) != kind.endswith("in"):
+            raise _error(f"the row filter has an expression that is not known: {kind[:100]!r}")
+        column = self._column(term)
+        done = _NEGATIONS[kind] if negated else kind
+        expression: BooleanExpression = _COMPARISONS[done](column, value)
+        if done in _TRUE_FOR_NULL or (negated and kind not in _TRUE_FOR_NULL):
+            expression = Or(expression, IsNull(term=column))
+            if isinstance(self._schema.find_type(column.name), FloatType | DoubleType):
+                expression = Or(expression, IsNaN(term=column))
+        return expression
+
+    def _column(self, term: Any) -> Reference:
+        """Return the column that a reference means in the schema."""
+        name: Any = None
+        match term:
+            case {"type": "reference", "id": int(id_), **rest} if not rest:
+                name = self._schema.find_column_name(id_)
+            case {"type": "reference", "name": str(text), **rest} if not rest:
+                name = text
+        if name is None or name not in self._schema._name_to_id:
+            raise _error("the row filter has a term that is no column of the schema")
+        return Reference(name)
+
+
+def _modernize(node: Any) -> Any:
+    """Return a predicate in the form of the spec, if it is in the deprecated form."""
+    match node:
+        case {"type": kind, "term": {"type": "reference", "term": term}, **rest}:
+            return _modernize({"type": kind, "term": term, **rest})
+        case {"type": kind, "term": str(name), **rest}:
+            reference = {"type": "reference", "name": name}
+            if "value" in rest:
+                return {"type": kind, "left": reference, "right": rest.pop("value"), **rest}
+            return {"type": kind, "child": reference, **rest}
+    return node
+
+
+def _is_reference(node: Any) -> bool:
+    return isinstance(node, Mapping) and node.get("type") == "reference"
+
+
+def _literal(node: Any) -> Any:
+    match node:
+        case {"type": "literal", "value": value}:
+            return _literal(value)
+        case bool() | int() | float() | str():
+            return node
+    raise _error("the row filter has a value that is not a constant")
+
+
+def _literals(node: Any) -> set[Any]:
+    match node:
+        case {"type": "literals", "values": list(values)} | list(values):
+            return {_literal(value) for value in values}
+    raise _error("the row filter has values that are not constants")
+
+
+def _error(what: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(f"the table's read restrictions cannot be applied: {what}")

@@ -1,0 +1,165 @@
+"""Scan a table as its read restrictions allow: some rows, with masked columns.
+
+The row filter sees unmasked values, and the caller's filters see masked ones. Filters on other
+columns skip files and pages as in any scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
+from pyiceberg.expressions.visitors import bind, extract_field_ids, rewrite_not
+from pyiceberg.schema import Schema
+
+from modcrypt.errors import UnsupportedFormatError
+from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
+from modcrypt.iceberg.read.column_masks import Mask, check_action, make_mask
+from modcrypt.iceberg.read.read_restrictions import parse_restrictions
+from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
+from modcrypt.iceberg.read.schema_projection import arrow_schema
+from modcrypt.iceberg.read.table_scan import TableScan
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.format.table_metadata import Snapshot
+    from modcrypt.iceberg.read.table_walk import Walk
+
+
+class RestrictedScan:
+    """A scan under read restrictions; arguments and errors as of `TableScan`.
+
+    Raise UnsupportedFormatError if a restriction cannot be applied.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        walk: Walk,
+        snapshot: Snapshot | None,
+        schema_id: int | None,
+        columns: Sequence[str] | None,
+        filters: str | BooleanExpression | None,
+    ) -> None:
+        table = schema_of(walk.metadata, schema_id)
+        restrictions = parse_restrictions(documents, table)
+        split = _split_filter(parse_filter(filters), table, restrictions.actions.keys())
+        names = [field.name for field in table.fields]
+        wanted = names if columns is None else list(columns)
+        read = list(dict.fromkeys([*wanted, *split.columns]))
+        _check_top_level(table, restrictions.actions.keys(), read)
+        pushed = And(restrictions.row_filter, split.pushed)
+        self._scan = TableScan(walk, snapshot, schema_id, read, pushed)
+        self._masks = _make_masks(table, restrictions.actions)
+        self._filter = RowFilter(null_with_parents(table), split.after)
+        self._needed = [field.name for field in self._filter.schema.fields]
+        self.schema = arrow_schema(table.select(*wanted))
+        """Schema of the rows."""
+
+    def to_table(self) -> pa.Table:
+        """Read all rows."""
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows batch by batch."""
+        for batch in self._scan.to_batches():
+            masked = self._mask(batch)
+            rows = self._filter.apply(masked, masked.select(self._needed))
+            if rows.num_rows:
+                yield rows.select(self.schema.names)
+
+    def _mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            self._masks[field.name](column) if field.name in self._masks else column
+            for field, column in zip(batch.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+@dataclass(frozen=True)
+class _SplitFilter:
+    """A filter of the caller, in two parts that both must be true."""
+
+    pushed: BooleanExpression  # for unmasked rows, because it needs no masked column
+    after: BooleanExpression  # for masked rows
+    columns: Sequence[str]  # columns that `after` needs
+
+
+def _split_filter(expression: BooleanExpression, schema: Schema, masked: Any) -> _SplitFilter:
+    pushed: list[BooleanExpression] = []
+    after: list[BooleanExpression] = []
+    columns: dict[str, None] = {}
+    for part in _list_conditions(rewrite_not(expression)):
+        ids = _find_columns(part, schema)
+        roots = {_root_of(schema, id_).field_id for id_ in ids}
+        if roots.isdisjoint(masked):
+            pushed.append(part)
+            continue
+        if roots != ids:
+            raise ValueError("a filter on fields of structs cannot be combined with masked columns")
+        after.append(part)
+        columns |= dict.fromkeys(str(schema.find_column_name(id_)) for id_ in sorted(ids))
+    return _SplitFilter(_all_of(pushed), _all_of(after), list(columns))
+
+
+def _list_conditions(expression: BooleanExpression) -> Iterator[BooleanExpression]:
+    if isinstance(expression, And):
+        yield from _list_conditions(expression.left)
+        yield from _list_conditions(expression.right)
+    else:
+        yield expression
+
+
+def _all_of(parts: Sequence[BooleanExpression]) -> BooleanExpression:
+    return And(AlwaysTrue(), AlwaysTrue(), *parts)
+
+
+def _find_columns(expression: BooleanExpression, schema: Schema) -> set[int]:
+    """Return the ids of the columns of an expression; none if it does not fit the schema.
+
+    The scan, to which it is then passed, says why it does not fit.
+    """
+    try:
+        return set(extract_field_ids(bind(schema, expression, case_sensitive=True)))
+    except (TypeError, ValueError):
+        return set()
+
+
+def _root_of(schema: Schema, id_: int) -> Any:
+    """Return the top-level column that a field is in."""
+    name = str(schema.find_column_name(id_))
+    return next(
+        field for field in schema.fields if name == field.name or name.startswith(f"{field.name}.")
+    )
+
+
+def _check_top_level(schema: Schema, masked: Any, read: Sequence[str]) -> None:
+    """Raise UnsupportedFormatError if a masked field is within another column."""
+    top = {field.field_id for field in schema.fields}
+    known = {id_ for id_ in masked if schema.find_column_name(id_) is not None}
+    if known - top:
+        raise UnsupportedFormatError(
+            "the table's read restrictions cannot be applied: they mask a field in a struct, list "
+            "or map"
+        )
+    inside = {schema.find_field(name).field_id for name in read} - top
+    if any(_root_of(schema, id_).field_id in masked for id_ in inside):
+        raise UnsupportedFormatError(
+            "fields of a masked column cannot be selected; select the whole column"
+        )
+
+
+def _make_masks(schema: Schema, actions: Mapping[int, str]) -> dict[str, Mask]:
+    """Return the masks by column; all actions must be known, also those on other columns."""
+    masks = {}
+    for field in schema.fields:
+        if field.field_id in actions:
+            (arrow,) = arrow_schema(Schema(field))
+            masks[field.name] = make_mask(
+                actions[field.field_id], arrow.type, nullable=field.optional
+            )
+    for action in actions.values():
+        check_action(action)
+    return masks
