@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet.format.patterns import usual_struct
+from modcrypt.parquet.format.patterns import append_chunk_ends, append_usual_ends
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -52,10 +52,10 @@ STRUCT: Final = 12
 UUID: Final = 13
 
 _LARGE: Final = 1 << 20
-"""Size in bytes from which a footer is worth the compilation of `usual_struct`."""
+"""Size in bytes from which a footer is worth the compilation of patterns."""
 
 _MISSES: Final = 16
-"""Number of unusual structs in a list after which the interpreter expects no usual ones."""
+"""Number of unusual structs in a list after which the interpreter tries another pattern."""
 
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
@@ -345,19 +345,22 @@ def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bo
 def _locate_structs(
     plan: StructPlan, data: bytes, at: i64, count: i64, depth: i64
 ) -> tuple[StructList, i64]:
-    match = usual_struct().match if INTERPRETED and len(data) >= _LARGE else None
+    # Without compilation, patterns find the ends of usual structs faster.
+    patterns = [append_usual_ends, append_chunk_ends]
+    if not INTERPRETED or len(data) < _LARGE:
+        patterns.clear()
     misses: i64 = 0
     starts: list[int] = [at]
-    for _ in range(count):
-        found = None if match is None else match(data, at)
-        if found is None:
-            at = skip_struct(data, at, depth + 1)
-            misses += 1
-            if misses == _MISSES:
-                match = None
-        else:
-            at = found.end()
-        starts.append(at)
+    while len(starts) <= count:
+        if patterns:
+            patterns[0](data, starts, count)
+            if len(starts) > count:
+                break
+        starts.append(skip_struct(data, starts[-1], depth + 1))
+        misses += 1
+        if misses % _MISSES == 0:
+            del patterns[:1]
+    at = starts[-1]
     if at > len(data):
         raise IndexError
     return StructList(plan, data, starts), at
@@ -397,11 +400,15 @@ class StructList:
         for index in range(len(self._starts) - 1):
             yield self[index]
 
-    def raw(self, index: int) -> bytes | None:
-        """Return the bytes of a struct that was not decoded, else None."""
-        if index in self._decoded:
-            return None
-        return self._data[self._starts[index] : self._starts[index + 1]]
+    def write(self, out: bytearray) -> None:
+        """Append the structs: those that were decoded encoded again, the others as read."""
+        starts = self._starts
+        at = starts[0]
+        for index in sorted(self._decoded):
+            out += self._data[at : starts[index]]
+            write_struct(out, self._plan, self._decoded[index])
+            at = starts[index + 1]
+        out += self._data[at : starts[-1]]
 
 
 class LazyField:

@@ -73,3 +73,44 @@ def usual_struct() -> re.Pattern[bytes]:
     lists = b"%s(?:%s|%s|%s)" % (_heads(9), numbers, binaries, structs)
     middle = b"%s(?:%s|%s|%s)*+\\x00" % (_heads(12), flat, inner, lists)
     return re.compile(b"(?:%s|%s)*+\\x00" % (flat, middle), re.DOTALL)
+
+
+@cache
+def _encrypted_chunk_head() -> re.Pattern[bytes]:
+    """Compile a pattern for a ColumnChunk with a column key, up to the length of key metadata."""
+    numbers = b"(?:%s%s)*+" % (_heads(4, 5, 6), _varint(10))
+    path = b"|".join(b"\\x%x8%s{%d}+" % (n, _BINARY, n) for n in range(1, 4))
+    return re.compile(rb"%s%s\x2c\x19(?:%s)\x18" % (numbers, _heads(12), path), re.DOTALL)
+
+
+def append_usual_ends(data: bytes, starts: list[int], count: int) -> None:
+    """Append to `starts` the ends of usual structs, until there are `count` or one is unusual."""
+    match, at = usual_struct().match, starts[-1]
+    while len(starts) <= count and (found := match(data, at)) is not None:
+        at = found.end()
+        starts.append(at)
+
+
+def append_chunk_ends(data: bytes, starts: list[int], count: int) -> None:
+    """Append to `starts` the ends of ColumnChunks with a column key, like `append_usual_ends`.
+
+    Their key metadata and encrypted metadata are too long for a pattern.
+    """
+    match, at = _encrypted_chunk_head().match, starts[-1]
+    while len(starts) <= count and (head := match(data, at)) is not None:
+        at = head.end()
+        size = data[at]
+        if size > 127:
+            size = size & 127 | data[at + 1] << 7
+            at += 1
+        at += size + 4
+        if size > 16383 or data[at - 3 : at] != b"\0\0\x18":  # its length has more bytes
+            return
+        size = data[at]
+        if size > 127:
+            size = size & 127 | data[at + 1] << 7
+            at += 1
+        at += size + 2
+        if size > 16383 or data[at - 1]:
+            return
+        starts.append(at)
