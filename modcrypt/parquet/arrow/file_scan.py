@@ -44,7 +44,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part
-from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaf_paths, leaves_of
+from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
 
@@ -603,7 +603,8 @@ def make_schema_file(
     new.encryption_algorithm = new.footer_signing_key_metadata = None
     if nullable:
         _make_optional(new.schema, columns, nullable)
-    keep = [c in columns for c in range(len(leaf_paths(metadata.schema)))]
+    leaves = sum(element.type is not None for element in metadata.schema)
+    keep = [c in columns for c in range(leaves)]
     return make_footer_file(new if all(keep) else drop_columns(new, keep))
 
 

@@ -145,7 +145,8 @@ def _edit_json(value: bytes, edit: Callable[[Any], Any]) -> bytes | None:
 
 
 def _select_values(values: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
-    return [value for value, flag in zip(values, keep, strict=False) if flag]
+    # By their indexes: a list of lazy structs decodes only these.
+    return [values[index] for index, flag in enumerate(keep[: len(values)]) if flag]
 
 
 def _project_row_group(row_group: ThriftStruct, keep: list[bool]) -> ThriftStruct:

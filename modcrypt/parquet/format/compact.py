@@ -729,12 +729,7 @@ def _write_list(out: bytearray, field: Field, items: Any) -> None:
 
 def _write_structs(out: bytearray, plan: StructPlan, items: Any) -> None:
     if isinstance(items, StructList):
-        for index in range(len(items)):
-            raw = items.raw(index)
-            if raw is None:
-                write_struct(out, plan, items[index])
-            else:
-                out += raw
+        items.write(out)
     else:
         for item in items:
             write_struct(out, plan, item)

@@ -59,10 +59,11 @@ _WIRE = {2: TRUE, 3: BYTE, 4: DOUBLE, 6: I16, 8: I32, 10: I64, 11: BINARY, 12: S
 _WIRE |= {13: MAP, 14: SET, 15: LIST, 18: BINARY}
 
 STATISTICS, CHUNKS = 1, 2
-"""Laziness of a decoding: statistics of column chunks, or also the chunks, are only located, and
-decoded when they are used."""
+"""Laziness of a decoding: statistics of column chunks and their orders, or also the chunks, are
+only located, and decoded when they are used."""
 
 _LAZY = {
+    ("FileMetaData", "column_orders"): STATISTICS,
     ("RowGroup", "columns"): CHUNKS,
     ("ColumnMetaData", "statistics"): STATISTICS,
     ("ColumnMetaData", "size_statistics"): STATISTICS,

@@ -22,10 +22,11 @@ def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
     return [path for path, _ in _walk_leaves(schema)]
 
 
-def _walk_leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
-    """Yield each leaf's path and the indexes of the schema elements on it, the leaf's own last."""
+def _walk_leaves(schema: list[ThriftStruct]) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Return each leaf's path and the indexes of the schema elements on it, the leaf's own last."""
     if not schema:
         raise FormatError("the schema is empty")
+    leaves: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
     open_groups: list[list[int]] = [[_count_children(schema[0])]]  # children still to come
     path: list[str] = []
     elements: list[int] = []
@@ -41,15 +42,15 @@ def _walk_leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], 
         index += 1
         if index >= len(schema):
             raise FormatError("the schema declares more children than it has elements")
+        element = schema[index]
         try:
-            name = schema[index].name.decode()
+            name = element.name.decode()
         except UnicodeDecodeError:
             raise FormatError(f"schema element {index}: the name is not UTF-8") from None
-        element = schema[index]
         if element.type is not None:  # some writers give leaves a num_children of 0
             if element.num_children:
                 raise FormatError(f"schema element {index} has both a type and children")
-            yield (*path, name), (*elements, index)
+            leaves.append(((*path, name), (*elements, index)))
             continue
         if len(path) >= MAX_SCHEMA_DEPTH:
             raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
@@ -58,6 +59,7 @@ def _walk_leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], 
         open_groups.append([_count_children(element)])
     if index != len(schema) - 1:
         raise FormatError("the schema has elements that belong to no group")
+    return leaves
 
 
 def _count_children(element: ThriftStruct) -> int:
