@@ -25,7 +25,7 @@ from modcrypt.errors import (
 from modcrypt.io.buffers import Window
 from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.format.idl import known_bytes
+from modcrypt.parquet.format.idl import is_known, known_bytes
 from modcrypt.parquet.format.levels import find_contradiction
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
@@ -180,8 +180,9 @@ def _load_header_module(window: Window, position: i64, end: i64, page: Page) -> 
 
 def drop_unknown_header_fields(sealed: EncryptedPage) -> None:
     """Remove the fields of a page's header that the IDL does not know."""
-    plain = known_bytes("PageHeader", sealed.header.raw)
-    sealed.header = scan(plain, 0, len(plain))
+    if not is_known("PageHeader", sealed.header.raw):
+        plain = known_bytes("PageHeader", sealed.header.raw)
+        sealed.header = scan(plain, 0, len(plain))
 
 
 def open_body(sealed: EncryptedPage, into: memoryview) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.io.buffers import Output, Window
 from modcrypt.parquet.crypto.relocation import ChunkMove
-from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, new
+from modcrypt.parquet.format.idl import ThriftStruct, decode, is_known, known_bytes, new
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import (
     DICTIONARY_PAGE,
@@ -106,7 +106,7 @@ def walk_plaintext(
         stored: i64 = len(header.raw)
         size = header.compressed_size
         body = window.view[border : border + size]
-        if known_only:
+        if known_only and not is_known("PageHeader", header.raw):
             known = known_bytes("PageHeader", header.raw)
             header = scan(known, 0, len(known))
         if uncompressed is not None and (

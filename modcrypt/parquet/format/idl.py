@@ -47,6 +47,7 @@ from modcrypt.parquet.format.compact import (
     read_int,
     read_struct,
     skip_field,
+    skip_known,
     skip_struct,
     write_struct,
 )
@@ -225,6 +226,11 @@ def known_bytes(struct: str, data: bytes) -> bytes:
             "unchanged"
         )
     return encode(known) + data[end:]
+
+
+def is_known(struct: str, data: bytes) -> bool:
+    """Return whether an encoded struct, which decodes, certainly has only fields of the IDL."""
+    return skip_known(_find_plan(struct), data, 0, 0) == len(data)
 
 
 # --- reading and writing -------------------------------------------------------------------
