@@ -87,7 +87,7 @@ class Field:
 class StructPlan:
     """The codec's description of one struct class."""
 
-    __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required")
+    __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required", "shared")
 
     def __init__(
         self, cls: type, fields: list[Field], required: tuple[str, ...], is_union: bool
@@ -100,6 +100,7 @@ class StructPlan:
         self.nested: list[Field] = [field for field in fields if field.plan is not None]
         self.required: tuple[str, ...] = required
         self.is_union: bool = is_union
+        self.shared: Any = None  # a union whose first member is an empty struct
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -112,7 +113,8 @@ def read_struct(
 
     Args:
         depth: Number of structs and containers around it.
-        lazy: Laziness: fields whose `lazy` is not 0 and not above it are only located.
+        lazy: Laziness: fields whose `lazy` is not 0 and not above it are only located, and equal
+            unions without a value, such as the kind of key of each column chunk, are one object.
         complete: Whether required fields must be there.
 
     Raises:
@@ -169,7 +171,12 @@ def read_struct(
             _locate(fields, name, data, at, end)
             at = end
         elif wire == STRUCT and field.plan is not None:
-            fields[name], at = read_struct(field.plan, data, at, depth + 1, lazy)
+            shared: Any = field.plan.shared if lazy > 0 else None
+            if shared is not None and data[at] == 0x1C and data[at + 1] | data[at + 2] == 0:
+                fields[name] = shared
+                at += 3
+            else:
+                fields[name], at = read_struct(field.plan, data, at, depth + 1, lazy)
         elif wire == LIST:
             fields[name], at = _read_list(field, data, at, depth, lazy)
         else:
@@ -613,12 +620,10 @@ def write_struct(out: bytearray, plan: StructPlan, value: Any) -> None:
         return
     last: i64 = 0
     for field in plan.in_order:
-        if field.name not in fields:
-            if field.lazy:
-                last = _write_located(out, field, fields, last)
-            continue
-        item: Any = fields[field.name]
+        item: Any = fields.get(field.name)
         if item is None:
+            if field.lazy and field.name not in fields:
+                last = _write_located(out, field, fields, last)
             continue
         wire = field.wire
         delta = field.id - last

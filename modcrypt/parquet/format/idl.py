@@ -80,20 +80,24 @@ def _build_plan(cls: Any) -> StructPlan:
     fields = []
     for field_id, (ttype, name, *rest) in sorted(spec.items()):
         sub: Any = rest[0] if len(rest) == 2 else None
-        plan, element = None, 0
+        inner, element = None, 0
         if ttype == 12:
-            plan = _build_plan(sub)
+            inner = _build_plan(sub)
         elif ttype == 15:
             nested = isinstance(sub, tuple)
             element = _WIRE[sub[0] if nested else sub]
-            plan = _build_plan(sub[1]) if nested and element == STRUCT else None
+            inner = _build_plan(sub[1]) if nested and element == STRUCT else None
         lazy = _LAZY.get((cls.__name__, name), 0)
-        field = Field(field_id, _WIRE[ttype], name, plan, element, lazy)
+        field = Field(field_id, _WIRE[ttype], name, inner, element, lazy)
         fields.append(field)
         # An unset field reads as None without a slot per instance.
         setattr(cls, name, LazyField(field) if lazy and ttype == 12 else None)
     required = tuple(f[1] for f in spec.values() if f[-1])
-    return StructPlan(cls, fields, required, cls in _load_idl().__thrift_meta__["unions"])
+    plan = StructPlan(cls, fields, required, cls in _load_idl().__thrift_meta__["unions"])
+    first = next((f.plan for f in fields if f.id == 1), None) if plan.is_union else None
+    if first is not None and not (first.required or first.is_union):
+        plan.shared, _ = read_struct(plan, b"\x1c\0\0", 0, 0, 0)
+    return plan
 
 
 def _read_idl_text() -> str:
