@@ -66,8 +66,8 @@ class Chunk:
         self.cipher: ChunkCipher | None = None
         self.metadata: ThriftStruct = stored.meta_data
         self.struct: ThriftStruct = None
-        self.spans: list[Span] = []
-        self.overlapping: set[Part] = set()
+        self.spans: Sequence[Span] = ()
+        self.overlapping: frozenset[Part] = frozenset()
 
     @property
     def encrypted(self) -> bool:

@@ -246,9 +246,9 @@ class ChunkPlan:
         )
         for span in spans:
             chunk = chunks[span.row_group, span.column]
-            chunk.spans.append(span)
+            chunk.spans = *chunk.spans, span
             if span in overlapping:
-                chunk.overlapping.add(span.part)
+                chunk.overlapping |= {span.part}
         self.all_known = self.all_known and self.report.faults == faults + len(overlapping)
         gaps = list(_find_gaps(spans, self.footer.body_end))
         if not gaps or not self.all_known:  # chunks whose place is unknown may lie in the gaps

@@ -125,6 +125,7 @@ class CheckedFile:
     aad: FileAad
 
 
+@paused_collector()  # until the plan is freed
 def verify_source(
     source: Source, properties: FileDecryptionProperties | None, **options: Any
 ) -> CheckedFile:
