@@ -89,7 +89,7 @@ def _write_plaintext(
     """Decrypt the modules of a plan, and write the plaintext file."""
     keep_unknown_fields = keep_unknown_fields or not plan.missing
     old = copy(plan.footer.metadata)
-    old.row_groups = copy_row_groups(plan)
+    old.row_groups = copy_row_groups(plan, share_chunks=True)
     parts = SourceParts(
         metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
     )

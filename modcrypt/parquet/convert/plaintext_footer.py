@@ -9,10 +9,11 @@ from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
 
 
-def copy_row_groups(plan: ReadPlan) -> list[ThriftStruct]:
+def copy_row_groups(plan: ReadPlan, *, share_chunks: bool = False) -> list[ThriftStruct]:
     """Return copies of the wanted row groups, their chunks and metadata, for a plaintext footer.
 
-    All chunks that are left out are one chunk without metadata.
+    All chunks that are left out are one chunk without metadata. `share_chunks` uses the plan's own
+    chunks, for a plan that is used only once.
     """
     left_out = new("ColumnChunk", file_offset=0)
     out = []
@@ -22,8 +23,10 @@ def copy_row_groups(plan: ReadPlan) -> list[ThriftStruct]:
         out.append(row_group)
     rows = dict(zip(plan.row_groups, out, strict=True))
     for (r, c), chunk in plan.chunks.items():
-        rows[r].columns[c] = opened = copy(chunk)
-        opened.meta_data = copy(chunk.meta_data)
+        rows[r].columns[c] = chunk
+        if not share_chunks:
+            rows[r].columns[c] = opened = copy(chunk)
+            opened.meta_data = copy(chunk.meta_data)
     return out
 
 
