@@ -119,5 +119,8 @@ class EncryptedFeed(PlainFeed):
         chunk.meta_data = new
         move.old_start, move.keep_pages = masked.span.start, False
         inner = masked.span._replace(row_group=span.row_group, column=span.column)
-        rules = rules._replace(uncompressed=new.codec == UNCOMPRESSED)
+        uncompressed = new.codec == UNCOMPRESSED
+        rules = PageRules(
+            uncompressed, rules.plain_levels, rules.known_only, rules.names_dictionary
+        )
         PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)

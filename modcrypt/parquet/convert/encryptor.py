@@ -443,12 +443,10 @@ class Addition:
         move = ChunkMove(span.start, self.out.position)
         move.keep_pages = chunk.offset_index_offset is not None
         leaves = self._leaves_with_levels
-        rules = PageRules(
-            uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
-            plain_levels=Levels.of(leaves[span.column], chunk.meta_data) if leaves else None,
-            known_only=self._drops_unknown_fields(cipher),
-            names_dictionary=names_dictionary(chunk.meta_data),
-        )
+        md = chunk.meta_data
+        levels = Levels.of(leaves[span.column], md) if leaves else None
+        known_only = self._drops_unknown_fields(cipher)
+        rules = PageRules(md.codec == UNCOMPRESSED, levels, known_only, names_dictionary(md))
         self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from modcrypt.aead import GCM_OVERHEAD, ModuleCipher, seal_page_into
 from modcrypt.errors import FormatError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
-class PageRules(NamedTuple):
+class PageRules:
     """Rules for the page loop, from a chunk's codec and the caller's options.
 
     Attributes:
@@ -37,10 +37,16 @@ class PageRules(NamedTuple):
             `names_dictionary` returns it.
     """
 
-    uncompressed: bool
-    plain_levels: Levels | None
-    known_only: bool
-    names_dictionary: bool | None
+    __slots__ = ("known_only", "names_dictionary", "plain_levels", "uncompressed")
+
+    def __init__(
+        self, uncompressed: bool, plain_levels: Levels | None, known_only: bool,
+        names_dictionary: bool | None,
+    ) -> None:  # fmt: skip
+        self.uncompressed: bool = uncompressed
+        self.plain_levels: Levels | None = plain_levels
+        self.known_only: bool = known_only
+        self.names_dictionary: bool | None = names_dictionary
 
 
 def seal_pages(

@@ -54,12 +54,17 @@ class FileCipher:
         self.algorithm = algorithm
         self._gcm: dict[Key, GcmCipher] = {}
         self._ctr: dict[Key, CtrCipher] = {}
+        self._last: tuple[Key | None, GcmCipher | None] = (None, None)  # chunks often share a key
 
     def gcm(self, key: Key) -> GcmCipher:
         """Return the GCM cipher of a key, created on first use."""
+        last, cipher = self._last
+        if key is last and cipher is not None:
+            return cipher
         cipher = self._gcm.get(key)
         if cipher is None:
             cipher = self._gcm[key] = GcmCipher(key)
+        self._last = key, cipher
         return cipher
 
     def page_cipher(self, key: Key) -> ModuleCipher:

@@ -133,26 +133,27 @@ class OpenFile:
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
         self._check_given_keys(wanted, ordinals)
-        keys: dict[tuple[int, int], Key | None] = {}
+        keys: dict[int, dict[int, Key | None]] = {}  # by column and row group
         missing: list[int] = []
+        of_footer: dict[int, Key | None] = {r: self.footer.answer.key for r in ordinals}
         for c, kinds in self._find_kinds(wanted, ordinals).items():
             if COLUMN_KEY in kinds:
-                found = {(r, c): self._chunks.find_key(r, c).key for r in ordinals}
+                keys[c] = {r: self._chunks.find_key(r, c).key for r in ordinals}
             elif FOOTER_KEY in kinds:
-                found = dict.fromkeys(product(ordinals, (c,)), self.footer.answer.key)
+                keys[c] = of_footer
             else:
                 continue
-            keys |= found
-            if None in found.values():
+            if None in keys[c].values():
                 missing.append(c)
         if partial_groups:
             missing = self._add_whole_maps(missing, wanted)
         nulls = self._choose_nulls(missing, wanted, partial_groups)
         kept = set(wanted).difference(missing)
         keep = [c in kept for c in range(len(self.leaves))]
-        opened = {
-            (r, c): self._open_chunk(r, c, keys.get((r, c))) for r, c in product(ordinals, kept)
-        }
+        opened: dict[tuple[int, int], Chunk] = {}
+        for place in product(ordinals, kept):
+            r, c = place
+            opened[place] = self._open_chunk(place, keys[c][r] if c in keys else None)
         chunks = {place: chunk.struct for place, chunk in opened.items()}
         ciphers = {
             place: chunk.cipher for place, chunk in opened.items() if chunk.cipher is not None
@@ -266,14 +267,14 @@ class OpenFile:
             row_groups = range(len(self.metadata.row_groups))
         return find_kinds(self.metadata, self.leaves, columns, row_groups, self._report)
 
-    def _open_chunk(self, row_group: int, column: int, key: Key | None) -> Chunk:
-        """Return an open chunk."""
-        chunk = self._open_chunks.get((row_group, column))
+    def _open_chunk(self, place: tuple[int, int], key: Key | None) -> Chunk:
+        """Return the open chunk of a row group and column."""
+        chunk = self._open_chunks.get(place)
         if chunk is None:
-            chunk = self._chunks.chunk(row_group, column)
+            chunk = self._chunks.chunk(*place)
             chunk.key = key
             self._chunks.open(chunk)
-            self._open_chunks[row_group, column] = chunk
+            self._open_chunks[place] = chunk
         return chunk
 
 

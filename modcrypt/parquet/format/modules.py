@@ -59,6 +59,8 @@ STRUCTS = {
 """The struct of the IDL that each index or bloom filter begins with."""
 
 
+_PARTS = _PAGES, _COLUMN_INDEX, _OFFSET_INDEX, _ = tuple(Part)
+
 _LIMITS = (sys.maxsize, MAX_INDEX, MAX_INDEX, MAX_BLOOM_FILTER)
 """Longest part read, by `Part`, in bytes: pages are read one by one, each with its own limit."""
 
@@ -120,11 +122,10 @@ def locate_parts(
     Raises:
         FormatError, LimitError: The report is strict; as for `file_spans`.
     """
-    spans = sorted(
-        span
-        for (r, c), chunk in chunks.items()
-        for span in _part_spans(chunk, r, c, body_end, source, report, place)
-    )
+    spans: list[Span] = []
+    for (r, c), chunk in chunks.items():
+        _add_spans(spans, chunk, r, c, body_end, source, report, place)
+    spans.sort()
     overlapping = set()
     for span, other, end in _find_overlaps(spans):
         error = FormatError(f"{span} starts at byte {span.start}, inside {other}")
@@ -133,14 +134,14 @@ def locate_parts(
     return spans, overlapping
 
 
-def _part_spans(
-    chunk: ThriftStruct, row_group: int, column: int, body_end: int, source: Source,
-    report: Report, place: tuple[int, int] | tuple[()],
-) -> Iterator[Span]:  # fmt: skip
-    """Yield the spans of one chunk's parts, and report those at impossible places."""
-    for part, find in _FINDERS:
+def _add_spans(
+    spans: list[Span], chunk: ThriftStruct, row_group: int, column: int, body_end: int,
+    source: Source, report: Report, place: tuple[int, int] | tuple[()],
+) -> None:  # fmt: skip
+    """Append the spans of one chunk's parts, and report those at impossible places."""
+    for part in _PARTS:
         try:
-            found = find(chunk, source, body_end)
+            found = _find_part(part, chunk, source, body_end)
         except FormatError as error:
             where = f"row group {row_group}, column {column}"
             report.add_error(type(error)(f"{where}: {error}"), *place)
@@ -160,7 +161,7 @@ def _part_spans(
             fault = LimitError(f"{span} has {length} bytes; at most {_LIMITS[part]} are read")
             report.add_error(fault, *place)
         else:
-            yield span
+            spans.append(span)
 
 
 def _find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
@@ -276,8 +277,20 @@ def _find_metadata_fault(md: ThriftStruct | None, leaf: Leaf, rows: int) -> str 
     return None
 
 
-def _find_pages(chunk: ThriftStruct, _source: Source, _body_end: int) -> tuple[int, int] | None:
-    md = chunk.meta_data
+def _find_part(
+    part: Part, chunk: ThriftStruct, source: Source, body_end: int
+) -> tuple[int, int] | None:
+    """Return the offset and length of a part; None if the chunk does not have it."""
+    if part is _PAGES:
+        return _find_pages(chunk.meta_data)
+    if part is _COLUMN_INDEX:
+        return _check_index("column_index", chunk.column_index_offset, chunk.column_index_length)
+    if part is _OFFSET_INDEX:
+        return _check_index("offset_index", chunk.offset_index_offset, chunk.offset_index_length)
+    return _find_bloom_filter(chunk, source, body_end)
+
+
+def _find_pages(md: ThriftStruct) -> tuple[int, int] | None:
     size: int = md.total_compressed_size
     if not size:
         return None  # a chunk without pages has no position
@@ -288,18 +301,6 @@ def _find_pages(chunk: ThriftStruct, _source: Source, _body_end: int) -> tuple[i
             f"{start} to {start + size}"
         )
     return start, size
-
-
-def _find_column_index(
-    chunk: ThriftStruct, _source: Source, _body_end: int
-) -> tuple[int, int] | None:
-    return _check_index("column_index", chunk.column_index_offset, chunk.column_index_length)
-
-
-def _find_offset_index(
-    chunk: ThriftStruct, _source: Source, _body_end: int
-) -> tuple[int, int] | None:
-    return _check_index("offset_index", chunk.offset_index_offset, chunk.offset_index_length)
 
 
 def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int, int] | None:
@@ -321,14 +322,6 @@ def _find_bloom_filter(
     if length <= 0:
         raise FormatError(f"bloom filter with length {length}")
     return offset, length
-
-
-_FINDERS = (
-    (Part.PAGES, _find_pages),
-    (Part.COLUMN_INDEX, _find_column_index),
-    (Part.OFFSET_INDEX, _find_offset_index),
-    (Part.BLOOM_FILTER, _find_bloom_filter),
-)
 
 
 def chunk_start(md: ThriftStruct) -> int:

@@ -80,7 +80,11 @@ def splice(header: PageHeader, size: i64, crc: int | None = None) -> bytes:
         LimitError: The new size does not fit the format.
     """
     raw, coded = header.raw, size << 1
-    if 16383 < coded < 2097152:
+    if coded < 128:
+        new_size = _BYTES[coded]
+    elif coded < 16384:
+        new_size = _BYTES[coded & 127 | 128] + _BYTES[coded >> 7]
+    elif coded < 2097152:
         low, middle, high = coded & 127 | 128, coded >> 7 & 127 | 128, coded >> 14
         new_size = _BYTES[low] + _BYTES[middle] + _BYTES[high]
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable

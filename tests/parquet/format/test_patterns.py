@@ -125,5 +125,5 @@ def test_a_large_footer_that_ends_early_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compact, "_LARGE", 0)
     for whole in (row_groups(*CHUNKS * 40), row_groups(*KEYED[:2] * 70)):
         for size in range(len(whole) - 300, len(whole)):
-            with pytest.raises(FormatError, match="bytes end inside|where .* exist"):
+            with pytest.raises(FormatError, match=r"bytes end inside|where .* exist"):
                 decode("FileMetaData", whole[:size], lazy=2)
