@@ -24,6 +24,7 @@ from modcrypt.parquet.format.idl import (
     decode_some,
     encode,
     extension,
+    is_known,
     known_bytes,
     new,
     set_extension,
@@ -704,6 +705,44 @@ def test_a_struct_without_unknown_fields_is_given_as_it_is() -> None:
     assert known_bytes("KeyValue", encode(value) + b"after") == encode(value) + b"after"
 
 
+def page_header(**fields: object) -> bytes:
+    """Return a page header with statistics, and perhaps fields of other values."""
+    statistics = new("Statistics", null_count=1, max_value=b"z" * 200, is_max_value_exact=False)
+    data_page = new(
+        "DataPageHeader", num_values=300, encoding=0, definition_level_encoding=3,
+        repetition_level_encoding=3, statistics=statistics,
+    )  # fmt: skip
+    sizes = {"uncompressed_page_size": 1, "compressed_page_size": 1, "crc": -5}
+    return encode(new("PageHeader", type=0, data_page_header=data_page, **sizes | fields))
+
+
+def test_a_struct_of_known_fields_is_known() -> None:
+    assert is_known("PageHeader", page_header())
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_struct_with_an_unknown_field_at_any_level_is_not_known(levels: int) -> None:
+    header = page_header()
+    assert header.endswith(bytes(3))
+    assert not is_known("PageHeader", header[:-levels] + b"\xf8\x01u" + header[-levels:])
+    assert not is_known("PageHeader", header + b"\x00"), "bytes after the struct"
+
+
+@settings(max_examples=examples(300))
+@given(st.data())
+def test_a_struct_that_is_known_stays_without_unknown_fields(data: st.DataObject) -> None:
+    header = bytearray(page_header(crc=data.draw(st.none() | st.integers(-5, 5))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(header) - 1))
+        header[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    try:
+        decode("PageHeader", bytes(header))
+    except FormatError:
+        return
+    if is_known("PageHeader", bytes(header)):
+        assert known_bytes("PageHeader", bytes(header)) == header
+
+
 def test_unknown_fields_are_left_out_at_every_level() -> None:
     key, unknown = b"\x18\x01k", b"\xf8\x01u"  # field 15 more than the last
     pair = key + unknown + b"\x00"
@@ -739,6 +778,16 @@ def test_a_struct_that_requires_an_unknown_member_can_not_be_without_it() -> Non
     assert without_unknown(decode("BloomFilterHeader", header)[0]) is None
     with pytest.raises(UnsupportedFormatError, match="keep_unknown_fields"):
         known_bytes("BloomFilterHeader", header)
+
+
+def test_chunks_under_the_footer_key_share_what_says_so() -> None:
+    crypto = new("ColumnCryptoMetaData", ENCRYPTION_WITH_FOOTER_KEY=new("EncryptionWithFooterKey"))
+    data = encode(new("ColumnChunk", file_offset=0, crypto_metadata=crypto))
+    lazy = [decode("ColumnChunk", data, lazy=STATISTICS)[0] for _ in range(2)]
+    assert lazy[0].crypto_metadata is lazy[1].crypto_metadata
+    assert [encode(chunk) for chunk in lazy] == [data, data]
+    own = [decode("ColumnChunk", data)[0] for _ in range(2)]
+    assert own[0].crypto_metadata is not own[1].crypto_metadata
 
 
 def test_column_orders_go_together_where_one_is_unknown() -> None:
