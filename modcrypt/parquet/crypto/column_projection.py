@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new
@@ -195,7 +196,7 @@ def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftSt
 
 
 def _adapt_value(
-    key: bytes, value: bytes | None, gone: set[str], touched: set[str]
+    key: bytes, value: bytes | None, gone: Set[str], touched: Set[str]
 ) -> bytes | None:
     """Return a pair's value without removed columns; None if the pair must go.
 
@@ -210,7 +211,7 @@ def _adapt_value(
     return _edit_json(value, lambda about: _adapt_geo(about, touched))
 
 
-def _adapt_pandas(about: Any, gone: set[str], touched: set[str]) -> Any:
+def _adapt_pandas(about: Any, gone: Set[str], touched: Set[str]) -> Any:
     about["columns"] = [c for c in about["columns"] if _field_of(c) not in gone]
     for column in about["columns"]:
         if _field_of(column) in touched:
@@ -231,13 +232,28 @@ def _field_of(column: Any) -> Any:
     return column.get("field_name", column.get("name"))
 
 
-def _adapt_geo(about: Any, touched: set[str]) -> Any:
+def _adapt_geo(about: Any, touched: Set[str]) -> Any:
     about["columns"] = {n: c for n, c in about["columns"].items() if n not in touched}
     return None if about["primary_column"] in touched else about
 
 
+_REMEMBERED = 1 << 20
+"""Longest serialised Arrow schema in bytes of which the last projections are remembered."""
+
+
 def _adapt_arrow_schema(
-    value: bytes | None, gone: set[str], touched: set[str], fates: Sequence[Fate]
+    value: bytes | None, gone: Set[str], touched: Set[str], fates: Sequence[Fate]
+) -> bytes | None:
+    """Call `_project_arrow_schema`, and remember its last results.
+
+    A read needs the same projection twice, and files of a dataset have the same schema.
+    """
+    project = _remember if len(value or b"") <= _REMEMBERED else _project_arrow_schema
+    return project(value, frozenset(gone), frozenset(touched), tuple(fates))
+
+
+def _project_arrow_schema(
+    value: bytes | None, gone: Set[str], touched: Set[str], fates: Sequence[Fate]
 ) -> bytes | None:
     """Remove leaves from a serialised Arrow schema, or change their types, by position.
 
@@ -261,6 +277,9 @@ def _adapt_arrow_schema(
         {k: v for k, v in about.items() if v is not None},
     )
     return base64.b64encode(kept.serialize().to_pybytes())
+
+
+_remember = lru_cache(maxsize=4)(_project_arrow_schema)
 
 
 def _strip_arrow_metadata(value: bytes | None) -> bytes | None:

@@ -135,7 +135,7 @@ class OpenFile:
         self._check_given_keys(wanted, ordinals)
         keys: dict[int, dict[int, Key | None]] = {}  # by column and row group
         missing: list[int] = []
-        of_footer: dict[int, Key | None] = {r: self.footer.answer.key for r in ordinals}
+        of_footer: dict[int, Key | None] = dict.fromkeys(ordinals, self.footer.answer.key)
         for c, kinds in self._find_kinds(wanted, ordinals).items():
             if COLUMN_KEY in kinds:
                 keys[c] = {r: self._chunks.find_key(r, c).key for r in ordinals}
