@@ -26,6 +26,7 @@ from modcrypt.errors import PlaintextError as PlaintextError
 from modcrypt.errors import TagMismatchError as TagMismatchError
 from modcrypt.errors import TruncationError as TruncationError
 from modcrypt.errors import UnsupportedFormatError as UnsupportedFormatError
+from modcrypt.errors import WriterSignatureError as WriterSignatureError
 from modcrypt.html_report import render_html as render_html
 from modcrypt.jobs.dataset_seals import SealFinding as SealFinding
 from modcrypt.jobs.dataset_seals import SealVerification as SealVerification

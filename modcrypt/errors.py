@@ -36,6 +36,7 @@ __all__ = [
     "TagMismatchError",
     "TruncationError",
     "UnsupportedFormatError",
+    "WriterSignatureError",
 ]
 
 MAX_MESSAGE = 4000
@@ -139,6 +140,12 @@ class FooterSignatureError(IntegrityError):
     """The signature of a plaintext footer does not match its bytes (PME 5.5)."""
 
     word = "signature"
+
+
+class WriterSignatureError(IntegrityError):
+    """The signature of a file's writer is missing, by an unknown key, or not for these bytes."""
+
+    word = "writer-signature"
 
 
 class ChecksumError(IntegrityError):

@@ -166,6 +166,19 @@ class Output:
             self.at += size
             start += size
 
+    def tap(self, see: Callable[[memoryview], object]) -> None:
+        """Pass all bytes to a function before they are written, in the thread that writes.
+
+        Call this before the first byte is written.
+        """
+        self._sink = _TappedSink(self._sink, see)
+
+    def settle(self) -> None:
+        """Pass on the collected bytes and wait until all of them are written."""
+        self._pass_on()
+        if self._writer is not None:
+            self._writer.wait()
+
     def flush(self) -> None:
         """Pass the collected bytes to the sink or its thread."""
         if self.at and self._background and self._writer is None:
@@ -255,6 +268,17 @@ def _is_same_file(source: Source, destination: Destination) -> bool:
         return False
 
 
+class _TappedSink:
+    """A sink whose bytes a function sees first."""
+
+    def __init__(self, sink: Sink, see: Callable[[memoryview], object]) -> None:
+        self._inner, self._see = sink, see
+
+    def append(self, data: memoryview | bytes) -> None:
+        self._see(memoryview(data))
+        self._inner.append(data)
+
+
 class _Writer:
     """A thread that appends full buffers to a sink, in order."""
 
@@ -262,6 +286,7 @@ class _Writer:
 
     def __init__(self, sink: Sink) -> None:
         self._full: queue.SimpleQueue[tuple[memoryview, int] | None] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         for _ in range(self._BUFFERS - 1):
             self._free.put(None)
@@ -274,6 +299,9 @@ class _Writer:
     def _run(self, sink: Sink) -> None:
         while (item := self._full.get()) is not None:
             view, size = item
+            if not size:
+                self._idle.put(None)
+                continue
             if self._error is None:
                 try:
                     sink.append(view[:size])
@@ -288,6 +316,13 @@ class _Writer:
         if self._error is not None:
             raise self._error
         return memoryview(bytearray(len(view))) if empty is None else empty
+
+    def wait(self) -> None:
+        """Wait until all queued buffers are written."""
+        self._full.put((memoryview(b""), 0))
+        self._idle.get()
+        if self._error is not None:
+            raise self._error
 
     def close(self, *, raise_error: bool) -> None:
         self._full.put(None)

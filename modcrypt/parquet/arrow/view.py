@@ -72,7 +72,7 @@ def open_parquet(
         opened = stack.enter_context(open_source(source, filesystem=filesystem))
         file = OpenFile(opened, decryption)
         wanted = None if columns is None else leaves_of(file.leaves, columns)
-        return PlaintextView(opened, file.select(wanted), stack.pop_all())
+        return PlaintextView(file.source, file.select(wanted), stack.pop_all())
 
 
 class PlaintextView(SeekableFile):

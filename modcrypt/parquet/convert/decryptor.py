@@ -74,12 +74,13 @@ def decrypt_parquet(
         FileExistsError, OSError: The file system reports an error.
     """
     with open_source(source, filesystem=filesystem) as opened:
-        plan = OpenFile(opened, properties, whole=True).select()
+        file = OpenFile(opened, properties, whole=True)
+        plan = file.select()
         with open_output(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:
             out.progress = progress
-            _write_plaintext(opened, out, plan, keep_unknown_fields)
+            _write_plaintext(file.source, out, plan, keep_unknown_fields)
     return plan.missing_names
 
 

@@ -22,6 +22,7 @@ from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
+from modcrypt.keys import Key
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
@@ -76,6 +77,8 @@ from modcrypt.parquet.format.page_header import (
     UNCOMPRESSED,
 )
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
+from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
+from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
 
 
 @paused_collector()
@@ -281,6 +284,7 @@ class NewFile:
     ) -> None:  # fmt: skip
         self.out, self.cipher = out, cipher
         self.keep_unknown_fields, self.levels_plain = keep_unknown_fields, levels_plain
+        self.hasher: LeafHasher | None = None  # hashes the parts of a file that will be signed
         self.row_groups: list[ThriftStruct] = []  # row groups of the new footer
         out.write(magic)
 
@@ -315,8 +319,12 @@ class Encryption(NewFile):
             keep_unknown_fields=keep_unknown_fields,
             levels_plain=properties.data_page_v2_levels == "plaintext",
         )
+        self._own_keys: dict[int, Key] = {}  # by column, for the commitments of a signature
+        if properties.signing_key is not None:
+            self.hasher = LeafHasher()
+            out.tap(self.hasher)
         self.absent: set[str] = set()  # fields that the sources lack
-        self.held: dict[Part, list[tuple[ThriftStruct, bytes]]] = {
+        self.held: dict[Part, list[tuple[ThriftStruct, bytes, LeafPlace]]] = {
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
 
@@ -348,18 +356,22 @@ class Encryption(NewFile):
                 if cipher is not None and rule is not None and (rule.own or plaintext_footer):
                     protect_metadata(chunk, cipher, plaintext_footer)
         for span, index in addition.held:
-            self.held[span.part].append((row_groups[span.row_group].columns[span.column], index))
+            chunk = row_groups[span.row_group].columns[span.column]
+            self.held[span.part].append((chunk, index, addition.place_of(span)))
+        if self.hasher is not None:
+            keys = enumerate(plan.columns)
+            self._own_keys |= {c: rule.key for c, rule in keys if rule is not None and rule.own}
         return row_groups
 
     def close(self, metadata: ThriftStruct) -> None:
         """Write the held indexes and the footer: `metadata` with all row groups."""
         out = self.out
-        for chunk, data in self.held[Part.COLUMN_INDEX]:
+        for chunk, data, place in self.held[Part.COLUMN_INDEX]:
             chunk.column_index_offset, chunk.column_index_length = out.position, len(data)
-            out.write(data)
-        for chunk, data in self.held[Part.OFFSET_INDEX]:
+            self.write_part(place, data)
+        for chunk, data, place in self.held[Part.OFFSET_INDEX]:
             chunk.offset_index_offset, chunk.offset_index_length = out.position, len(data)
-            out.write(data)
+            self.write_part(place, data)
         footer = copy(metadata)
         footer.row_groups = self.row_groups
         rows = sum(row_group.num_rows for row_group in self.row_groups)
@@ -369,7 +381,26 @@ class Encryption(NewFile):
         if not (self.keep_unknown_fields or self._has_one_key):
             footer = without_unknown(footer)
         mark_absent(footer, frozenset(self.absent))
-        out.write(build_tail(footer, self._cipher, self.properties, self.unique))
+        out.write(
+            build_tail(footer, self._cipher, self.properties, self.unique, self._list_hashes())
+        )
+
+    def write_part(self, place: LeafPlace, data: bytes) -> None:
+        """Append a part that is complete in memory."""
+        if self.hasher is not None:
+            self.hasher.begin(place, self.out.position)
+        self.out.write(data)
+
+    def _list_hashes(self) -> bytes:
+        """Return the list that the writer signs; empty if the file is not signed."""
+        if self.hasher is None:
+            return b""
+        self.hasher.end(self.out.position)
+        self.out.settle()
+        footer_key = self.properties.footer_key
+        assert isinstance(footer_key, Key)
+        keys = [(None, footer_key), *self._own_keys.items()]
+        return encode_list(self.hasher.finish() | commit_to_keys(keys, self._cipher.file_aad))
 
     @property
     def _has_one_key(self) -> bool:
@@ -413,6 +444,8 @@ class Addition:
         for span, end in zip(spans, _run_ends(spans, self.feed), strict=True):
             start, self.feed.window.ahead = out.position, end
             cipher = self.chunk_cipher(span.row_group, span.column)
+            if self.file.hasher is not None:
+                self.file.hasher.begin(self.place_of(span), start)
             if span.part is Part.PAGES:
                 self._write_pages(span, cipher)
             elif span.part is Part.BLOOM_FILTER:
@@ -425,6 +458,10 @@ class Addition:
                     continue
                 out.write(index)
             self.moves.add(span, start, out.position)
+
+    def place_of(self, span: Span) -> LeafPlace:
+        """Return the place of a part in the new file, for its signature."""
+        return LeafPlace(self.first + span.row_group, span.column, int(span.part))
 
     def chunk_cipher(self, row_group: int, column: int) -> ChunkCipher | None:
         """Return the cipher of a chunk, given the number of its row group in the source."""

@@ -20,7 +20,7 @@ from modcrypt.parquet.crypto.column_kinds import (
     PLAINTEXT,
     chunk_kind,
 )
-from modcrypt.parquet.crypto.footer_opening import Footer
+from modcrypt.parquet.crypto.footer_opening import Footer, find_key_fault
 from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
@@ -115,6 +115,7 @@ class ChunkOpening:
         self._inside = footer.inside
         self.keys = ColumnKeys(properties, paths, report, self._inside)
         self._key_names: dict[object, str] = {}  # names of column keys, for people
+        self._committed: dict[int, Key] = {}  # keys that were compared with the signed commitments
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """Return a chunk that is not open yet; report it if it lies in another file."""
@@ -172,6 +173,8 @@ class ChunkOpening:
             chunk.cipher = ChunkCipher(
                 self._footer.cipher, chunk.key, chunk.ordinal, chunk.column, chunk.path, self._hint
             )
+            if self._footer.signed is not None and chunk.has_own_key:
+                self._check_commitment(chunk, chunk.key)
         if stored.encrypted_column_metadata is None:
             if chunk.cipher is not None and chunk.kind == FOOTER_KEY and self._footer.is_verified:
                 chunk.key_works = True  # the key opened the footer, which contains the metadata
@@ -201,6 +204,15 @@ class ChunkOpening:
             report.add_error(error, *inside)
         if chunk.cipher is not None and chunk.metadata is not None:
             chunk.cipher.levels = partial(Levels.of, chunk.leaf, chunk.metadata)
+
+    def _check_commitment(self, chunk: Chunk, key: Key) -> None:
+        """Report a column key that is not the one with which the writer signed the file."""
+        if self._committed.get(chunk.column) == key:
+            return
+        error = find_key_fault(self._footer, chunk.column, key)
+        if error is not None:
+            self._report.add_error(error, *self._inside)
+        self._committed[chunk.column] = key
 
 
 def _open_metadata(stored: ThriftStruct, cipher: ChunkCipher, report: Report) -> ThriftStruct:

@@ -42,6 +42,7 @@ from modcrypt.parquet.format.modules import (
     ordinal_faults,
 )
 from modcrypt.parquet.format.schema import covering_name, leaf_elements, leaves_of
+from modcrypt.parquet.signatures.signed_source import SignedSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class OpenFile:
         properties = as_decryption(properties)
         properties = bind_to_file(properties, source)
         self.source, self.properties = source, properties
+        self._raw = source  # for places alone: what is used of a signed file is read as `source`
+        self._signed: SignedSource | None = None
         tail = read_tail(source)
         if expected is not None:
             expected.check(tail, source)
@@ -105,6 +108,8 @@ class OpenFile:
         check_shape(self.metadata, len(self.leaves), plain=not self.footer.encrypted)
         for error in ordinal_faults(self.metadata):
             raise error
+        if self.footer.signed is not None:
+            self.source = self._signed = SignedSource(source, self.footer.signed)
         self._report = Report(strict=True)
         hint = _MISLABELLED if self.footer.plaintext_footer else ""
         self._chunks = ChunkOpening(self.footer, properties, self._elements, self._report, hint)
@@ -158,7 +163,9 @@ class OpenFile:
         ciphers = {
             place: chunk.cipher for place, chunk in opened.items() if chunk.cipher is not None
         }
-        spans = chunk_spans(chunks, self.footer.body_end, self.source)
+        spans = chunk_spans(chunks, self.footer.body_end, self._raw)
+        if self._signed is not None:
+            self._signed.add(spans)
         return ReadPlan(
             self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
         )

@@ -23,6 +23,8 @@ from modcrypt.parquet.format.idl import (
     new,
     set_extension,
 )
+from modcrypt.parquet.signatures.signature_block import SignedContext, encode_signed
+from modcrypt.parquet.signatures.signers import Signer
 
 FOOTER = ModuleId(ModuleType.FOOTER)
 
@@ -64,9 +66,13 @@ def protect_metadata(chunk: ThriftStruct, cipher: ChunkCipher, plaintext_footer:
 
 
 def build_tail(
-    metadata: ThriftStruct, cipher: FileCipher, properties: FileEncryptionProperties, unique: bytes
-) -> bytes:
-    """Return the file's last bytes: the encrypted or signed footer, its length and the magic."""
+    metadata: ThriftStruct, cipher: FileCipher, properties: FileEncryptionProperties, unique: bytes,
+    hashes: bytes = b"",
+) -> bytes:  # fmt: skip
+    """Return the file's last bytes: the encrypted or signed footer, its length and the magic.
+
+    The writer signs `hashes`, the list of its parts, if the properties have a signing key.
+    """
     key = properties.footer_key
     assert isinstance(key, Key)
     algorithm = _algorithm_union(properties, unique)
@@ -77,12 +83,24 @@ def build_tail(
         metadata.encryption_algorithm = algorithm
         if key_metadata is not None:
             metadata.footer_signing_key_metadata = key_metadata
-        footer = encode(metadata)
+        footer = encode_footer(metadata, cipher, properties.signing_key, hashes, plaintext=True)
         return close_tail(footer + sign_footer(cipher, key, footer), MAGIC_PLAINTEXT)
     crypto = new("FileCryptoMetaData", encryption_algorithm=algorithm)
     if key_metadata is not None:
         crypto.key_metadata = key_metadata
-    return close_tail(encode(crypto) + cipher.seal(key, FOOTER, encode(metadata)), MAGIC_ENCRYPTED)
+    footer = encode_footer(metadata, cipher, properties.signing_key, hashes, plaintext=False)
+    return close_tail(encode(crypto) + cipher.seal(key, FOOTER, footer), MAGIC_ENCRYPTED)
+
+
+def encode_footer(
+    metadata: ThriftStruct, cipher: FileCipher, signing_key: Signer | None, hashes: bytes, *,
+    plaintext: bool,
+) -> bytes:  # fmt: skip
+    """Return an encoded footer, with the writer's signature of `hashes` if there is a key."""
+    if signing_key is None:
+        return encode(metadata)
+    context = SignedContext(cipher.file_aad, cipher.algorithm, plaintext)
+    return encode_signed(metadata, hashes, signing_key, context)
 
 
 def sign_footer(cipher: FileCipher, key: Key, footer: bytes) -> bytes:

@@ -22,6 +22,8 @@ from modcrypt.errors import (
     TagMismatchError,
     TruncationError,
     UnsupportedFormatError,
+    WriterSignatureError,
+    list_names,
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
@@ -55,6 +57,12 @@ from modcrypt.parquet.format.framing import (
     read_tail,
 )
 from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, copy, decode
+from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_place
+from modcrypt.parquet.signatures.signature_block import (
+    SignatureBlock,
+    SignedContext,
+    take_signature,
+)
 from modcrypt.pkmt1.key_info import key_name
 
 _OPEN_BY_DESIGN = (
@@ -90,6 +98,9 @@ class Footer:
     signature_fault: FooterSignatureError | None = None
     padding: int = 0  # bytes after the struct inside the footer's module
     start: int = 0  # offset in the file at which the metadata, or its module, begins
+    signature: SignatureBlock | None = None  # the writer's signature, verified or not
+    signed_by: str | None = None  # id of the required key that made the signature
+    signed: memoryview | None = None  # the list of hashes that this key signed
     _cipher: FileCipher | None = None
     _key_name: str | None = None
 
@@ -164,6 +175,20 @@ class Footer:
         return take_mark(copy(self.metadata))
 
 
+def find_key_fault(footer: Footer, column: int | None, key: Key) -> WriterSignatureError | None:
+    """Return an error if a key is not the one to which the writer of a signed file committed.
+
+    None stands for the footer key. GCM commits to no key: without this check, key metadata that
+    nobody signs could lead to another key, under which the same ciphertext has another plaintext.
+    """
+    assert footer.signed is not None
+    known = find_hash(footer.signed, key_place(column))
+    if known == commit_to_key(key, footer.cipher.file_aad):
+        return None
+    what = "footer" if column is None else f"column {column}"
+    return WriterSignatureError(f"the key of the {what} is not the one with which it was signed")
+
+
 def read_plain(source: Source) -> Footer:
     """Read the footer of a plaintext file.
 
@@ -215,6 +240,7 @@ def open_footer(
         AadPrefixError: The AAD prefix is missing, unused or different.
         TagMismatchError, FooterSignatureError: The footer does not authenticate.
         UnsupportedFormatError: The properties do not accept the file's algorithm.
+        WriterSignatureError: None of the required writers signed the file.
         FormatError: The bytes violate the format.
     """
     footer, report = Footer(tail, start=tail.start), report or Report(strict=True)
@@ -227,6 +253,8 @@ def open_footer(
         opening.open_encrypted()
     else:
         opening.open_plaintext()
+    if properties.signed_by and footer.metadata is not None:
+        opening.verify_writer()
     return footer
 
 
@@ -464,6 +492,49 @@ class _Opening:
         self.footer.accept_cipher(cipher)
         self.footer.is_verified = True
 
+    def verify_writer(self) -> None:
+        """Check that a required key signed the footer and its list of hashes.
+
+        This comes last: nothing but the metadata's structure has been used before.
+        """
+        footer, report = self.footer, self.report
+        why = self._find_writer_fault()
+        if why is None:
+            self._check_commitment()
+            return
+        ids = list_names(key.hex_id for key in self.properties.signed_by)
+        error = WriterSignatureError(f"{self.name}: {why}; signatures are accepted of {ids}")
+        report.add_error(error, *footer.inside, FOOTER)
+
+    def _find_writer_fault(self) -> str | None:
+        """Return why no required key vouches for the file, or note the key that does."""
+        footer, block = self.footer, self.footer.signature
+        if not footer.encrypted:
+            return "it is a plaintext file, and these have no signature"
+        if block is None:
+            return "no writer has signed it, or the signature was removed"
+        known = [key for key in self.properties.signed_by if key.hex_id == block.key_id.hex()]
+        if not known:
+            return f"it is signed by another key, {block.key_id.hex()}"
+        if not footer.has_cipher or footer.padding:
+            return f"its signature cannot be checked: {footer.locked or 'bytes follow the footer'}"
+        cipher = footer.cipher
+        context = SignedContext(cipher.file_aad, cipher.algorithm, footer.plaintext_footer)
+        if not any(block.is_made_by(key, context) for key in known):
+            return (
+                f"the signature of key {block.key_id.hex()} does not match: the footer, the AAD or "
+                "the signature was altered"
+            )
+        footer.signed_by, footer.signed = block.key_id.hex(), block.entries
+        return None
+
+    def _check_commitment(self) -> None:
+        """Check that the footer key is the one that the writer used."""
+        if self.footer.footer_key is not None:
+            error = find_key_fault(self.footer, None, self.footer.footer_key)
+            if error is not None:
+                self.report.add_error(error, *self.footer.inside, FOOTER)
+
     def _require_key(self, message: str) -> None:
         """Raise if the report is strict: the footer key is missing."""
         if self.report.strict:
@@ -484,6 +555,7 @@ class _Opening:
         """Decode the metadata; return where it ends, or None if it cannot be decoded."""
         try:
             self.footer.metadata, end = decode("FileMetaData", data, lazy=self.lazy)
+            self.footer.signature = take_signature(self.footer.metadata, data, end)
         except FormatError as error:
             self._refuse_metadata(error)
             return None

@@ -17,6 +17,7 @@ from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
+from modcrypt.parquet.signatures.signers import Signer, Verifier, check_signer, list_verifiers
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.tracebacks import hide_frames
 
@@ -58,6 +59,8 @@ class FileEncryptionProperties:
             beside the file. The context is entered before the file is started, and left when it is
             published or given up. If it yields a function, that is called after the last byte is
             encrypted and before the file is published.
+        signing_key: `SigningKey` of the writer: readers that require its signature detect what
+            other readers have made or altered. None to not sign files.
 
     Raises:
         ValueError: A key has another length or consists of zeros, a name is given twice, a column
@@ -77,6 +80,7 @@ class FileEncryptionProperties:
     companion: Callable[[], AbstractContextManager[Callable[[], object] | None]] = field(
         default=nullcontext, repr=False, compare=False
     )
+    signing_key: Signer | None = None
 
     def __post_init__(self) -> None:
         _set_frozen(self, "footer_key", _check_encryption_key(self.footer_key, "footer key"))
@@ -96,6 +100,7 @@ class FileEncryptionProperties:
         for fault in list_mode_faults(self.encryption_algorithm, self.data_page_v2_levels):
             raise ValueError(fault)
         _check_footer_key_metadata(self.footer_key_metadata)
+        check_signer(self.signing_key)
         for name, metadata in self.column_key_metadata.items():
             _check_bytes(metadata, f"column_key_metadata of {name}")
         _check_bytes(self.aad_prefix, "aad_prefix")
@@ -181,6 +186,8 @@ class FileDecryptionProperties:
             the footer key.
         aad_file_unique_size: Size of `aad_file_unique` in bytes that is required when the AAD
             prefix is checked, because the border between the two is not authenticated.
+        signed_by: `VerifyingKey` objects, one of which must have signed the file; empty to accept
+            files without a signature, and not to check any.
 
     Raises:
         ValueError: A key has another length, an algorithm is unknown, or both a prefix and a
@@ -197,6 +204,7 @@ class FileDecryptionProperties:
     require_encrypted: bool | Sequence[str] = True
     check_footer_integrity: bool = True
     aad_file_unique_size: int = FILE_UNIQUE_SIZE
+    signed_by: Sequence[Verifier] = ()
 
     def __post_init__(self) -> None:
         if self.footer_key is not None:
@@ -220,6 +228,7 @@ class FileDecryptionProperties:
                 raise TypeError("aad_prefix_verifier must be a function of an AAD prefix")
             if self.aad_prefix is not None:
                 raise ValueError("pass aad_prefix or aad_prefix_verifier, not both")
+        _set_frozen(self, "signed_by", list_verifiers(self.signed_by))
         _set_frozen(self, "_token", urandom(16).hex())
 
     def __dask_tokenize__(self) -> str:

@@ -22,6 +22,7 @@ from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
+from modcrypt.parquet.signatures.signed_source import find_span_fault
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
@@ -39,6 +40,7 @@ class ChunkChecker:
         self._cipher: FileCipher | None = None
         self._detective: Detective | None = None
         self._regions = plan.report.regions is not None
+        self.signed = footer.signed
         if footer.has_cipher:
             self._cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)
             self._detective = plan.make_detective(self._cipher)
@@ -66,6 +68,7 @@ class _Check:
 
     def run(self) -> None:
         """Open the indexes first: they locate the pages after one that cannot be read."""
+        self._check_signed_bytes()
         offset_index, _ = self._open_part(Part.OFFSET_INDEX)
         column_index, _ = self._open_part(Part.COLUMN_INDEX)
         self._check_bloom_filter()
@@ -85,6 +88,16 @@ class _Check:
             )  # fmt: skip
             facts = facts if facts.complete else None
         self._compare_with_pages(facts, offset_index, column_index)
+
+    def _check_signed_bytes(self) -> None:
+        """Compare all bytes of the chunk, opened or not, with what the file's writer signed."""
+        checker = self.checker
+        if checker.signed is None:
+            return
+        for span in self.chunk.spans:
+            fault = find_span_fault(checker.signed, span, checker.source, checker.scratch)
+            if fault is not None:
+                self.report.add_fault("writer-signature", fault, span.start, span.end)
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 

@@ -132,7 +132,7 @@ class ChunkPlan:
         """Look for a chunk's key, and note the reason if there is none."""
         footer, path = self.footer, out.path
         if not out.encrypted:
-            if footer.encrypted:
+            if footer.encrypted and footer.signed is None:
                 declared = declares_plaintext(self.properties, out.leaf.path)
                 why = (
                     "it is in plaintext, as the policy allows" if declared else "it is in plaintext"
@@ -253,6 +253,10 @@ class ChunkPlan:
         gaps = list(_find_gaps(spans, self.footer.body_end))
         if not gaps or not self.all_known:  # chunks whose place is unknown may lie in the gaps
             return
+        if self.footer.signed is not None:
+            start, end = gaps[0]
+            message = f"{end - start} bytes at byte {start} are not covered by the signature"
+            self.report.add_fault("writer-signature", message, start, end)
         for start, end in gaps[:MAX_GAPS]:
             message = f"{end - start} bytes at byte {start} belong to no module"
             self.report.add_warning("format", message, start, end)

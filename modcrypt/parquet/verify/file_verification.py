@@ -48,6 +48,9 @@ BATCH = 2 << 20
 
 _NOTHING_REQUIRED = FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
 
+_COVERED_BY_SIGNATURE = ("pages", "levels")
+"""Parts without tags of their own, which the signature of the file's writer authenticates."""
+
 LARGE_MODULE = 32 << 10
 """Mean module size in bytes above which a second thread pays off: smaller modules take more time in
 Python than in AES, and Python runs on one thread at a time."""
@@ -275,7 +278,12 @@ def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
         modules=report.modules,
         authenticated_bytes=report.authenticated,
         findings=tuple(findings),
-        not_authenticated=tuple(report.notes.values()),
+        not_authenticated=tuple(
+            note
+            for note in report.notes.values()
+            if footer.signed is None or note.what not in _COVERED_BY_SIGNATURE
+        ),
+        signed_by=footer.signed_by,
         regions=_complete_regions(plan),
     )
 

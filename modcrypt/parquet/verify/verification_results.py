@@ -61,6 +61,7 @@ class Verification(VerificationResult):
         findings: Findings in the order of the file.
         not_authenticated: Parts for which no tag was verified, with the reason.
         regions: Map of all bytes of the file; empty unless requested.
+        signed_by: Id of the required verifying key whose signature is valid; None without one.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Verification(VerificationResult):
     findings: tuple[Finding, ...]
     not_authenticated: tuple[Unauthenticated, ...]
     regions: tuple[Region, ...] = field(default=(), repr=False)
+    signed_by: str | None = None
 
     _first = ("ok", "complete")
 
@@ -97,6 +99,7 @@ class Verification(VerificationResult):
             ("Encrypted", "yes" if self.encrypted else "no"),
             ("Footer", self.footer_mode),
             ("Algorithm", self.algorithm or "none"),
+            *([("Signed by", self.signed_by)] if self.signed_by else []),
             ("Size", f"{self.size:,} bytes"),
             ("Rows", rows),
             ("Row groups", f"{self.row_groups:,}"),

@@ -1,0 +1,125 @@
+"""Read only bytes that a verified signature covers.
+
+A part of a column chunk is read as a whole, hashed and compared with the signed list. Its bytes
+stay in memory, and readers get the bytes that were hashed: between a hash and a second reading,
+anyone could exchange them.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from modcrypt.errors import WriterSignatureError
+from modcrypt.fork_safety import fork_safe
+from modcrypt.io.buffers import BLOCK, Scratch
+from modcrypt.io.sources import Source
+from modcrypt.parquet.format.modules import Span
+from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, hash_leaf, start_leaf
+
+KEPT_BYTES = 64 << 20
+"""Most bytes of parts that stay in memory after they were hashed, besides one part of any size."""
+
+
+def find_span_fault(
+    entries: memoryview, span: Span, source: Source, scratch: Scratch
+) -> str | None:
+    """Return what is wrong with the bytes of a part according to a signed list.
+
+    The bytes are read block by block, for a verification that returns none of them.
+    """
+    place = LeafPlace(span.row_group, span.column, int(span.part))
+    digest, at = start_leaf(place), span.start
+    while at < span.end:
+        block = scratch.reserve(min(max(BLOCK, source.least_read), span.end - at))
+        source.read_into(at, block)
+        digest.update(block)
+        at += len(block)
+    return _compare_hash(entries, span, place, digest.digest())
+
+
+def _compare_hash(entries: memoryview, span: Span, place: LeafPlace, found: bytes) -> str | None:
+    known = find_hash(entries, place)
+    if known is None:
+        return f"{span}: the signature of the file does not cover it"
+    return None if found == known else f"{span}: its bytes are not those that the writer signed"
+
+
+class SignedSource(Source):
+    """The parts of a signed file, each of which is checked before any of its bytes is returned.
+
+    Args:
+        source: The file.
+        entries: Its signed list, after verification.
+    """
+
+    def __init__(self, source: Source, entries: memoryview) -> None:
+        self._source, self._entries = source, entries
+        self.name, self.size, self.place = source.name, source.size, source.place
+        self.stamp = source.stamp
+        self._spans: list[Span] = []  # in file order, without overlaps
+        self._starts: list[int] = []
+        self._kept: OrderedDict[Span, bytes] = OrderedDict()
+        self._size = 0
+        self._lock = fork_safe(threading.Lock())
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add parts that will be read; only these can be."""
+        with self._lock:
+            known = set(self._spans)
+            new = [span for span in spans if span not in known]
+            if new:
+                self._spans = sorted([*self._spans, *new])
+                self._starts = [span.start for span in self._spans]
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes; raise as `read_into`."""
+        if length:
+            span = self._find_span(offset)
+            if offset + length <= span.end:
+                start = offset - span.start
+                return self._load(span)[start : start + length]
+        return super().read_at(offset, length)
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill a buffer; raise WriterSignatureError for bytes that the signature does not cover."""
+        end, out = offset + len(view), view
+        while offset < end:
+            span = self._find_span(offset)
+            data = self._load(span)
+            size = min(span.end, end) - offset
+            out[:size] = memoryview(data)[offset - span.start : offset - span.start + size]
+            offset, out = offset + size, out[size:]
+
+    def _find_span(self, offset: int) -> Span:
+        with self._lock:
+            index = bisect_right(self._starts, offset) - 1
+            span = self._spans[index] if index >= 0 else None
+        if span is None or not span.start <= offset < span.end:
+            raise WriterSignatureError(
+                f"the signature of the file does not cover byte {offset}, which is to be read"
+            )
+        return span
+
+    def _load(self, span: Span) -> bytes:
+        with self._lock:
+            data = self._kept.get(span)
+            if data is not None:
+                self._kept.move_to_end(span)
+                return data
+        data = self._source.read_at(span.start, span.end - span.start)
+        place = LeafPlace(span.row_group, span.column, int(span.part))
+        if fault := _compare_hash(self._entries, span, place, hash_leaf(place, data)):
+            raise WriterSignatureError(fault)
+        with self._lock:
+            self._keep(span, data)
+        return data
+
+    def _keep(self, span: Span, data: bytes) -> None:
+        if span not in self._kept:
+            self._kept[span] = data
+            self._size += len(data)
+        while self._size > KEPT_BYTES and len(self._kept) > 1:
+            self._size -= len(self._kept.popitem(last=False)[1])
