@@ -18,7 +18,9 @@ from tests.support.java.parquet_java import ParquetJava
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.signing import writer_key
 
-TABLE = pa.table({"id": list(range(0, 5000, 10)), "name": [f"name {n % 11}" for n in range(500)]})
+TABLE = pa.table(
+    {"id": [n * 37 % 50 for n in range(500)], "name": [f"name {n % 11}" for n in range(500)]}
+)
 SCHEMES = ("ed25519", "mldsa65")
 
 

@@ -18,10 +18,25 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 import modcrypt as mc
 from modcrypt.aad import module_aad
 from modcrypt.module_ids import ModuleType
-from modcrypt.parquet.format.idl import extension, set_extension
-from modcrypt.parquet.signatures.leaf_list import ENTRY_SIZE
+from modcrypt.parquet.format.idl import encode, extension, set_extension
+from modcrypt.parquet.signatures.leaf_list import (
+    ENTRY_SIZE,
+    commit_to_key,
+    encode_list,
+    key_place,
+)
+from modcrypt.parquet.signatures.signature_block import SignedContext, encode_signed
 from tests.support.cases import each_case
-from tests.support.forging import change_footer, join_tail, open_file, plain_file, split_tail
+from tests.support.forging import (
+    FOOTER_SUFFIX,
+    change_footer,
+    join_tail,
+    open_file,
+    plain_file,
+    seal,
+    sign,
+    split_tail,
+)
 from tests.support.keys import FOOTER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.signing import (
@@ -165,9 +180,6 @@ def test_a_field_follows_the_signature() -> None:
     data = signed_file(plaintext_footer=True)
     body, tail, magic = split_tail(data)
     file = open_file(data, FOOTER_KEY)
-    from modcrypt.parquet.format.idl import encode
-    from tests.support.forging import FOOTER_SUFFIX, sign
-
     footer = encode(file.metadata)
     longer = footer[:-1] + b"\x08\xfc\xff\x03\x01x" + b"\0"
     altered = longer + sign(FOOTER_KEY, longer, file.file_aad + FOOTER_SUFFIX)
@@ -324,17 +336,12 @@ def test_bytes_between_the_parts_are_not_covered() -> None:
 
 def test_the_signer_commits_to_the_keys() -> None:
     """A ciphertext can open under two keys: a signature says under which it was made."""
-    from modcrypt.parquet.crypto import footer as footers
-    from modcrypt.parquet.signatures.leaf_list import commit_to_key, encode_list, key_place
-
     metadata = open_file(signed_file(), FOOTER_KEY)
     entries = encode_list({key_place(None): commit_to_key(mc.Key(bytes(range(16))), b"")})
     key = writer_key()
-    context = footers.SignedContext(metadata.file_aad, "AES_GCM_V1", False)
+    context = SignedContext(metadata.file_aad, "AES_GCM_V1", False)
     set_extension(metadata.metadata, None)
-    footer = footers.encode_signed(metadata.metadata, entries, key, context)
-    from tests.support.forging import FOOTER_SUFFIX, seal
-
+    footer = encode_signed(metadata.metadata, entries, key, context)
     sealed = seal(FOOTER_KEY, footer, metadata.file_aad + FOOTER_SUFFIX)
     data = join_tail(metadata.body, metadata.crypto + sealed, metadata.magic)
     assert_refused(data, "the key of the footer is not the one with which it was signed")
