@@ -21,6 +21,7 @@ from modcrypt.cli.options.kms_options import (
     required_service,
     service_options,
 )
+from modcrypt.cli.options.signing_options import sign_options, signing_references
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     check_paths_exist,
@@ -330,6 +331,7 @@ def _disabled_versions(master: MasterKey) -> list[str]:
     help="Move what is under the master key OLD to NEW. The last = separates the two. Repeatable.",
 )
 @skipping_record_option
+@sign_options
 @dry_run_option
 @make_accept_option("the policy's, else both, but AES_GCM_V1 only for dek, which opens pages.")
 @threads_option("Number of files processed concurrently. Default: 4.")
@@ -361,7 +363,9 @@ def rotate(
 
     if spark_master is not None:
         refuse_local_options()
-    settings = required_service(options).evolve(algorithms=accept or None)
+        refuse({"sign"}, "not supported with --spark")
+    signing = signing_references(options)
+    settings = required_service(options).evolve(algorithms=accept or None, **signing)
     renamed = parse_pairs(new_master_keys, "--new-master-key", "OLD=NEW")
     if not paths:
         if key_id is None:
@@ -388,12 +392,13 @@ def rotate(
             _print_master("rotated", master, as_json)
     if not paths:
         return 0
-    tally = Tally("rotate", as_json)
+    tally, lost = Tally("rotate", as_json), list[str]()
     with files_bar("Rotating") as bar:
 
         def show(file: RotatedFile, total: int) -> None:
             bar(total)
             tally.add(file)
+            lost.extend([file.path] if file.lost_signature else [])
 
         how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
         if spark_master is not None:
@@ -406,13 +411,20 @@ def rotate(
                 record=record,
                 threads=threads,
                 progress=show,
+                signing_key=settings.writer_key,
                 **how,
             )
+    if lost:
+        click.echo(
+            f"modcrypt: the writer's signature of {format_count(len(lost), 'file')} was dropped; "
+            "pass --sign to sign again",
+            err=True,
+        )
     _print_totals(tally, dry_run)
     return exit_code(file.result for file in tally.failures)
 
 
-_FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
+_FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads", "sign"}
 
 
 def _rotate_on_spark(

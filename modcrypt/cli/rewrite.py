@@ -41,7 +41,8 @@ def _encrypt() -> None:
 
 encryption_options(_encrypt)
 _ENCRYPTION: list[click.Option] = vars(_encrypt)["__click_params__"]
-_UNCHANGED = {"--to", "--recipients-file"}  # these can only mean the new file
+# These can only mean the new file.
+_UNCHANGED = {"--to", "--recipients-file", "--sign", "--sign-passphrase"}
 _NEW_NAMES = {new.opts[0] for new in _ENCRYPTION} - _UNCHANGED
 _NAMES = re.compile(
     rf"--({'|'.join(sorted((name[2:] for name in _NEW_NAMES), key=len, reverse=True))})\b(?!-)"

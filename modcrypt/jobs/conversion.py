@@ -212,6 +212,9 @@ class Conversion:
         if self.verb == "rekey" and columns.get("under_footer_key"):
             listed = printable(", ".join(columns["under_footer_key"]))
             sentences.append(f"columns that no longer have a key of their own: {listed}")
+        if columns.get("lost_signatures"):
+            listed = ", ".join(columns["lost_signatures"])
+            sentences.append(f"the signature of {listed} was dropped; pass a signing key to sign")
         return "; ".join(sentences)
 
     # --- names and places ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from modcrypt.kms.expected_keys import ExpectedKeys
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
@@ -29,12 +30,18 @@ def replace_data_keys(
     decryption: FileDecryptionProperties,
     expected: ExpectedKeys,
     new_master_keys: Mapping[str, str],
-) -> int:
-    """Encrypt a file in place with fresh data keys; return their number.
+    signing_key: SigningKey | None = None,
+) -> tuple[int, bool]:
+    """Encrypt a file in place with fresh data keys.
+
+    Return their number, and whether the file lost the signature of its writer. A `signing_key`
+    must have signed the file, and signs it again.
 
     Raise ModcryptError or OSError if the file can't be decrypted or written; it was left as it was.
     """
     # Never encrypt a forgery again: check the footer even if the caller waived that.
+    if signing_key is not None:
+        decryption = replace(decryption, signed_by=(signing_key.verifier,))
     strict = replace(decryption, check_footer_integrity=True, require_encrypted=True)
     file = OpenFile(source, strict)
     if file.footer.footer_key is None:
@@ -48,9 +55,11 @@ def replace_data_keys(
     kek = wrapper.get_reading_kek(footer) if footer.double_wrapping else None
     policy = _derive_policy(file, materials, new_master_keys, None if kek is None else kek.length)
     retriever = KmsKeyRetriever(wrapper, expected)
-    encryption = KeyedEncryption(retriever, policy, file.footer.aad_prefix)
+    prefix = file.footer.aad_prefix
+    encryption = KeyedEncryption(retriever, policy, prefix, signing_key=signing_key)
     rekey_in_place(source, place, decryption, encryption)
-    return 1 + len(policy.key_of_column)
+    lost = file.footer.signature is not None and signing_key is None
+    return 1 + len(policy.key_of_column), lost
 
 
 def _load_material(place: Place, key: FooterKey, expected: ExpectedKeys) -> KeyMaterial:

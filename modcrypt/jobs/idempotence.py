@@ -357,6 +357,8 @@ class NewKeys:
             "algorithms": ALGORITHMS,
             "aad_prefix": self._resolve_prefix(place),
         }
+        if self._wanted.signing_key is not None:
+            strict["signed_by"] = (self._wanted.signing_key.verifier,)
         if isinstance(self.encryption, KeyedEncryption):
             return FileDecryptionProperties(key_retriever=self.encryption.retriever, **strict)
         wanted = self._wanted

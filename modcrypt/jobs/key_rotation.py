@@ -36,6 +36,7 @@ from modcrypt.kms import client as kms
 from modcrypt.kms.audit import record_key
 from modcrypt.kms.file_keys import expect_also
 from modcrypt.kms.key_tools import KeyTools, check_tools
+from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapped_key_metadata import (
     encode_wrapped_metadata,
     holds_encrypted_metadata,
@@ -83,9 +84,11 @@ class RotatedFile(FileResult):
             `"plaintext"`, if a column that must be encrypted is not.
         keys: Number of keys that were rewrapped.
         message: Message of the error.
+        lost_signature: Whether the file was signed by its writer, and no longer is.
     """
 
     keys: int = 0
+    lost_signature: bool = False
 
     @property
     def failed(self) -> bool:
@@ -105,6 +108,7 @@ def rotate_keys(
     dry_run: bool = False,
     threads: int | None = None,
     progress: Callable[[RotatedFile, int], object] | None = None,
+    signing_key: SigningKey | None = None,
 ) -> list[RotatedFile]:
     """Rewrap the keys of a file or of all files in folders, or re-encrypt the files with new keys.
 
@@ -133,6 +137,9 @@ def rotate_keys(
             store are slow.
         progress: Function called in the calling thread with each file's result and the number of
             files.
+        signing_key: Key that signed the files, which signs those again whose signature would else
+            be dropped: `"mek"` and `"kek"` keep it if the file has no column keys and its footer
+            is encrypted. A file that this key did not sign fails.
 
     Returns:
         The result of each file, in the order of their paths.
@@ -148,7 +155,7 @@ def rotate_keys(
         decryption = as_decryption(decryption)
     places = list_files_except(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
-    rotation = _Rotation(tools, what, renamed, decryption, dry_run)
+    rotation = _Rotation(tools, what, renamed, decryption, dry_run, signing_key)
     ledger = None
     if record is not None:
         run = rotation_fields(what, rotation.new_master_keys)
@@ -179,9 +186,12 @@ class _Rotation:
         new_master_keys: dict[str, str],
         decryption: FileDecryptionProperties | None,
         dry_run: bool,
+        signing_key: SigningKey | None,
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
         self._wrapper, self._dry_run = tools.wrapper, dry_run
+        self._signing_key = signing_key
+        self._lost: set[str] = set()  # paths of files whose signature was dropped
         if decryption is None:
             # mek and kek open no page, so any page algorithm is acceptable.
             decryption = tools.decryption(
@@ -203,7 +213,10 @@ class _Rotation:
         keys = self._rotate_file(place, under)
         if keys is None:
             return RotatedFile(path=place.path, result="plaintext"), None
-        file = RotatedFile(path=place.path, result="rotated" if keys else "current", keys=keys)
+        file = RotatedFile(
+            path=place.path, result="rotated" if keys else "current", keys=keys,
+            lost_signature=place.path in self._lost,
+        )  # fmt: skip
         return file, {"keys": keys, "under": sorted(under)}
 
     def is_done(self, entry: dict[str, Any]) -> bool:
@@ -314,11 +327,11 @@ class _Rotation:
             rewrapped.append((column, rotated))
             return _encode_and_check(rotated).encode()
 
-        tail = new_tail(source, self._decryption, change)
+        tail = new_tail(source, self._decryption, change, self._signing_key)
         if tail is None:
             return len(changed)
-        start, data = tail
-        replace_file(place, source, data, keep=start)
+        replace_file(place, source, tail.data, keep=tail.start)
+        self._lost.update({place.path} if tail.lost_signature else ())
         for column, material in rewrapped:
             self._record_event(place, column, material)
         return len(changed)
@@ -337,9 +350,12 @@ class _Rotation:
     def _replace_data_keys(self, place: Place, source: Source, keys: int) -> int:
         if self._dry_run:
             return keys
-        return replace_data_keys(
-            place, source, self._wrapper, self._decryption, self._expected, self.new_master_keys
-        )
+        done, lost = replace_data_keys(
+            place, source, self._wrapper, self._decryption, self._expected, self.new_master_keys,
+            self._signing_key,
+        )  # fmt: skip
+        self._lost.update({place.path} if lost else ())
+        return done
 
     def _check_expected(self, material: KeyMaterial, place: Place) -> KeyMaterial:
         """Return the key material if its master key is expected; called before any request.

@@ -201,8 +201,7 @@ class _OpenedFile:
         tail = new_tail(self.source, replace(self.properties, algorithms=ALGORITHMS), change)
         if tail is None:
             return self.describe("current", recipients)
-        start, data = tail
-        replace_file(self.place, self.source, data, keep=start)
+        replace_file(self.place, self.source, tail.data, keep=tail.start)
         return self.describe("changed", recipients)
 
     def describe(self, result: str, recipients: int) -> ChangedRecipients:

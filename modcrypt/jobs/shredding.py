@@ -48,7 +48,7 @@ from modcrypt.jobs.shredding_choice import (
 from modcrypt.kms.audit import AuditEvent, record_key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
-from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail
+from modcrypt.parquet.crypto.footer_keys import KeyUses, NewTail, key_uses, new_tail
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,
@@ -234,8 +234,9 @@ class _Shredding:
             links = self._has_other_links(place)
             removed = self._shred_external(place, source, chosen)
             if tail is not None and not self._dry_run:
-                start, data = tail
-                replace_file(place, source, data, keep=start)
+                replace_file(place, source, tail.data, keep=tail.start)
+                if tail.lost_signature:
+                    chosen.notes.append("the signature of the file's writer was dropped")
             elif not removed:  # the file may have been replaced by a version with other keys
                 place.check_unchanged(source.stamp)
         self._record_removals(place, chosen, removed)
@@ -327,10 +328,8 @@ class _Shredding:
 
     # --- internal key material -------------------------------------------------------------------
 
-    def _build_tail(
-        self, source: Source, seen: KeyUses, chosen: Chosen
-    ) -> tuple[int, bytes] | None:
-        """Return offset and bytes of the footer that replaces the old one; None to keep it.
+    def _build_tail(self, source: Source, seen: KeyUses, chosen: Chosen) -> NewTail | None:
+        """Return the new end of the file, which replaces the old one; None to keep it.
 
         Raise KeyRetrievalError or IntegrityError if the footer must be encrypted or signed again,
         and can't be.

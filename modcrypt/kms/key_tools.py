@@ -19,6 +19,8 @@ from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy, find_service, list_lifetime_faults
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.references import open_kms
+from modcrypt.kms.signing.signing_keys import SigningKey
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.kms.wrapped_key_metadata import (
     open_key_metadata,
     parse_wrapped_metadata,
@@ -131,8 +133,9 @@ class KeyTools:
         raise TypeError("KeyTools can't be pickled; create them in each process")
 
     def encryption(
-        self, policy: Policy, *, root: Root | None = None, recipients: Iterable[Recipient] = ()
-    ) -> KeyedEncryption:
+        self, policy: Policy, *, root: Root | None = None, recipients: Iterable[Recipient] = (),
+        signing_key: SigningKey | None = None,
+    ) -> KeyedEncryption:  # fmt: skip
         """Return the encryption of files by a policy, for `encrypt_parquet`, `write_table` etc.
 
         Args:
@@ -142,6 +145,7 @@ class KeyTools:
                 AAD prefix is relative to it. None for the folder that `write_dataset` writes;
                 single files need it.
             recipients: Recipients that open the files, too, without the key service.
+            signing_key: Key of the writer, as in `FileEncryptionProperties`.
 
         Raises:
             ValueError: The policy has another AAD for the key service than these tools; or
@@ -151,8 +155,9 @@ class KeyTools:
         retriever = KmsKeyRetriever(self.wrapper, self.expected_keys(policy))
         to = tuple(recipients)
         return KeyedEncryption(
-            retriever, policy, policy.path_prefix(root), check_recipients(to) if to else ()
-        )
+            retriever, policy, policy.path_prefix(root), check_recipients(to) if to else (),
+            signing_key,
+        )  # fmt: skip
 
     def decryption(
         self,
@@ -173,8 +178,8 @@ class KeyTools:
         refused or does not exist as one without a key.
 
         Args:
-            policy: Policy by which the files were written; its master keys, AAD prefix and
-                algorithm are required.
+            policy: Policy by which the files were written; its master keys, AAD prefix,
+                algorithm and writers' signatures are required.
             master_key_ids: Ids of further master keys that may protect the files, as during a
                 rotation: those of the old policy.
             root: Folder, as in `encryption`; None for the folder that is read.
@@ -191,6 +196,7 @@ class KeyTools:
             self._check_aad(policy)
             demands["algorithms"] = (policy.encryption_algorithm,)
             demands["aad_prefix"] = policy.path_prefix(root)
+            demands["signed_by"] = read_verifying_keys(policy.signed_by)
         demands["key_retriever"] = KmsKeyRetriever(
             self.wrapper, self.expected_keys(policy, master_key_ids)
         )

@@ -19,6 +19,7 @@ from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties
+from modcrypt.parquet.signatures.signers import Signer
 from modcrypt.pkmt1.material import KeyMaterial, decode_material
 
 
@@ -31,6 +32,7 @@ class KeyedEncryption:
     policy: Policy
     aad_prefix: bytes | PathPrefix | None = None  # AAD prefix of the files, or its template
     recipients: tuple[Recipient, ...] = ()  # recipients that open the files, too
+    signing_key: Signer | None = None  # key of the writer, who signs the files
 
     def __post_init__(self) -> None:
         if self.recipients and not self.policy.internal_key_material:
@@ -170,6 +172,7 @@ class KeyedEncryption:
             plaintext_footer=policy.plaintext_footer,
             encryption_algorithm=policy.encryption_algorithm,
             data_page_v2_levels=cast(Any, policy.data_page_v2_levels),
+            signing_key=self.signing_key,
             **more,
         )
 

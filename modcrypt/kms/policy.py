@@ -65,6 +65,8 @@ class Policy:
         data_key_length_bits, kek_length_bits: Key lengths in bits: 128, 192 or 256.
         cache_lifetime_seconds: Seconds to use a KEK for writing, and to cache one for reading; at
             most a week.
+        signed_by: Verifying keys of writers, as lines or paths of `.pub` files: readers refuse
+            files that none of them has signed. Without any, signatures are not checked.
 
     Raises:
         ValueError: The policy is invalid; the message lists all faults.
@@ -85,6 +87,7 @@ class Policy:
     data_key_length_bits: int = 128
     kek_length_bits: int = 128
     cache_lifetime_seconds: float = 600.0
+    signed_by: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if faults := _list_faults(
@@ -94,6 +97,7 @@ class Policy:
         keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
         object.__setattr__(self, "column_keys", MappingProxyType(keys))  # the dataclass is frozen
         object.__setattr__(self, "plaintext_columns", tuple(self.plaintext_columns))
+        object.__setattr__(self, "signed_by", tuple(self.signed_by))
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {member.name: getattr(self, member.name) for member in fields(self)}
@@ -159,12 +163,16 @@ class Policy:
         return frozenset((self.footer_key, *self.column_keys))
 
     def _resolve_paths(self, folder: Path) -> Self:
-        """Return the policy with a keyring and passphrase file relative to the policy's folder."""
+        """Return the policy with paths of keys and passphrases relative to the policy's folder."""
         kms = resolve_service(self.kms or "", folder)
-        if kms == (self.kms or ""):
+        signed_by = tuple(
+            key if key.startswith("modcrypt-verifier:") else os.fspath(folder.absolute() / key)
+            for key in self.signed_by
+        )
+        if kms == (self.kms or "") and signed_by == self.signed_by:
             return self
         values = {member.name: getattr(self, member.name) for member in fields(self)}
-        return type(self)(**{**values, "kms": kms})
+        return type(self)(**{**values, "kms": kms or None, "signed_by": signed_by})
 
 
 def resolve_service(kms: str, folder: Path) -> str:
@@ -206,6 +214,8 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
     faults += list_mode_faults(
         valid.get("encryption_algorithm", GCM_V1), valid.get("data_page_v2_levels", "encrypted")
     )
+    if not all(isinstance(key, str) and key for key in valid.get("signed_by", ())):
+        faults.append("signed_by must be a list of verifying keys, as lines or paths")
     for name in ("data_key_length_bits", "kek_length_bits"):
         if valid.get(name, 128) not in KEY_BITS:
             faults.append(f"{name} must be 128, 192 or 256")

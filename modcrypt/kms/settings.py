@@ -43,6 +43,8 @@ from modcrypt.kms.setting_values import (
     prefix_to_bytes,
     prefix_to_text,
 )
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.signing_references import check_signing_reference, load_signing_key
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
 from modcrypt.parquet.crypto.properties import (
     Encryption,
@@ -96,6 +98,10 @@ class Settings(KeySettings):
         recipients: Recipients of new files, beside a key service or without one.
         identities: References `file:PATH` to identities, beside other keys or without any.
         identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
+        signing_key: Reference `file:PATH` to the key with which new files are signed.
+        signing_passphrase: Reference to the passphrase of the signing key, as `passphrase`.
+        signed_by: Keys of writers, one of whom must have signed each file that is read; empty for
+            the policy's.
 
     Raises:
         ValueError: Both kinds of keys are given, or a reference is invalid.
@@ -120,6 +126,9 @@ class Settings(KeySettings):
     recipients: tuple[Recipient, ...] = ()
     identities: tuple[str, ...] = ()
     identity_passphrase: str | None = None
+    signing_key: str | None = None
+    signing_passphrase: str | None = None
+    signed_by: tuple[VerifyingKey, ...] = ()
     _opened: dict[tuple[int, str], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -139,6 +148,7 @@ class Settings(KeySettings):
         if self.passphrase is not None and not self.has_service:
             raise ValueError("a passphrase needs a keyring; pass kms or a policy that names one")
         check_references(self.identities, self.identity_passphrase)
+        check_signing_reference(self.signing_key, self.signing_passphrase)
         if self.recipients:
             object.__setattr__(self, "recipients", check_recipients(self.recipients))
         if self.recipients and self.has_keys:
@@ -199,11 +209,13 @@ class Settings(KeySettings):
             ValueError: A reference has no meaning in other processes.
         """
         values = {member.name: getattr(self, member.name) for member in fields(self) if member.init}
-        if PROMPT in (self.passphrase, self.identity_passphrase):
+        if PROMPT in (self.passphrase, self.identity_passphrase, self.signing_passphrase):
             raise ValueError(
                 "other processes cannot ask for a passphrase; pass passphrase=env:NAME or file:PATH"
             )
-        for name in ("footer_key", "passphrase", "identity_passphrase"):
+        for name in (
+            "footer_key", "passphrase", "identity_passphrase", "signing_key", "signing_passphrase"
+        ):  # fmt: skip
             if values[name] is not None:
                 values[name] = absolute_reference(values[name])
         for name in ("root", "audit"):
@@ -253,6 +265,8 @@ class Settings(KeySettings):
             arguments["algorithms"] = self.algorithms
         if self.aad_prefix is not None:
             arguments["aad_prefix"] = self.prefix
+        if self.signed_by:
+            arguments["signed_by"] = self.signed_by
         if self.has_service:
             ids = self.master_key_ids or None
             arguments |= {"master_key_ids": ids, "root": self.root}
@@ -271,7 +285,8 @@ class Settings(KeySettings):
 
         Otherwise, what opens no page uses the properties of `tools()`, which accept any algorithm.
         """
-        if self.policy is None and self.aad_prefix is None and self.algorithms is None:
+        demands = self.policy, self.aad_prefix, self.algorithms, self.signed_by or None
+        if all(demand is None for demand in demands):
             return None
         return self.decryption()
 
@@ -289,6 +304,7 @@ class Settings(KeySettings):
                 column_keys=column_keys,
                 plaintext_columns=self.plaintext_columns,
                 aad_prefix=None if self.aad_prefix is None else prefix_to_bytes(self.aad_prefix),
+                signing_key=self.writer_key,
                 **self.encryption_options,
             )
         self.check_writing()
@@ -298,11 +314,13 @@ class Settings(KeySettings):
                 recipients=self.recipients,
                 plaintext_columns=self.plaintext_columns,
                 aad_prefix=self.prefix,
-                options=self.encryption_options,
+                options={**self.encryption_options, "signing_key": self.writer_key},
             )
         if self.aad_prefix is not None:
             policy = replace(policy, aad_prefix=prefix_to_text(self.aad_prefix))
-        return self.tools().encryption(policy, root=self.root, recipients=self.recipients)
+        return self.tools().encryption(
+            policy, root=self.root, recipients=self.recipients, signing_key=self.writer_key
+        )
 
     def check_writing(self) -> None:
         """Raise ValueError if these settings can't encrypt files; needs no key."""
@@ -329,6 +347,17 @@ class Settings(KeySettings):
             KeyRetrievalError: As `Identity.load`.
         """
         return load_identities(self.identities, self.identity_passphrase)
+
+    @cached_property
+    def writer_key(self) -> SigningKey | None:
+        """The key that signs new files, read once; None if none is named.
+
+        Raises:
+            KeyRetrievalError: As `SigningKey.load`.
+        """
+        if self.signing_key is None:
+            return None
+        return load_signing_key(self.signing_key, self.signing_passphrase)
 
     @property
     def uri(self) -> str:

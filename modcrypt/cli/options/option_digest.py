@@ -12,6 +12,7 @@ _NOT_RECORDED = {
     "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run",
     "fail_fast", "force", "threads", "as_json", "audit",
     "passphrase_file", "passphrase_env", "passphrase_fd", "identity_passphrase",
+    "sign_passphrase", "new_sign_passphrase",
     "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
 }  # fmt: skip
 

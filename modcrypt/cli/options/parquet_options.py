@@ -28,6 +28,12 @@ from modcrypt.cli.options.recipient_options import (
     read_recipients,
     recipient_options,
 )
+from modcrypt.cli.options.signing_options import (
+    read_verify_keys,
+    sign_options,
+    signing_references,
+    verify_key_option,
+)
 from modcrypt.cli.shared import (
     combine_options,
     exclude_each_other,
@@ -92,7 +98,7 @@ missing_key_option = click.option(
     help="If a column's key is missing: error; drop the column; or null, fill it with nulls.",
 )
 decryption_options = combine_options(
-    cloup.option_group("Keys", _explicit_key_options, identity_options),
+    cloup.option_group("Keys", _explicit_key_options, identity_options, verify_key_option),
     cloup.option_group("AAD prefix", prefix_options, root_option),
     cloup.option_group("Key service", reading_service_options, audit_option),
 )
@@ -125,7 +131,7 @@ reading_options = cloup.option_group(
 
 # How a file is encrypted. Commands add --audit themselves.
 encryption_options = combine_options(
-    cloup.option_group("Keys", _explicit_key_options, recipient_options),
+    cloup.option_group("Keys", _explicit_key_options, recipient_options, sign_options),
     cloup.option_group(
         "Encryption",
         click.option(
@@ -285,7 +291,7 @@ def encryption_settings(options: dict[str, Any], new: str = "") -> modcrypt.Sett
         ValueError: The policy is invalid.
         ModcryptError: The key service that names the master key cannot be opened.
     """
-    more = {"shared_aad_prefix": options["shared_aad_prefix"]}
+    more = {"shared_aad_prefix": options["shared_aad_prefix"], **signing_references(options)}
     recipients = read_recipients(options)
     if recipients:
         more["recipients"] = recipients
@@ -386,6 +392,7 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         "algorithms": options.get("accept") or None,
         "shared_aad_prefix": options.get("shared_aad_prefix", False),
         "aad_prefix": read_aad_prefix(options),  # else the policy's prefix applies, if any
+        "signed_by": read_verify_keys(options),  # else those of the policy, if any
     }
     keys = key_references(options)
     others = bool(options["kms"] or options["policy_file"] or keys["footer_key"])

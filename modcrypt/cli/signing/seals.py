@@ -167,15 +167,10 @@ def verify(
     return 0 if result.ok else 1
 
 
-def _read_keys(texts: tuple[str, ...]) -> list[modcrypt.VerifyingKey]:
-    from modcrypt.kms.signing.signing_keys import PREFIX
+def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
+    from modcrypt.kms.signing.signing_references import read_verifying_keys
 
-    return [
-        modcrypt.VerifyingKey.parse(text)
-        if text.startswith(f"{PREFIX}:")
-        else modcrypt.VerifyingKey.load(text)
-        for text in texts
-    ]
+    return read_verifying_keys(texts)
 
 
 def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:

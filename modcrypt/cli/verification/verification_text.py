@@ -157,6 +157,8 @@ def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complet
     faults = sum(finding.severity == "fault" for finding in findings)
     modules, size = sum(f.modules for f in files), sum(f.authenticated_bytes for f in files)
     checked = f"{modules:,} modules authenticated, {format_size(size)}"
+    if files and all(file.signed_by for file in files):
+        checked += f"; signed by {', '.join(sorted({str(file.signed_by) for file in files}))}"
     if faults:
         return f"{faults} fault{'s' * (faults != 1)}; {checked}"
     if complete:

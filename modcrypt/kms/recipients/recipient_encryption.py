@@ -18,7 +18,13 @@ DEK_LENGTH = 32
 """Length of a file's data key in bytes."""
 
 _OPTIONS = frozenset(
-    {"plaintext_footer", "encryption_algorithm", "store_aad_prefix", "data_page_v2_levels"}
+    {
+        "plaintext_footer",
+        "encryption_algorithm",
+        "store_aad_prefix",
+        "data_page_v2_levels",
+        "signing_key",
+    }
 )
 
 
@@ -31,7 +37,7 @@ class RecipientEncryption:
         plaintext_columns: Names of columns or groups to leave unencrypted.
         aad_prefix: AAD prefix of the files, or its template.
         options: Further arguments of `FileEncryptionProperties`: `plaintext_footer`,
-            `encryption_algorithm`, `store_aad_prefix` and `data_page_v2_levels`.
+            `encryption_algorithm`, `store_aad_prefix`, `data_page_v2_levels` and `signing_key`.
         explicit_keys: Whether to also write the key of each file beside it, encrypted to the
             recipients, for readers without modcrypt: `_EXPLICIT_KEYS_FOR_NAME.json`.
 

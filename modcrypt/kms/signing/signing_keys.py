@@ -25,13 +25,11 @@ from modcrypt.kms.recipients.public_lines import (
     read_lines,
 )
 from modcrypt.kms.signing.schemes import ED25519, find_scheme
+from modcrypt.parquet.signatures.signers import MAX_VERIFYING_KEYS
 from modcrypt.tracebacks import hide_frames
 
 PREFIX = "modcrypt-verifier"
 SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")
-
-MAX_VERIFYING_KEYS = 64
-"""Largest number of verifying keys that a reader accepts signatures of."""
 
 
 @dataclass(frozen=True, slots=True)

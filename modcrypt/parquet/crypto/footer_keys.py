@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import KeyNotFoundError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.crypto_fields import plaintext_file_error, read_crypto_fields
-from modcrypt.parquet.crypto.footer import FOOTER, sign_footer
+from modcrypt.parquet.crypto.footer import FOOTER, encode_footer, sign_footer
 from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.framing import (
@@ -27,6 +27,8 @@ from modcrypt.parquet.format.framing import (
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import check_file_path, check_shape
 from modcrypt.parquet.format.schema import leaf_elements
+from modcrypt.parquet.signatures.signature_block import take_signature
+from modcrypt.parquet.signatures.signers import Signer
 from modcrypt.pkmt1.material import SHREDDED
 
 Change = Callable[[bytes, "str | None"], "bytes | None"]
@@ -191,38 +193,71 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
 # --- changing key metadata -----------------------------------------------------------------------
 
 
-def new_tail(
-    source: Source, properties: FileDecryptionProperties | None, change: Change
-) -> tuple[int, bytes] | None:
-    """Return the offset of a file's footer, and a new tail for it with changed key metadata.
+@dataclass(frozen=True, slots=True)
+class NewTail:
+    """The new end of a file.
 
-    Return None if nothing changes. `change` is called once for each key metadata. The properties
+    Attributes:
+        start: Offset in the file at which it begins.
+        data: Its bytes.
+        lost_signature: Whether the file was signed by its writer, and no longer is.
+    """
+
+    start: int
+    data: bytes
+    lost_signature: bool = False
+
+
+def new_tail(
+    source: Source, properties: FileDecryptionProperties | None, change: Change,
+    signing_key: Signer | None = None,
+) -> NewTail | None:  # fmt: skip
+    """Return a new tail for a file, with changed key metadata; None if nothing changes.
+
+    `change` is called once for each key metadata. The signature of the writer stays valid if only
+    the metadata of the key of an encrypted footer changes. Else `signing_key` signs again what the
+    same key had signed, or the signature is dropped. The properties
     open the footer, which is encrypted or signed again; they are None for files whose footer key is
     shredded. Then the content of an encrypted footer does not change, and a plaintext footer keeps
     its signature, which no longer matches: nobody has the key to check it.
 
     Raises:
         KeyNotFoundError: The footer key is missing.
+        WriterSignatureError: The key that is to sign did not sign the file.
         ModcryptError: As for `open_footer`, or as `change` raises.
     """
     tail, change_once = read_tail(source), _cache_answers(change)
+    if properties is not None and signing_key is not None:
+        properties = replace(properties, signed_by=(signing_key.verifier,))
     opened = None if properties is None else _open_strictly(tail, source, properties)
     if tail.magic == MAGIC_ENCRYPTED:
-        return _replace_crypto_metadata(tail, opened, change_once)
+        return _replace_crypto_metadata(tail, opened, change_once, signing_key)
     metadata, end = decode("FileMetaData", tail.data)
+    block = take_signature(metadata, tail.data, end)
     old = metadata.footer_signing_key_metadata
     differ = _change_columns(metadata, change_once)
     if old:
         metadata.footer_signing_key_metadata = change_once(old, None)
     if metadata.footer_signing_key_metadata == old and not differ:
         return None
-    footer = encode(metadata)
     signature = tail.data[end:]
-    if opened is not None:
-        if opened.footer_key is None:
-            raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
-        signature = sign_footer(opened.cipher, opened.footer_key, footer)
-    return tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT)
+    if opened is None:
+        data = close_tail(encode(metadata) + signature, MAGIC_PLAINTEXT)
+        return NewTail(tail.start, data, block is not None)
+    if opened.footer_key is None:
+        raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
+    footer = _encode_again(metadata, opened, signing_key)
+    signature = sign_footer(opened.cipher, opened.footer_key, footer)
+    lost = block is not None and signing_key is None
+    return NewTail(tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT), lost)
+
+
+def _encode_again(metadata: ThriftStruct, opened: Footer, signing_key: Signer | None) -> bytes:
+    """Return an encoded footer whose parts did not change, signed again by a key that vouched."""
+    hashes = b"" if opened.signed is None else bytes(opened.signed)
+    return encode_footer(
+        metadata, opened.cipher, signing_key, hashes, plaintext=opened.plaintext_footer
+    )
 
 
 def _cache_answers(change: Change) -> Change:
@@ -255,8 +290,8 @@ def _open_strictly(tail: Tail, source: Source, properties: FileDecryptionPropert
 
 
 def _replace_crypto_metadata(
-    tail: Tail, opened: Footer | None, change_once: Change
-) -> tuple[int, bytes] | None:
+    tail: Tail, opened: Footer | None, change_once: Change, signing_key: Signer | None
+) -> NewTail | None:
     """Return an encrypted footer after changed key metadata; None if nothing changes."""
     differ = opened is not None and _change_columns(opened.metadata, change_once)
     crypto, end = decode("FileCryptoMetaData", tail.data)
@@ -265,8 +300,10 @@ def _replace_crypto_metadata(
         crypto.key_metadata = change_once(old, None)
     if crypto.key_metadata == old and not differ:
         return None
-    module = tail.data[end:]
+    module, lost = tail.data[end:], False
     if opened is not None and differ:
         assert opened.footer_key is not None
-        module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
-    return tail.start, close_tail(encode(crypto) + module, MAGIC_ENCRYPTED)
+        footer = _encode_again(opened.metadata, opened, signing_key)
+        module = opened.cipher.seal(opened.footer_key, FOOTER, footer)
+        lost = opened.signature is not None and signing_key is None
+    return NewTail(tail.start, close_tail(encode(crypto) + module, MAGIC_ENCRYPTED), lost)

@@ -45,6 +45,7 @@ class Rewritten:
         dropped: Columns that the new file does not have.
         under_footer_key: Columns of the new file that had a key of their own and now have none:
             anyone who has the new footer key can read them.
+        lost_signatures: Ids of the keys that signed the old file, if nobody signed the new one.
     """
 
     resealed: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class Rewritten:
     hashed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     under_footer_key: tuple[str, ...] = ()
+    lost_signatures: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON."""
@@ -276,6 +278,9 @@ class Rewriting:
             for c, new in self.new_ordinal.items()
             if self._file.has_own_key(c) and self._is_under_footer_key(new)
         ]
+        signature = self._file.footer.signature
+        if signature is not None and self.plan.properties.signing_key is None:
+            columns["lost_signatures"] = [signature.key_id.hex()]
         return Rewritten(**{what: tuple(names) for what, names in columns.items()})
 
     def _is_under_footer_key(self, column: int) -> bool:

@@ -47,7 +47,8 @@ class KeyJob(TableJob):
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
-        return {**super().make_failed_row(file, error), "keys": 0, "columns": [], "whole": False}
+        nothing = {"keys": 0, "columns": [], "whole": False, "lost_signature": False}
+        return {**super().make_failed_row(file, error), **nothing}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from modcrypt.spark.jobs.key_jobs import KeyJob
 ROTATED = pa.schema(
     [
         ("path", TEXT), ("result", TEXT), ("failed", FLAG), ("keys", LONG), ("message", TEXT),
-        ("worker", TEXT),
+        ("lost_signature", FLAG), ("worker", TEXT),
     ]
 )  # fmt: skip
 """The schema of a rotation's rows."""

@@ -68,8 +68,7 @@ def renew_metadata(
 ) -> bytes:
     found = new_tail(MemorySource(file), properties, change)
     assert found is not None
-    start, tail = found
-    return file[:start] + tail
+    return file[: found.start] + found.data
 
 
 def rows_of(file: bytes) -> pa.Table:

@@ -1,0 +1,64 @@
+"""Options for the signatures of writers: of new files, and of files that are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from modcrypt.cli.shared import combine_options, needs_one_of
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.kms.signing.signing_keys import VerifyingKey
+
+sign_options = combine_options(
+    click.option(
+        "--sign",
+        metavar="FILE",
+        type=click.Path(),
+        help="Sign with the key of `modcrypt seals generate`, so that readers cannot forge.",
+    ),
+    click.option(
+        "--sign-passphrase",
+        metavar="PATH",
+        help="Passphrase of the signing key, in a file.",
+    ),
+    needs_one_of("sign_passphrase", "sign"),
+)
+verify_key_option = click.option(
+    "--verify-key",
+    "verify_keys",
+    metavar="VERIFIER",
+    multiple=True,
+    help="Require a signature of this writer: its .pub file or line. Repeatable.",
+)
+
+
+def signing_references(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of `sign_options` as arguments of Settings."""
+    if not options.get("sign"):
+        return {}
+    from modcrypt.cli.options.kms_options import runs_on_spark
+    from modcrypt.kms.keyring.keyring_passphrase import PROMPT
+
+    file = options["sign_passphrase"]
+    prompt = None if runs_on_spark() else PROMPT
+    return {
+        "signing_key": f"file:{options['sign']}",
+        "signing_passphrase": prompt if file is None else f"file:{file}",
+    }
+
+
+def read_verify_keys(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:
+    """Return the keys that `verify_key_option` names.
+
+    Raises:
+        KeyMaterialError: A key is malformed.
+        OSError: A file cannot be read.
+    """
+    texts = options.get("verify_keys") or ()
+    if not texts:
+        return ()
+    from modcrypt.kms.signing.signing_references import read_verifying_keys
+
+    return read_verifying_keys(texts)
