@@ -30,6 +30,8 @@ from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.crypto.properties import GCM_V1, list_mode_faults
 from modcrypt.pkmt1.material import check_id
 
+_VERIFIER = "modcrypt-verifier:"  # the beginning of the line of a verifying key
+
 KEY_BITS = (128, 192, 256)
 
 MAX_POLICY = 1 << 20
@@ -165,10 +167,7 @@ class Policy:
     def _resolve_paths(self, folder: Path) -> Self:
         """Return the policy with paths of keys and passphrases relative to the policy's folder."""
         kms = resolve_service(self.kms or "", folder)
-        signed_by = tuple(
-            key if key.startswith("modcrypt-verifier:") else os.fspath(folder.absolute() / key)
-            for key in self.signed_by
-        )
+        signed_by = tuple(resolve_writer(key, folder) for key in self.signed_by)
         if kms == (self.kms or "") and signed_by == self.signed_by:
             return self
         values = {member.name: getattr(self, member.name) for member in fields(self)}
@@ -182,6 +181,13 @@ def resolve_service(kms: str, folder: Path) -> str:
     if kms.startswith("recipients:"):
         kms = re.sub(r"(?<=[?&]identity=)(?=[^/~&#])", f"{above}/", kms)
     return re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
+
+
+def resolve_writer(key: Any, folder: Path) -> Any:
+    """Return the path of a writer's verifying key inside a folder; its line as it is."""
+    if not isinstance(key, str) or not key or key.startswith(_VERIFIER):
+        return key
+    return os.fspath(folder.absolute() / Path(key).expanduser())
 
 
 def _rebuild_policy(values: dict[str, Any]) -> Policy:

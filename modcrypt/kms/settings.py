@@ -44,7 +44,11 @@ from modcrypt.kms.setting_values import (
     prefix_to_text,
 )
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.signing_references import check_signing_reference, load_signing_key
+from modcrypt.kms.signing.signing_references import (
+    check_signing_reference,
+    load_signing_key,
+    read_verifying_keys,
+)
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
 from modcrypt.parquet.crypto.properties import (
     Encryption,
@@ -223,8 +227,13 @@ class Settings(KeySettings):
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
         kms = None if self.kms is None else absolute_uri(self.kms)
+        policy = self.policy
+        if policy is not None and policy.signed_by:  # the files of public keys may be only here
+            lines = tuple(map(str, read_verifying_keys(policy.signed_by)))
+            policy = replace(policy, signed_by=lines)
         return {
             **values,
+            "policy": policy,
             "column_keys": keys,
             "encryption_options": dict(self.encryption_options),
             "kms": kms,

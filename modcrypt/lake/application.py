@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.fork_safety import cached_property
@@ -20,6 +20,7 @@ from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
 from modcrypt.jobs.listing import File, Folder
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.lake.key_ages import KeyAges
@@ -223,11 +224,12 @@ class _Run:
     def _rotate_group(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
         """Rotate files that the same properties open."""
         policies = self.policies
+        policies.check_signing_key()
         places = [policies.place_of(file.state.path) for file in planned]
         for done in rotate_keys(
             places, policies.tools, new_master_keys=policies.dataset.previous.master_keys,
             decryption=policies.opening(places[0]), threads=self.jobs or THREADS,
-            progress=lambda file, total: self._note_progress(),
+            progress=lambda file, total: self._note_progress(), signing_key=policies.signing_key,
         ):  # fmt: skip
             yield _take_rotation(policies.path_of(Place(places[0].filesystem, done.path)), done)
 
@@ -283,12 +285,14 @@ def _make_conversion(
             decryption = policies.opening(place, planned.state.previous_prefix)
             columns = policies.open_columns(opened, decryption)
     policy = policies.policy(path, columns)
+    if decryption is not None:  # never sign again what the declared writers have not signed
+        decryption = replace(decryption, signed_by=read_verifying_keys(policy.signed_by))
     return Conversion(
         verb="encrypt" if decryption is None else "rekey",
         source=source or policies.root,
         destination=None if source is None else policies.root,
         decryption=decryption,
-        encryption=policies.encryption(policy),
+        encryption=policies.writing(policy),
     )
 
 

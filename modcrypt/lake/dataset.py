@@ -125,7 +125,7 @@ class LakeDataset:
         }
 
         def encryption_of(path: str) -> KeyedEncryption:
-            return self.policies.encryption(self.policies.policy(path, columns))
+            return self.policies.writing(self.policies.policy(path, columns))
 
         return write_dataset(
             batches, self.location, encryption_of, schema=schema, **{**more, **options}

@@ -21,6 +21,8 @@ from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.signing.signing_keys import SigningKey
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
@@ -73,11 +75,13 @@ class DatasetPolicies:
         dataset: Declaration of the dataset.
         client: Client of the lake's key service.
         audit: Path of a file to which uses of keys are appended; None for none.
+        signing_key: Key that signs new files; None for none.
     """
 
     dataset: DatasetDeclaration
     client: KmsClient
     audit: str | None = None
+    signing_key: SigningKey | None = None
     _policies: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False)
     _openings: dict[Any, FileDecryptionProperties] = field(
         default_factory=dict, init=False, repr=False
@@ -209,8 +213,28 @@ class DatasetPolicies:
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Return the properties that encrypt files by a policy."""
         return self.tools.encryption(
-            policy, root=self.root.place, recipients=self.dataset.recipients
-        )
+            policy, root=self.root.place, recipients=self.dataset.recipients,
+            signing_key=self.signing_key,
+        )  # fmt: skip
+
+    def writing(self, policy: Policy) -> KeyedEncryption:
+        """Return `encryption(policy)`, for files that readers of the dataset must accept.
+
+        Raises:
+            ValueError: As `check_signing_key`.
+        """
+        self.check_signing_key()
+        return self.encryption(policy)
+
+    def check_signing_key(self) -> None:
+        """Raise ValueError if readers require a signature, and there is no key that makes it."""
+        own = None if self.signing_key is None else self.signing_key.verifier
+        writers = self.dataset.members.get("signed_by", ())
+        if writers and own not in read_verifying_keys(writers):
+            raise ValueError(
+                "the declaration requires signatures (signed_by); pass the signing key of one of "
+                "these writers"
+            )
 
     def reading(
         self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any

@@ -16,6 +16,7 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.failures import describe
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.settings import Settings
+from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import LakeDeclaration
@@ -55,11 +56,13 @@ class Lake:
         passphrase: Reference to the passphrase of a keyring whose URI names none, as `Settings`
             takes it.
         audit: Path of a file to which uses of keys are appended, as `Settings` takes it.
+        signing_key: Key that signs new files; datasets that declare `signed_by` need one.
     """
 
     declaration: LakeDeclaration
     passphrase: str | None = None
     audit: str | None = None
+    signing_key: SigningKey | None = None
     _policies: dict[str, DatasetPolicies] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -116,7 +119,9 @@ class Lake:
         """
         if dataset not in self._policies:
             declared = self.declaration.datasets[dataset]
-            self._policies[dataset] = DatasetPolicies(declared, self.client, self.audit)
+            self._policies[dataset] = DatasetPolicies(
+                declared, self.client, self.audit, self.signing_key
+            )
         return self._policies[dataset]
 
     def dataset(self, name: str) -> LakeDataset:

@@ -26,6 +26,7 @@ from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from modcrypt.spark.source.reading import TableFile, assign_pieces, find_files
 from tests.support.recipients import identity
+from tests.support.signing import writer_key
 from tests.support.spark.lake import COLUMN, FOOTER, Lake
 from tests.support.spark.processes import Elsewhere
 from tests.support.tables import small_table
@@ -698,6 +699,28 @@ def test_an_identity_opens_a_table_that_recipients_were_named_for(
     assert [tuple(row) for row in read.collect()] == [(1, "a")]
     with pytest.raises(ValueError, match="file:PATH"):
         read_options({"path": folder, "identity": "me.key"})
+
+
+def test_writers_sign_and_readers_require_it(spark: Any, tmp_path: Path, lake: Lake) -> None:
+    key = writer_key()
+    key.save(tmp_path / "writer.key")
+    (tmp_path / "writer.pub").write_text(f"{key.verifier}\n")
+    folder, rows = (
+        str(tmp_path / "signed"),
+        spark.createDataFrame([(1, "a")], "id int, name string"),
+    )
+    keys = {"footerKey": lake.by_keys["footerKey"]}
+    signing = {"signingKey": f"file:{tmp_path}/writer.key", **keys}
+    rows.write.format("modcrypt").options(**signing).mode("append").save(folder)
+    for named in (str(tmp_path / "writer.pub"), str(key.verifier)):
+        reader = spark.read.format("modcrypt").options(signedBy=named, **keys)
+        assert [tuple(row) for row in reader.load(folder).collect()] == [(1, "a")]
+    other = str(writer_key(number=1).verifier)
+    reader = spark.read.format("modcrypt").options(signedBy=other, **keys)
+    with pytest.raises(Exception, match="signed by another key"):
+        reader.load(folder).collect()
+    with pytest.raises(ValueError, match="file:PATH"):
+        read_options({"path": folder, "signingKey": "writer.key", **keys})
 
 
 def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:

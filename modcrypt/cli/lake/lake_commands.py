@@ -17,6 +17,7 @@ from modcrypt.cli.options.lake_options import (
     lake_options,
     open_lake,
 )
+from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import lines_option, print_line, print_long_table
 from modcrypt.cli.spark import spark_option, start_spark
@@ -99,6 +100,7 @@ def _state_row(file: FileState) -> tuple[Any, ...]:
 @lake_options
 @jobs_option
 @spark_option
+@sign_options
 @click.option("--dry-run", is_flag=True, help="Print the plan; change nothing.")
 @click.option(
     "--accept-replaced",
@@ -125,7 +127,7 @@ def apply(
     """
     how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
     if spark_master is not None:
-        refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
+        refuse({"jobs", "passphrase_fd", "sign"}, "not supported with --spark")
     lake = open_lake(options)
     if spark_master is not None:
         done = _apply_on_spark(spark_master, lake, dataset, how)

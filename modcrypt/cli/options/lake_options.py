@@ -10,6 +10,7 @@ import click
 import cloup
 
 from modcrypt.cli.options.kms_options import audit_option, passphrase_options, passphrase_reference
+from modcrypt.cli.options.signing_options import read_signing_key
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -78,7 +79,10 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
         count = f"{len(faults)} mistakes" if len(faults) > 1 else "a mistake"
         raise ValueError(f"{path} has {count}")
     passphrase = passphrase_reference(declaration.kms, options)
-    return Lake(declaration=declaration, passphrase=passphrase, audit=options["audit"])
+    return Lake(
+        declaration=declaration, passphrase=passphrase, audit=options["audit"],
+        signing_key=read_signing_key(options),
+    )  # fmt: skip
 
 
 def adapt_advice(message: str) -> str:

@@ -9,7 +9,7 @@ import click
 from modcrypt.cli.shared import combine_options, needs_one_of
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.kms.signing.signing_keys import VerifyingKey
+    from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 sign_options = combine_options(
     click.option(
@@ -47,6 +47,20 @@ def signing_references(options: dict[str, Any]) -> dict[str, Any]:
         "signing_key": f"file:{options['sign']}",
         "signing_passphrase": prompt if file is None else f"file:{file}",
     }
+
+
+def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
+    """Return the key that `sign_options` name; None if they name none, or do not exist.
+
+    Raises:
+        KeyRetrievalError: As `SigningKey.load`.
+    """
+    references = signing_references(options)
+    if not references:
+        return None
+    from modcrypt.kms.signing.signing_references import load_signing_key
+
+    return load_signing_key(references["signing_key"], references["signing_passphrase"])
 
 
 def read_verify_keys(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:

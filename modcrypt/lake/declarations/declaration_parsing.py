@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -11,13 +12,14 @@ from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
-from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service
+from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service, resolve_writer
 from modcrypt.kms.recipients.recipient import (
     PREFIX,
     Recipient,
     check_recipients,
     read_recipients,
 )
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.lake.declarations.columns import ColumnRule, make_rule
 from modcrypt.lake.declarations.declaration import (
@@ -149,6 +151,7 @@ class _DatasetParsing:
         partitions = self._parse_partitions(table)
         self._check_templates(members, rules, partitions)
         self._check_policy(members, rules)
+        members = self._resolve_writers(members)
         previous, rotation = (
             self._parse_previous(table, rules, members),
             self._parse_rotation(table),
@@ -216,6 +219,22 @@ class _DatasetParsing:
                 self._fault("recipients", str(error))
         return check_recipients(found) if found else ()
 
+    def _resolve_writers(self, members: dict[str, Any]) -> dict[str, Any]:
+        """Return the members with the lines of the writers' keys, which files may contain."""
+        if not members.get("signed_by") or self._own.faults:
+            return members
+        try:
+            folder = self._folder
+            keys = read_verifying_keys(map(os.path.expanduser, members["signed_by"]), folder)
+        except OSError as error:
+            name = printable(str(error.filename), MAX_NAME)
+            self._fault("signed_by", f"{name}: {error.strerror}")
+            return members
+        except ValueError as error:
+            self._fault("signed_by", str(error))
+            return members
+        return {**members, "signed_by": tuple(map(str, keys))}
+
     def _parse_partitions(self, table: Mapping[str, Any]) -> tuple[str, ...]:
         names = table.get("partitions", [])
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -256,7 +275,11 @@ class _DatasetParsing:
         for other in sorted(members.keys() - set(known)):
             shown = printable(other, MAX_NAME)
             self._fault("policy", f"{name}: unknown member {shown}{suggest(other, known)}")
-        return {member: members[member] for member in POLICY_MEMBERS if member in members}
+        found = {member: members[member] for member in POLICY_MEMBERS if member in members}
+        if isinstance(writers := found.get("signed_by"), list):  # relative to the policy's file
+            folder = (self._folder / name).parent
+            found["signed_by"] = [resolve_writer(text, folder) for text in writers]
+        return found
 
     # --- columns and keys ------------------------------------------------------------------------
 

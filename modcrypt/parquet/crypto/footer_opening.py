@@ -61,6 +61,7 @@ from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_
 from modcrypt.parquet.signatures.signature_block import (
     SignatureBlock,
     SignedContext,
+    find_signature_fault,
     take_signature,
 )
 from modcrypt.pkmt1.key_info import key_name
@@ -513,20 +514,14 @@ class _Opening:
             return "it is a plaintext file, and these have no signature"
         if block is None:
             return "no writer has signed it, or the signature was removed"
-        known = [key for key in self.properties.signed_by if key.hex_id == block.key_id.hex()]
-        if not known:
-            return f"it is signed by another key, {block.key_id.hex()}"
-        if not footer.has_cipher or footer.padding:
+        if footer.padding or not footer.has_cipher:
             return f"its signature cannot be checked: {footer.locked or 'bytes follow the footer'}"
         cipher = footer.cipher
         context = SignedContext(cipher.file_aad, cipher.algorithm, footer.plaintext_footer)
-        if not any(block.is_made_by(key, context) for key in known):
-            return (
-                f"the signature of key {block.key_id.hex()} does not match: the footer, the AAD or "
-                "the signature was altered"
-            )
-        footer.signed_by, footer.signed = block.key_id.hex(), block.entries
-        return None
+        why = find_signature_fault(block, self.properties.signed_by, context)
+        if why is None:
+            footer.signed_by, footer.signed = block.key_id.hex(), block.entries
+        return why
 
     def _check_commitment(self) -> None:
         """Check that the footer key is the one that the writer used."""

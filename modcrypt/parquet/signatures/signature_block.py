@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 
@@ -74,6 +75,19 @@ class SignatureBlock:
             return False
         message = _make_message(key, context, self.before, self.other, self.entries)
         return key.verify(self.signature, message)
+
+
+def find_signature_fault(
+    block: SignatureBlock, keys: Iterable[Verifier], context: SignedContext
+) -> str | None:
+    """Return why none of some writers vouches for a file; None if one does."""
+    name = block.key_id.hex()
+    known = [key for key in keys if key.hex_id == name]
+    if not known:
+        return f"it is signed by another key, {name}"
+    if any(block.is_made_by(key, context) for key in known):
+        return None
+    return f"the signature of key {name} does not match: the footer, AAD or signature was altered"
 
 
 def _make_message(

@@ -7,6 +7,10 @@
     identity          file:PATH of an identity on all executors, or several: opens files that are
                       encrypted to its recipient, beside a key service or without one
     recipients        lines of recipients, to whom new files are encrypted; writing only
+    signedBy          lines of verifying keys, or paths of .pub files, which the driver reads: one
+                      of these writers must have signed each file; reading only
+    signingKey        file:PATH of the key on all executors that signs new files; signingPassphrase:
+                      file:PATH or env:NAME of its passphrase
     aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
     lake, dataset     path of a modcrypt.toml, which the driver reads, and name of a dataset in it;
                       they replace all other options about keys and a missing path; reading only
@@ -46,6 +50,7 @@ from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.spark.lake_reference import LakeReference
 
@@ -70,6 +75,9 @@ NAMES = frozenset(
         "plaintextColumns",
         "identity",
         "recipients",
+        "signedBy",
+        "signingKey",
+        "signingPassphrase",
         "aadPrefix",
         "root",
         "sharedAadPrefix",
@@ -251,6 +259,7 @@ class _Options:
 
     def settings(self) -> Settings:
         policy, root = self.text("policy"), self.text("root")
+        signing, secret = self.text("signingKey"), self.text("signingPassphrase")
         settings = Settings(
             kms=self.text("kms"),
             policy=None if policy is None else Policy.load(_check_policy_path(policy)),
@@ -259,6 +268,9 @@ class _Options:
             plaintext_columns=self.names("plaintextColumns") or (),
             identities=tuple(map(_make_reference, self.names("identity") or ())),
             recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
+            signed_by=read_verifying_keys(self.names("signedBy") or ()),
+            signing_key=None if signing is None else _make_reference(signing),
+            signing_passphrase=None if secret is None else absolute_reference(secret),
             aad_prefix=self.text("aadPrefix"),
             root=None if root is None else _make_absolute(root),
             shared_aad_prefix=self.flag("sharedAadPrefix"),
@@ -339,7 +351,7 @@ ReadSettings: TypeAlias = Settings | LakeReference
 _DECLARED = frozenset(
     {
         "kms", "policy", "footerkey", "columnkeys", "plaintextcolumns", "aadprefix", "root",
-        "acceptalgorithms", "requireencrypted",
+        "acceptalgorithms", "requireencrypted", "signedby", "signingkey", "signingpassphrase",
     }
 )  # fmt: skip
 """Options about keys, in lower case, that a lake replaces."""
@@ -380,9 +392,11 @@ def _parse_strings(name: str, text: str) -> tuple[str, ...]:
 
 
 def _make_reference(reference: str) -> str:
-    """Return a reference to an identity, valid in every working directory."""
+    """Return a reference to a private key, valid in every working directory."""
     if not reference.startswith("file:"):
-        raise ValueError("identity must be file:PATH, never a key itself (not repeated here)")
+        raise ValueError(
+            "identity and signingKey must be file:PATH, never a key itself (not repeated here)"
+        )
     return absolute_reference(reference)
 
 

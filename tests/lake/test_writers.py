@@ -1,0 +1,88 @@
+"""Writers whom a declaration names must have signed the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt as mc
+from modcrypt.lake.lake import Lake
+from tests.support.cases import each_case
+from tests.support.lake_folder import DECLARATION, make_lake
+from tests.support.signing import writer_key
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return the declaration of a lake of plaintext files, whose writer must sign."""
+    config = make_lake(tmp_path, days=1)
+    (tmp_path / "writer.pub").write_text(f"{writer_key().verifier}\n")
+    declare(config, 'signed_by = ["writer.pub"]')
+    return config
+
+
+def declare(config: Path, text: str) -> None:
+    config.write_text(DECLARATION.replace('include = "*.parquet"\n', f"{text}\n"))
+
+
+def read(config: Path) -> pa.Table:
+    return Lake.open(config).dataset("orders").read()
+
+
+def test_apply_signs_and_readers_require_it(config: Path) -> None:
+    (refused,) = Lake.open(config).apply()
+    assert {file.result for file in refused.files} & {"failed", "refused", "usage", "error"} or (
+        refused.code
+    )
+    Lake.open(config, signing_key=writer_key()).apply()
+    assert read(config).num_rows > 0
+    declare(config, f'signed_by = ["{writer_key(number=1).verifier}"]')
+    with pytest.raises(mc.WriterSignatureError, match="signed by another key"):
+        read(config)
+
+
+def test_a_forged_file_is_not_signed_again(config: Path) -> None:
+    """Another reader replaces a file; verification reports it, and apply keeps out of the way."""
+    Lake.open(config, signing_key=writer_key()).apply()
+    forgers = Lake.open(config).dataset("orders").policies
+    path = min((config.parent / "orders").rglob("*.parquet"))
+    place = forgers.place_of(str(path.relative_to(config.parent / "orders")))
+    table = mc.read_table(path, forgers.reading(place), partitioning=None)
+    policy = forgers.policy(forgers.path_of(place), forgers._columns_at(place, ()))
+    mc.write_table(table, path, forgers.encryption(policy))
+    with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
+        read(config)
+    (verified,) = Lake.open(config).verify()
+    words = {found.word for file in verified.files for found in file.verification.findings}
+    assert "writer-signature" in words
+    Lake.open(config, signing_key=writer_key()).apply()
+    with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
+        read(config)
+
+
+def test_a_dataset_is_written_with_a_key(config: Path) -> None:
+    lake = Lake.open(config, signing_key=writer_key())
+    lake.apply()
+    rows = read(config)
+    lake.dataset("orders").write(rows)
+    assert read(config).num_rows == 2 * rows.num_rows
+    with pytest.raises(ValueError, match="requires signatures"):
+        Lake.open(config).dataset("orders").write(rows)
+
+
+@each_case("given, part", [
+    ('"writer.pub"', "must be a list"), ("[1]", "must be a list"), ('["none.pub"]', "No such file"),
+    ('["modcrypt-verifier:ed25519:AAAA:0"]', "not a verifying key"),
+])  # fmt: skip
+def test_mistakes_are_reported(given: str, part: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    declare(config, f"signed_by = {given}")
+    with pytest.raises(ValueError, match=part):
+        Lake.open(config)
+
+
+def test_the_files_of_the_source_are_plaintext(config: Path) -> None:
+    assert pq.read_table(min((config.parent / "orders").rglob("*.parquet"))).num_rows > 0
