@@ -18,11 +18,12 @@ README = ROOT / "README.md"
 # In this order: the examples of one page go on with the names of those before.
 GUIDES = [
     ROOT / f"docs/how-to/{name}.md"
-    for name in ("python", "key-services", "recipients", "seals", "any-file")
+    for name in ("python", "key-services", "recipients", "seals", "signed-files", "any-file")
 ]
 CONSOLE = ROOT / "docs/how-to/command-line.md"
 RECIPIENTS = ROOT / "docs/how-to/recipients.md"
 SEALS = ROOT / "docs/how-to/seals.md"
+SIGNED = ROOT / "docs/how-to/signed-files.md"
 POLICIES = ROOT / "docs/how-to/key-services.md"
 ERRORS = ROOT / "docs/reference/errors.md"
 
@@ -60,9 +61,11 @@ def test_console_examples_run(tmp_path: Path) -> None:
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
     (tmp_path / "passphrase.txt").chmod(0o600)
     consoles = [
-        block for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS) if "$ modcrypt" in block
+        block
+        for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS, SIGNED)
+        if "$ modcrypt" in block
     ]
-    assert len(consoles) == 12
+    assert len(consoles) == 13
     (tmp_path / "lake").mkdir()
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)

@@ -312,6 +312,10 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
             modcrypt.FooterSignatureError,
             decrypt(replace_bytes(signed, len(signed) - 20, bytes(4))),
         ),
+        "no signature of the writer": (
+            modcrypt.WriterSignatureError,
+            decrypt(signed, signed_by=[modcrypt.SigningKey.generate().verifier]),
+        ),
         "altered plaintext page": (
             modcrypt.ChecksumError,
             encrypt(replace_bytes(original, original.index(VALUES[0].encode()), b"!")),

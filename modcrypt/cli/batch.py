@@ -43,7 +43,7 @@ files_options = combine_options(
     click.option(
         "--glob",
         metavar="PATTERN",
-        help='Process only files whose path matches PATTERN, for example "*.parquet".',
+        help='Process only files that match, like "*.parquet".',
     ),
     jobs_option("number of processors"),
 )

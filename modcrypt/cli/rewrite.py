@@ -182,8 +182,8 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     "hashed",
     metavar="NAME",
     multiple=True,
-    help="Replace values of a column or group by keyed hashes (HMAC-SHA-256, hex); equal values "
-    "have equal hashes. Repeatable.",
+    help="Replace values by keyed hashes (HMAC-SHA-256, hex); equal values have equal hashes. "
+    "Repeatable.",
 )
 @click.option(
     "--drop",

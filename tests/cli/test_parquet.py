@@ -347,6 +347,7 @@ def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
 EXPECTED_CODES = {
     errors.ChecksumError: 1,
     errors.FooterSignatureError: 1,
+    errors.WriterSignatureError: 1,
     errors.AadPrefixError: 1,
     errors.TruncationError: 1,
     errors.PlaintextError: 1,

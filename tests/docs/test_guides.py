@@ -24,7 +24,7 @@ __all__ = [
 # Guides that other tests run, because they need Spark or go on with the README's names.
 ELSEWHERE = {
     "any-file", "command-line", "iceberg", "key-services", "lake", "python", "recipients", "seals",
-    "spark",
+    "signed-files", "spark",
 }  # fmt: skip
 ALONE = ("nightly-verification", "shred-tenant", "leaked-key", "from-pyarrow", "from-parquet-java")
 SERVICES = {"vault", "aws", "google", "azure", "hsm", "migrate-s3"}

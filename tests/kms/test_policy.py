@@ -34,6 +34,7 @@ internal_key_material = false
 data_key_length_bits = 256
 kek_length_bits = 192
 cache_lifetime_seconds = 12.5
+signed_by = ["writer.pub"]
 
 [column_keys]
 lake-pii = ["ssn", "address"]
@@ -61,6 +62,7 @@ def test_a_policy_says_all_of_it_in_toml() -> None:
         data_key_length_bits=256,
         kek_length_bits=192,
         cache_lifetime_seconds=12.5,
+        signed_by=("writer.pub",),
     )
 
 

@@ -95,7 +95,7 @@ missing_key_option = click.option(
     type=click.Choice(["error", "drop", "null"]),
     default="error",
     show_default=True,
-    help="If a column's key is missing: error; drop the column; or null, fill it with nulls.",
+    help="Column without a key: error; drop it; or null, fill it with nulls.",
 )
 decryption_options = combine_options(
     cloup.option_group("Keys", _explicit_key_options, identity_options, verify_key_option),
@@ -139,7 +139,7 @@ encryption_options = combine_options(
             "plaintext_columns",
             metavar="NAME",
             multiple=True,
-            help="Leave a column or group unencrypted and unauthenticated. Repeatable.",
+            help="Leave a column or group unencrypted. Repeatable.",
         ),
         click.option(
             "--plaintext-footer",
@@ -164,8 +164,8 @@ encryption_options = combine_options(
             "--column-key-metadata",
             metavar="NAME=TEXT",
             multiple=True,
-            help="Text by which readers find the key of column NAME; unencrypted in a plaintext "
-            "footer. Repeatable.",
+            help="Text by which readers find the key of NAME; readable in a plaintext footer. "
+            "Repeatable.",
         ),
         click.option(
             "--v2-levels",

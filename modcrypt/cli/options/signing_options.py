@@ -16,7 +16,7 @@ sign_options = combine_options(
         "--sign",
         metavar="FILE",
         type=click.Path(),
-        help="Sign with the key of `modcrypt seals generate`, so that readers cannot forge.",
+        help="Sign with this key of the writer.",
     ),
     click.option(
         "--sign-passphrase",
@@ -30,7 +30,7 @@ verify_key_option = click.option(
     "verify_keys",
     metavar="VERIFIER",
     multiple=True,
-    help="Require a signature of this writer: its .pub file or line. Repeatable.",
+    help="Require a writer's signature (.pub). Repeatable.",
 )
 
 
