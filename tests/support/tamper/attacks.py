@@ -33,6 +33,9 @@ from tests.support.tamper.files import (
     rich,
     rich_pf,
     seed_random,
+    signed,
+    signed_ctr,
+    signed_pf,
     simple,
     stored,
     under_masters,
@@ -588,6 +591,33 @@ def _materials() -> Iterable[Attack]:
     )
 
 
+def _signatures() -> Iterable[Attack]:
+    """Attacks by readers, who have all keys; only signatures of the writer stop them."""
+
+    def line(name: str, done: Forge, *bases: Base, **how: Any) -> Attack:
+        return Attack("Files that their writer signed", name, FOOTER, bases, done, how)
+
+    yield line("last row group left out", forge.holder(forge.drop_last), signed)
+    yield line("the same, in a plaintext footer", forge.holder(forge.drop_last), signed_pf)
+    yield line("two columns exchange their names", forge.holder(forge.rename_columns), signed)
+    yield line(
+        "value of the plaintext column altered",
+        forge.with_data(lambda base: forge.edit_city(base.data)),
+        signed,
+    )
+    yield line(
+        "statistics altered; read by a filter", forge.holder(forge.false_id_statistics), signed,
+        **FILTERED,
+    )  # fmt: skip
+    yield line(
+        "column index altered; read by a filter",
+        forge.reseal_index(ModuleType.COLUMN_INDEX, "id", forge.false_bounds), signed, **FILTERED,
+    )  # fmt: skip
+    yield line("page under CTR altered", forge.flip(ModuleType.DATA_PAGE, -1), signed_ctr)
+    yield line("signature removed", forge.holder(forge.without_writer), signed)
+    yield line("file forged without a signature", lambda _: partial.others, signed)
+
+
 def _datasets() -> Iterable[Attack]:
     def line(name: str, done: Forge, *, unseen: str = "", **how: Any) -> Attack:
         return Attack("Files of a dataset", name, NOBODY, (dataset,), done, how, unseen)
@@ -607,7 +637,7 @@ ATTACKS: tuple[Attack, ...] = tuple(
     attack
     for group in (
         _flips, _moves, _replays, _truncations, _labels, _prefixes, _untagged_parts, _holders,
-        _materials, _datasets,
+        _materials, _signatures, _datasets,
     )
     for attack in group()
 )  # fmt: skip

@@ -22,7 +22,11 @@ from modcrypt import (
     FileEncryptionProperties,
     ModuleType,
     Policy,
+    SigningKey,
+    VerifyingKey,
 )
+from modcrypt.keys import Secret
+from modcrypt.kms.signing.schemes import find_scheme
 from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import ModuleSpan, list_modules
@@ -68,6 +72,7 @@ class Reading:
     folder: bool = False  # of files: a dataset
     template: str | None = None  # its AAD prefixes
     parts: int | None = None
+    signed: bool = False  # a signature of the writer is required
 
     def select(self, rows: Rows) -> Rows:
         """Return the rows of a file that are read."""
@@ -333,6 +338,20 @@ class _Numbers(Base):
 
 
 rich = Base("rich", sealed_file(UNIFORM))
+_SECRET = bytes(range(32))
+WRITER = SigningKey(
+    VerifyingKey("ed25519", find_scheme("ed25519").encode_public(_SECRET)), Secret(_SECRET)
+)
+SIGNED: dict[str, Any] = {"signing_key": WRITER}
+
+signed = Base("signed", sealed_file(PARTIAL | SIGNED), Reading(signed=True))
+signed_pf = Base(
+    "signed, plaintext footer", sealed_file(PARTIAL | PF | SIGNED), Reading(signed=True)
+)
+signed_ctr = _Numbers(
+    "signed, CTR", sealed_file(UNIFORM | CTR | SIGNED, PAGES, NUMBERS),
+    Reading(signed=True, ctr=True),
+)  # fmt: skip
 #: What DuckDB reads too: one data page a chunk, no Bloom filters.
 simple = Base("simple", sealed_file(UNIFORM, PLAIN))
 rich_pf = Base("rich, plaintext footer", sealed_file(UNIFORM | PF))

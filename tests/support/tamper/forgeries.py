@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from modcrypt import ModuleType
-from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new, set_extension
 from tests.support import forging
 from tests.support.forging import plain_file
 from tests.support.keys import FOOTER_KEY
@@ -640,6 +640,11 @@ def another_files_material(base: Base) -> Files:
 
 
 # --- datasets ------------------------------------------------------------------------------------
+
+
+def without_writer(metadata: ThriftStruct) -> None:
+    """Remove the signature of the file's writer, and what else the extension has."""
+    set_extension(metadata, None)
 
 
 def without_part(base: Base) -> Files:

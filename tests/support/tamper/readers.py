@@ -35,7 +35,7 @@ from tests.support.java.jvm import java_errors, pyspark_jars
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError, ReadOptions
 from tests.support.keys import FOOTER_KEY
-from tests.support.tamper.files import BOTH, MASTERS, POLICY, Reading, Rows
+from tests.support.tamper.files import BOTH, MASTERS, POLICY, WRITER, Reading, Rows
 
 TOKEN = "token of the reader"
 TIMEOUT = 60
@@ -86,7 +86,12 @@ def _lacks(reading: Reading, **reasons: bool) -> str | None:
     found = {
         **reasons,
         NO_SUCH_OPTION: bool(
-            reading.own_key or reading.rows or reading.drop or reading.template or reading.policy
+            reading.own_key
+            or reading.rows
+            or reading.drop
+            or reading.template
+            or reading.policy
+            or reading.signed
         ),
     }
     return next((reason for reason, applies in found.items() if applies), None)
@@ -114,7 +119,7 @@ def _lacks_java_kms(reading: Reading) -> str | None:
 
 
 def _lacks_native(reading: Reading) -> str | None:
-    if reading.rows or reading.drop or reading.template:
+    if reading.rows or reading.drop or reading.template or reading.signed:
         return NO_SUCH_OPTION
     return NO_FOLDERS if reading.folder else None
 
@@ -137,6 +142,7 @@ def properties(reading: Reading) -> mc.FileDecryptionProperties:
         "aad_prefix": reading.aad_prefix,
         "on_missing_key": "drop" if reading.drop else "error",
         "require_encrypted": reading.own_key or True,
+        "signed_by": [WRITER.verifier] if reading.signed else (),
     }
     if reading.material:
         policy = POLICY if reading.policy else None
