@@ -65,8 +65,17 @@ def named_key(kms: str) -> str | None:
 
 
 def _policy_members(policy: Policy) -> dict[str, Any]:
-    """Return the members that the JVM needs; those of the key service are separate options."""
-    names = {member.name for member in fields(policy)} - {"kms", "kms_aad"}
+    """Return the members that the JVM needs; those of the key service are separate options.
+
+    Raises:
+        ValueError: The policy requires signatures, which the JVM cannot check.
+    """
+    if policy.signed_by:
+        raise ValueError(
+            "the policy requires signatures (signed_by), which Spark's own Parquet cannot check; "
+            "read with the data source modcrypt"
+        )
+    names = {member.name for member in fields(policy)} - {"kms", "kms_aad", "signed_by"}
     members = {name: getattr(policy, name) for name in sorted(names)}
     return {**members, "column_keys": dict(policy.column_keys)}
 

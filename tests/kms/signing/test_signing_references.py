@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.spark.jvm.native_parquet import native_options
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.signing import PEOPLE, writer_key
@@ -91,3 +93,12 @@ def test_the_policy_may_contain_the_line() -> None:
     line = str(writer_key().verifier)
     policy = mc.Policy.loads(f'footer_key = "k"\nsigned_by = ["{line}"]\n')
     assert read_verifying_keys(policy.signed_by) == (writer_key().verifier,)
+
+
+def test_spark_in_the_jvm_refuses_a_policy_that_requires_signatures() -> None:
+    """It cannot check them, and must not read as if it had."""
+    line = str(writer_key().verifier)
+    policy = mc.Policy(footer_key="k", kms="file:lake.keyring", signed_by=[line])
+    with pytest.raises(ValueError, match="cannot check"):
+        native_options(policy)
+    assert "signed_by" not in str(native_options(replace(policy, signed_by=())))
