@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from modcrypt.errors import TruncationError
 from modcrypt.io.destinations import Destination, open_sink
 from modcrypt.io.places import Place
 from modcrypt.io.sinks import Sink
@@ -98,6 +99,30 @@ class Window:
         else:
             self.view[: len(rest)] = bytes(rest)
         self.base, self.stop = start, len(rest)
+
+
+class LentWindow(Window):
+    """A window that shows parts of the file that its source has in memory, without a copy."""
+
+    def fill(self, start: i64, need: i64, end: i64) -> None:
+        """Show the part that contains `start`; it must contain all bytes up to `need`.
+
+        Raises:
+            TruncationError: The part ends before `need`.
+        """
+        if self.base <= start and need <= self.base + self.stop:
+            return
+        self.base, self.buffer = self._source.lend(start)
+        self.view, self.stop = memoryview(self.buffer), len(self.buffer)
+        if need > self.base + self.stop:
+            raise TruncationError(
+                f"{self._source.name}: bytes {start} to {need} are not in one part of the file"
+            )
+
+
+def open_window(source: Source) -> Window:
+    """Return a window on a source."""
+    return LentWindow(source) if source.lends else Window(source)
 
 
 class Scratch:

@@ -35,6 +35,12 @@ class Source(ABC):
     """Stamp of the file at the time when it was opened."""
     least_read = 0
     """Minimum number of bytes worth requesting: smaller reads take as long."""
+    lends = False
+    """Whether `lend` returns parts of the file that are in memory."""
+
+    def lend(self, offset: int) -> tuple[int, bytes]:
+        """Return the part of the file that contains an offset, and where it begins."""
+        raise NotImplementedError
 
     @abstractmethod
     def read_into(self, offset: int, view: memoryview) -> None:

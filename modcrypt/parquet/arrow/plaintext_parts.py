@@ -18,7 +18,7 @@ from functools import partial
 
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
-from modcrypt.io.buffers import Window
+from modcrypt.io.buffers import Window, open_window
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import Lender
 from modcrypt.parquet.crypto.bloom_filters import open_part
@@ -67,7 +67,7 @@ class Windows(Lender[Window]):
     """Windows on one source, one for each thread that reads it."""
 
     def __init__(self, source: Source) -> None:
-        super().__init__(partial(Window, source))
+        super().__init__(partial(open_window, source))
         self.source = source
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.collector import paused_collector
 from modcrypt.errors import FormatError
-from modcrypt.io.buffers import Output, Window, open_output
+from modcrypt.io.buffers import Output, open_output, open_window
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
@@ -236,7 +236,7 @@ class PlainFeed:
     """A supplier of the parts of a file that is rewritten: those of a plaintext source."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self.window = source, Window(source)
+        self._source, self.window = source, open_window(source)
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules

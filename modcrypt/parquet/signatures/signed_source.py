@@ -11,10 +11,11 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import partial
 
 from modcrypt.errors import WriterSignatureError
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import BLOCK, Scratch
+from modcrypt.io.buffers import BLOCK, Scratch, fill_bytes
 from modcrypt.io.sources import Source
 from modcrypt.parquet.format.modules import Span
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, hash_leaf, start_leaf
@@ -74,6 +75,13 @@ class SignedSource(Source):
                 self._spans = sorted([*self._spans, *new])
                 self._starts = [span.start for span in self._spans]
 
+    lends = True
+
+    def lend(self, offset: int) -> tuple[int, bytes]:
+        """Return the part that contains an offset, and where it begins; raise as `read_into`."""
+        span = self._find_span(offset)
+        return span.start, self._load(span)
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes; raise as `read_into`."""
         if length:
@@ -109,7 +117,8 @@ class SignedSource(Source):
             if data is not None:
                 self._kept.move_to_end(span)
                 return data
-        data = self._source.read_at(span.start, span.end - span.start)
+        read = partial(self._source.read_into, span.start)
+        data = fill_bytes(span.end - span.start, read)
         place = LeafPlace(span.row_group, span.column, int(span.part))
         if fault := _compare_hash(self._entries, span, place, hash_leaf(place, data)):
             raise WriterSignatureError(fault)
