@@ -1,0 +1,80 @@
+"""Rotations and recipients of signed files: the signature stays, is made again, or is dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from tests.support.cases import each_case
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.recipients import identity
+from tests.support.signing import PEOPLE, writer_key
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> mc.KeyTools:
+    """Return the tools of a keyring with two master keys."""
+    ring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    for name in ("footer", "pii"):
+        ring.create_key(name)
+    return mc.KeyTools(ring)
+
+
+def write_signed(tools: mc.KeyTools, path: Path, *, columns: bool, plaintext: bool) -> None:
+    policy = mc.Policy(
+        footer_key="footer", column_keys={"pii": ["name"]} if columns else {},
+        plaintext_footer=plaintext,
+    )  # fmt: skip
+    mc.write_table(PEOPLE, path, tools.encryption(policy, signing_key=writer_key()))
+
+
+def is_signed(tools: mc.KeyTools, path: Path) -> bool:
+    reader = tools.decryption(signed_by=[writer_key().verifier])
+    assert mc.read_table(path, tools.decryption()).equals(PEOPLE)
+    checked = mc.verify_parquet(path, reader)
+    return checked.ok
+
+
+@each_case("case", pairwise(
+    what=("mek", "kek", "dek"), columns=(False, True), plaintext=(False, True),
+    again=(False, True),
+), ids=case_name)  # fmt: skip
+def test_rotations(tools: mc.KeyTools, tmp_path: Path, case: Case) -> None:
+    what, again, columns, plaintext = (case[n] for n in ("what", "again", "columns", "plaintext"))
+    path = tmp_path / "signed.parquet"
+    write_signed(tools, path, columns=columns, plaintext=plaintext)
+    for name in ("footer", "pii"):
+        tools.client.rotate_key(name)  # type: ignore[attr-defined]
+    key = writer_key() if again else None
+    (done,) = mc.rotate_keys(path, tools, what=what, signing_key=key)
+    assert done.result == "rotated", done.message
+    keeps = what != "dek" and not (columns or plaintext)
+    assert done.lost_signature == (not again and not keeps)
+    assert is_signed(tools, path) != done.lost_signature
+
+
+def test_a_rotation_signs_only_what_its_key_signed(tools: mc.KeyTools, tmp_path: Path) -> None:
+    path = tmp_path / "signed.parquet"
+    write_signed(tools, path, columns=True, plaintext=False)
+    before = path.read_bytes()
+    what: Any
+    for what in ("kek", "dek"):
+        (done,) = mc.rotate_keys(path, tools, what=what, signing_key=writer_key(number=1))
+        assert done.result == "writer-signature"
+        assert path.read_bytes() == before
+
+
+def test_recipients_are_added_without_the_signing_key(tmp_path: Path) -> None:
+    me, you = identity(), identity("you")
+    path = tmp_path / "signed.parquet"
+    options = {"signing_key": writer_key()}
+    mc.write_table(PEOPLE, path, mc.RecipientEncryption(recipients=[me.recipient], options=options))
+    (added,) = mc.add_recipients(
+        path, [you.recipient], mc.FileDecryptionProperties(key_retriever=me)
+    )
+    assert added.result == "changed"
+    reader = mc.FileDecryptionProperties(key_retriever=you, signed_by=[writer_key().verifier])
+    assert mc.read_table(path, reader).equals(PEOPLE)
