@@ -56,6 +56,8 @@ class SignedSource(Source):
         entries: Its signed list, after verification.
     """
 
+    lends = True
+
     def __init__(self, source: Source, entries: memoryview) -> None:
         self._source, self._entries = source, entries
         self.name, self.size, self.place = source.name, source.size, source.place
@@ -74,8 +76,6 @@ class SignedSource(Source):
             if new:
                 self._spans = sorted([*self._spans, *new])
                 self._starts = [span.start for span in self._spans]
-
-    lends = True
 
     def lend(self, offset: int) -> tuple[int, bytes]:
         """Return the part that contains an offset, and where it begins; raise as `read_into`."""

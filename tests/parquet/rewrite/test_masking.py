@@ -405,6 +405,7 @@ def test_masks_of_all_kinds_at_once_leave_the_rest_as_it_is(shape: str) -> None:
         "hashed": ("name", "price", "address.zip", "tags.list.element"),
         "dropped": ("day",),
         "under_footer_key": (),
+        "lost_signatures": (),
     }
     # What was not named has the same pages, indexes and bloom filters.
     old, new = modules_of(plain)["parts"], modules_of(made)["parts"]
