@@ -114,6 +114,7 @@ class OpenFile:
         hint = _MISLABELLED if self.footer.plaintext_footer else ""
         self._chunks = ChunkOpening(self.footer, properties, self._elements, self._report, hint)
         self._open_chunks: dict[tuple[int, int], Chunk] = {}
+        self._kinds: dict[int, set[str]] = {}  # of all columns, if requirements had to be checked
         self._check_required()
 
     @paused_collector()
@@ -141,7 +142,7 @@ class OpenFile:
         keys: dict[int, dict[int, Key | None]] = {}  # by column and row group
         missing: list[int] = []
         of_footer: dict[int, Key | None] = dict.fromkeys(ordinals, self.footer.answer.key)
-        for c, kinds in self._find_kinds(wanted, ordinals).items():
+        for c, kinds in self.find_kinds(wanted, ordinals).items():
             if COLUMN_KEY in kinds:
                 keys[c] = {r: self._chunks.find_key(r, c).key for r in ordinals}
             elif FOOTER_KEY in kinds:
@@ -172,12 +173,12 @@ class OpenFile:
 
     def has_own_key(self, column: int) -> bool:
         """Return whether a column has its own key."""
-        return COLUMN_KEY in self._find_kinds([column])[column]
+        return COLUMN_KEY in self.find_kinds([column])[column]
 
     def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
         """Return the available keys of those columns that have their own key, by dotted name."""
         keys = {}
-        for c, kinds in self._find_kinds(columns).items():
+        for c, kinds in self.find_kinds(columns).items():
             if COLUMN_KEY not in kinds:
                 continue
             crypto = self.metadata.row_groups[0].columns[c].crypto_metadata
@@ -188,7 +189,7 @@ class OpenFile:
 
     def plaintext_columns(self, columns: Iterable[int]) -> list[str]:
         """Return the dotted names of those columns that are plaintext."""
-        found = self._find_kinds(columns)
+        found = self.find_kinds(columns)
         return [".".join(self.leaves[c]) for c, kinds in found.items() if PLAINTEXT in kinds]
 
     # --- requirements of the caller --------------------------------------------------------------
@@ -203,8 +204,8 @@ class OpenFile:
             leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
         elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
-        kinds = self._find_kinds(range(len(self.leaves)))
-        for error in requirement_faults(self.properties, self.leaves, kinds):
+        self._kinds = self.find_kinds(range(len(self.leaves)))
+        for error in requirement_faults(self.properties, self.leaves, self._kinds):
             raise error
 
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
@@ -215,7 +216,7 @@ class OpenFile:
         keys = self.properties.column_keys
         names = {covering_name(self.leaves[c], keys) for c in wanted} - {None} if keys else ()
         covered = [c for c, leaf in enumerate(self.leaves) if covering_name(leaf, keys) in names]
-        kinds = self._find_kinds(covered, ordinals)
+        kinds = self.find_kinds(covered, ordinals)
         for error in given_key_faults(self.properties, self.leaves, kinds):
             raise error
 
@@ -266,11 +267,13 @@ class OpenFile:
 
     # --- chunks ----------------------------------------------------------------------------------
 
-    def _find_kinds(
+    def find_kinds(
         self, columns: Iterable[int], row_groups: Sequence[int] | None = None
     ) -> dict[int, set[str]]:
         """Return how columns are encrypted; they have no kind without row groups."""
         if row_groups is None:
+            if self._kinds:
+                return {c: self._kinds[c] for c in columns}
             row_groups = range(len(self.metadata.row_groups))
         return find_kinds(self.metadata, self.leaves, columns, row_groups, self._report)
 
