@@ -30,7 +30,7 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.rewrite.changes import Change
 
 if TYPE_CHECKING:  # each command loads what it needs
-    from modcrypt.jobs.idempotence import Difference
+    from modcrypt.jobs.idempotence.shapes import Difference
     from modcrypt.jobs.run_record import Record
 
 Verb: TypeAlias = Literal["encrypt", "decrypt", "rekey", "mask", "share"]
@@ -370,7 +370,7 @@ class Conversion:
 
     def find_difference(self, source: Place, target: Place) -> Difference | None:
         """Return how an existing destination differs from the job's result; None if it does not."""
-        from modcrypt.jobs.idempotence import find_difference
+        from modcrypt.jobs.idempotence.destination_check import find_difference
 
         return find_difference(
             source, target, encryption=self.encryption, decryption=self.decryption,

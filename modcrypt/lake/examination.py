@@ -20,20 +20,19 @@ from modcrypt.errors import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe_failure
-from modcrypt.jobs.idempotence import KeyFacts, gather_key_facts
+from modcrypt.jobs.idempotence.key_facts import ExternalMaterial, KeyFacts, gather_key_facts
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.lake.file_policies import MAX_KEPT, DatasetPolicies, is_encrypted, read_columns
 from modcrypt.lake.file_states import FileState, KeyUse, State
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.parquet.crypto.ciphers import ColumnKey
-from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, PLAINTEXT, chunk_kind
+from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, PLAINTEXT
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.schema import leaf_paths
-from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, KeyReference, try_decode_metadata
 
 
@@ -93,7 +92,7 @@ class FooterExamination:
     ) -> FileState:
         decryption = self.policies.opening(place, template)
         file = OpenFile(source, decryption)
-        kinds = _list_kinds(file)
+        kinds = file.find_kinds(range(len(file.leaves)))
         try:
             own = _retrieve_keys(file, kinds)
         except KeyRetrievalError as error:
@@ -103,7 +102,7 @@ class FooterExamination:
             return self._refuse(source, listed, refused, error, uses)
         keys = self._share(tuple(_list_uses(place, _list_open_keys(file, own))))
         check_border(file.footer.file_unique, decryption)
-        plain = [name for name, kind in kinds if kind == PLAINTEXT]
+        plain = [".".join(file.leaves[c]) for c, kind in kinds.items() if PLAINTEXT in kind]
         if template is not None:
             state: State = "other-policy"
             message = f"its AAD prefix is the previous one, {template!r}"
@@ -159,24 +158,14 @@ class FooterExamination:
         )  # fmt: skip
 
 
-def _retrieve_keys(file: OpenFile, kinds: Sequence[tuple[str, str]]) -> dict[str, ColumnKey]:
+def _retrieve_keys(file: OpenFile, kinds: Mapping[int, set[str]]) -> dict[str, ColumnKey]:
     """Return the keys of all columns; raise KeyNotFoundError if one has no key metadata."""
-    columns = [number for number, (_, kind) in enumerate(kinds) if kind == COLUMN_KEY]
+    columns = [c for c, kind in kinds.items() if COLUMN_KEY in kind]
     found = file.own_keys(columns)
-    for name in (kinds[number][0] for number in columns):
+    for name in (".".join(file.leaves[c]) for c in columns):
         if name not in found:
             raise KeyNotFoundError(f"column {name} has no key metadata", name)
     return found
-
-
-def _list_kinds(file: OpenFile) -> list[tuple[str, str]]:
-    """Return the name of each column and how it is encrypted.
-
-    Opening the file has checked that row groups agree.
-    """
-    groups = file.metadata.row_groups
-    kinds = map(chunk_kind, groups[0].columns) if groups else ()
-    return [(".".join(leaf), kind) for leaf, kind in zip(file.leaves, kinds, strict=False)]
 
 
 def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[FooterKey]:
@@ -204,13 +193,12 @@ def _examine_plaintext(source: Source, file: LakeFile, error: PlaintextError) ->
 
 def _list_uses(place: Place, keys: Iterable[FooterKey]) -> Iterator[KeyUse]:
     """Yield the keys of a file, with what their key metadata states."""
-    store: dict[str, str] | None = None
+    external = ExternalMaterial(place)
     for key in keys:
         material = try_decode_metadata(key.metadata)
         if isinstance(material, KeyReference):
             try:
-                store = read_store(place) if store is None else store
-                material = find_material(store, material)
+                material = external.find(material)
             except (ModcryptError, OSError):
                 material = None
         yield _make_use(key.column, material if isinstance(material, KeyMaterial) else None)

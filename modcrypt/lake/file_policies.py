@@ -13,7 +13,8 @@ from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.idempotence import KeyFacts, NewKeys
+from modcrypt.jobs.idempotence.key_comparison import NewKeys
+from modcrypt.jobs.idempotence.key_facts import KeyFacts
 from modcrypt.jobs.listing import Folder
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient

@@ -24,7 +24,7 @@ from modcrypt.io.threads import usable_cores
 from modcrypt.jobs.dataset_verification import MAX_FILES
 from modcrypt.jobs.engine import Job, Meter, run_job
 from modcrypt.jobs.failures import describe_result
-from modcrypt.jobs.idempotence import KeyFacts, gather_key_facts
+from modcrypt.jobs.idempotence.key_facts import KeyFacts, gather_key_facts
 from modcrypt.kms.policy import Policy
 from modcrypt.lake.declarations.columns import FileColumns
 from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns

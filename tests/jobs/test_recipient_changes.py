@@ -222,7 +222,7 @@ def test_folders_are_listed_and_changed_with_their_failures(tmp_path: Path) -> N
 
 def test_repeated_encryption_compares_recipients(tmp_path: Path) -> None:
     from modcrypt.io.places import place_of
-    from modcrypt.jobs.idempotence import NewKeys
+    from modcrypt.jobs.idempotence.key_comparison import NewKeys
 
     kms, path = MemoryKms(), tmp_path / "file.parquet"
     write_by_policy(path, kms, recipients=[ME.recipient])

@@ -314,7 +314,7 @@ def policies() -> Iterator[Any]:
 
 def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: str) -> None:
     from modcrypt.io.places import Place
-    from modcrypt.jobs.idempotence import NewKeys
+    from modcrypt.jobs.idempotence.key_comparison import NewKeys
 
     name = lake / NAMES[0]
     made = Settings(kms=keyring, policy=POLICY)
@@ -328,7 +328,7 @@ def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: s
 
 def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
     from modcrypt.io.places import Place
-    from modcrypt.jobs.idempotence import NewKeys
+    from modcrypt.jobs.idempotence.key_comparison import NewKeys
 
     ours, other = (
         key_file(tmp_path / text, key) for text, key in (("1", COLUMN_KEY), ("2", OTHER_KEY))

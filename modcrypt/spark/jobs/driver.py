@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import pyarrow as pa
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
-from modcrypt.jobs.idempotence import read_decrypted_shape
+from modcrypt.jobs.idempotence.shapes import read_decrypted_shape
 from modcrypt.jobs.listing import (
     File,
     Folder,
