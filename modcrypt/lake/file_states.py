@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 State: TypeAlias = Literal[
@@ -70,8 +71,14 @@ class FileState:
     previous_prefix: str | None = field(default=None, repr=False)
     verified: bool = False
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        return _list_values(self)  # what is generated takes longer than to write a state
+
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
         names = (name for name in self.__slots__ if name not in ("path", "keys", "previous_prefix"))
         fields = {name: getattr(self, name) for name in names}
         return {"file": self.path, **fields, "keys": [key._asdict() for key in self.keys]}
+
+
+_list_values = attrgetter(*FileState.__slots__)

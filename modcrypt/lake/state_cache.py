@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ _MAX_VALUES = 1000
 _STATE = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
 )  # fmt: skip
+
+_list_values = attrgetter(*_STATE)
 
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS files (
@@ -115,7 +118,7 @@ class StateCache:
         rows = [
             (
                 dataset, os.fsencode(s.path), self._digest, stamp, self._save_keys(s.keys),
-                *(getattr(s, name) for name in _STATE),
+                *_list_values(s),
             )
             for stamp, s in states
         ]  # fmt: skip
