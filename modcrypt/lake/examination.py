@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from modcrypt.errors import (
     AadPrefixError,
@@ -33,7 +34,13 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.schema import leaf_paths
-from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, KeyReference, try_decode_metadata
+from modcrypt.pkmt1.material import (
+    SHREDDED,
+    KeyMaterial,
+    KeyReference,
+    split_metadata,
+    try_decode_metadata,
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class FooterExamination:
     policies: DatasetPolicies
     ages: KeyAges
     _outages: list[KmsUnavailableError] = field(default_factory=list, init=False, repr=False)
-    _keys: dict[tuple[KeyUse, ...], tuple[KeyUse, ...]] = field(
+    _keys: dict[Any, tuple[tuple[KeyUse, ...], KeyFacts]] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -100,14 +107,13 @@ class FooterExamination:
             listed_keys = list_footer_keys(file.metadata, file.footer.key_metadata)
             uses = tuple(_list_uses(place, listed_keys))
             return self._refuse(source, listed, refused, error, uses)
-        keys = self._share(tuple(_list_uses(place, _list_open_keys(file, own))))
-        check_border(file.footer.file_unique, decryption)
         plain = [".".join(file.leaves[c]) for c, kind in kinds.items() if PLAINTEXT in kind]
+        keys, facts = self._describe_keys(place, file, plain, own)
+        check_border(file.footer.file_unique, decryption)
         if template is not None:
             state: State = "other-policy"
             message = f"its AAD prefix is the previous one, {template!r}"
         else:
-            facts = gather_key_facts(place, file.footer, file.leaves, plain, own)
             state, message = self._compare(listed.path, keys, file, facts)
         return FileState(
             path=listed.path, size=listed.size, state=state, message=message, keys=keys,
@@ -115,11 +121,20 @@ class FooterExamination:
             encrypted_columns=len(file.leaves) - len(plain),
         )  # fmt: skip
 
-    def _share(self, keys: tuple[KeyUse, ...]) -> tuple[KeyUse, ...]:
-        """Return one object for the same keys of many files."""
-        if len(self._keys) >= MAX_KEPT:
-            self._keys.clear()
-        return self._keys.setdefault(keys, keys)
+    def _describe_keys(
+        self, place: Place, file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]
+    ) -> tuple[tuple[KeyUse, ...], KeyFacts]:
+        """Return the keys of a file and facts about them, which most files of a KEK share."""
+        common = _find_common(file, plain, own)
+        found = self._keys.get(common)
+        if found is None:
+            uses = tuple(_list_uses(place, _list_open_keys(file, own)))
+            found = uses, gather_key_facts(place, file.footer, file.leaves, plain, own)
+            if len(self._keys) >= MAX_KEPT:
+                self._keys.clear()
+            if common is not None:
+                self._keys[common] = found
+        return found
 
     def _compare(
         self, path: str, keys: Sequence[KeyUse], file: OpenFile, facts: KeyFacts
@@ -174,6 +189,23 @@ def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[Fo
         return list_footer_keys(file.metadata, file.footer.key_metadata)
     columns = [FooterKey(name, key.metadata) for name, key in own.items()]
     return [FooterKey(None, file.footer.key_metadata), *columns]
+
+
+def _find_common(file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]) -> Any:
+    """Return what decides about a file's keys besides its DEKs; None if more must be read.
+
+    External key material must be read, and further row groups may have other key metadata. DEKs in
+    base64, as in what the others have in common, state no version of a master key.
+    """
+    footer = file.footer
+    if len(file.metadata.row_groups) != 1 or footer.footer_key is None:
+        return None
+    heads = [split_metadata(footer.key_metadata or b"")]
+    heads += [split_metadata(key.metadata or b"") for key in own.values()]
+    if None in heads:
+        return None
+    lengths = (len(footer.footer_key), *(len(key.key) for key in own.values()))
+    return *heads, *lengths, *own, *plain, *file.leaves
 
 
 def _examine_plaintext(source: Source, file: LakeFile, error: PlaintextError) -> FileState:

@@ -207,6 +207,7 @@ class _StatusRun:
         self._name = examination.policies.dataset.name
         self._rechecked: dict[Group, bool] = {}  # whether the state is still the cached one
         self.master_key_ids: set[str] = set()
+        self._noted: tuple[KeyUse, ...] = ()
 
     def examine_batch(self, files: Sequence[LakeFile]) -> Iterator[FileState]:
         """Yield the state of each file, in order."""
@@ -269,6 +270,9 @@ class _StatusRun:
         return map(run, files)
 
     def _note_keys(self, state: FileState) -> None:
+        if state.keys is self._noted:  # most files share them
+            return
+        self._noted = state.keys
         self.master_key_ids.update(key.master_key_id for key in state.keys if key.master_key_id)
 
     def _note_progress(self) -> None:

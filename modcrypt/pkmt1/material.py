@@ -167,17 +167,26 @@ def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     limit = MAX_SHARED_METADATA if RECIPIENTS.encode() in metadata else MAX_METADATA
     if len(metadata) > limit:
         raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is too long for PKMT1")
-    head, found, end = metadata.rpartition(_DEK)
-    if found and limit == MAX_METADATA and _WRAPPED_DEK.fullmatch(end):
+    head = split_metadata(metadata)
+    if head is not None and limit == MAX_METADATA:
         shared = _decode_head(head)
         if isinstance(shared, KeyMaterial):
-            return shared.with_dek(end[:-2].decode())
+            return shared.with_dek(metadata[len(head) + len(_DEK) : -2].decode())
     return _decode(metadata)
+
+
+def split_metadata(metadata: bytes) -> bytes | None:
+    """Return the part of key metadata that all DEKs of a KEK have in common.
+
+    Return None if the DEK is not its last member, as modcrypt writes it.
+    """
+    head, found, end = metadata.rpartition(_DEK)
+    return head if found and _WRAPPED_DEK.fullmatch(end) else None
 
 
 @functools.lru_cache(maxsize=64)
 def _decode_head(head: bytes) -> KeyMaterial | KeyReference:
-    """Decode what all DEKs of a KEK have in common: the JSON before the last member, the DEK.
+    """Decode what `split_metadata` returns.
 
     Base64 in quotes cannot change the meaning of what precedes it, so any DEK stands for all.
     """
