@@ -80,7 +80,7 @@ from modcrypt.lake.key_path import KeyStep as KeyStep
 from modcrypt.lake.lake import Lake as Lake
 from modcrypt.lake.lake_report import LakeReport as LakeReport
 from modcrypt.lake.status import DatasetStatus as DatasetStatus
-from modcrypt.lake.verification import LakeVerification as LakeVerification
+from modcrypt.lake.verification.results import LakeVerification as LakeVerification
 from modcrypt.module_ids import BlockId as BlockId
 from modcrypt.module_ids import ModuleId as ModuleId
 from modcrypt.module_ids import ModuleType as ModuleType

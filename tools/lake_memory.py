@@ -25,10 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import modcrypt as mc
-from modcrypt.lake import application, verification
+from modcrypt.lake import application
 from modcrypt.lake.application import AppliedFile
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.verification.file_check import CheckedFile, FileCheck
 from modcrypt.parquet.verify.file_verification import FileAad
 
 VERBS = ("status", "status again", "plan", "apply", "verify", "verify again", "report")
@@ -54,7 +55,7 @@ def make_lake(folder: Path) -> Path:
 
 def simulate(files: int, state: str) -> ExitStack:
     """Let a listing yield many files, and each of them be in a state like the only real one."""
-    examine, verify = FooterExamination.run, verification._Run._verify
+    examine, verify = FooterExamination.run, FileCheck._verify
     real = LakeFile("only.parquet", 1, "x")
     once: dict[str, Any] = {}
 
@@ -72,7 +73,7 @@ def simulate(files: int, state: str) -> ExitStack:
         if "verified" not in once:
             once["verified"] = verify(self, real, threads)[1]
         name = file.path.encode()
-        return FileAad(name, name[-40:]), replace(once["verified"], path=file.path)
+        return CheckedFile(FileAad(name, name[-40:]), replace(once["verified"], path=file.path))
 
     def apply_many(policies: Any, planned: Any) -> AppliedFile:
         return AppliedFile(path=planned.state.path, result="rekeyed")
@@ -81,7 +82,7 @@ def simulate(files: int, state: str) -> ExitStack:
     for owner, name, function in (
         (LakeFiles, "__iter__", list_many),
         (FooterExamination, "run", run_many),
-        (verification._Run, "_verify", verify_many),
+        (FileCheck, "_verify", verify_many),
         (application, "convert_file", apply_many),
     ):
         stack.enter_context(mock.patch.object(owner, name, function))

@@ -10,7 +10,7 @@ from typing import Any
 
 from modcrypt import __version__
 from modcrypt.errors import printable
-from modcrypt.lake.verification import LakeVerification, VerifiedFile
+from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
 from modcrypt.parquet.format.findings import Finding
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -149,6 +149,14 @@ class DatasetPolicies:
         root = self.root.place
         return Place(root.filesystem, path, root.path)
 
+    def find_listed(self, place: Place) -> Place | None:
+        """Return the place of a file of the dataset as it is listed; None for another file."""
+        root = self.root.place
+        inside = place.inside(root)
+        if inside is not None:
+            return root.below(inside)
+        return root if place.resolve() == root.resolve() else None
+
     # --- policies --------------------------------------------------------------------------------
 
     def policy(self, path: str, columns: FileColumns | None) -> Policy:

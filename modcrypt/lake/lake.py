@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property
@@ -34,17 +34,19 @@ from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
-from modcrypt.lake.state_cache import CorrectFile, StateCache, open_cache
+from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
 from modcrypt.lake.tables.declared_table import DeclaredTable
 from modcrypt.lake.tables.table_application import change_table, plan_table
 from modcrypt.lake.tables.table_check import verify_declared_table
 from modcrypt.lake.tables.table_status import find_table_status
-from modcrypt.lake.verification import IsUnchanged, LakeVerification, verify_files
+from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
+from modcrypt.lake.verification.file_check import CheckedFile
+from modcrypt.lake.verification.results import LakeVerification
 from modcrypt.report.suggestions import suggest
 
-Since: TypeAlias = datetime.datetime | Literal["last"]
-"""A time of change, or `"last"` for the last verification that found a file correct."""
+CheckElsewhere: TypeAlias = Callable[[str, Sequence[LakeFile]], Iterable[CheckedFile]]
+"""Function of a dataset's name and files that yields the verification of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +177,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         with open_cache(self.declaration) as cache:
-            return [
-                self.dataset_status(name, cache, jobs=jobs, progress=progress)
-                for name in self.names(dataset)
-            ]
+            names = self.names(dataset)
+            return [self.dataset_status(n, cache, jobs=jobs, progress=progress) for n in names]
 
     def dataset_status(
         self, name: str, cache: StateCache, *, jobs: int | None = None,
@@ -278,6 +278,7 @@ class Lake:
     def verify(
         self, dataset: str | None = None, *, since: Since | None = None, resume: bool = False,
         jobs: int | None = None, progress: Callable[[int], None] | None = None,
+        check: CheckElsewhere | None = None,
     ) -> list[LakeVerification]:  # fmt: skip
         """Verify files against the declaration: every tag of every module, and how it is made.
 
@@ -290,6 +291,8 @@ class Lake:
                 have not changed since.
             jobs: Number of files verified concurrently; None for the default.
             progress: Function called with the number of bytes of a dataset checked so far.
+            check: Function that verifies files of a dataset elsewhere, such as on Spark
+                (`modcrypt.spark.verify`).
 
         Raises:
             ValueError: The dataset is not declared.
@@ -297,22 +300,24 @@ class Lake:
         """
         with open_cache(self.declaration) as cache:
             return [
-                self._verify_one(name, cache, since, resume, jobs=jobs, progress=progress)
+                self._verify_one(name, cache, since, resume, check, jobs=jobs, progress=progress)
                 for name in self.names(dataset)
             ]
 
     def _verify_one(
-        self, name: str, cache: StateCache, since: Since | None, resume: bool, **how: Any
-    ) -> LakeVerification:
+        self, name: str, cache: StateCache, since: Since | None, resume: bool,
+        check: CheckElsewhere | None, **how: Any,
+    ) -> LakeVerification:  # fmt: skip
         location = self.declaration.all[name].location
         try:
             if (table := self._find_table(name)) is not None:
                 return verify_declared_table(table, **how)
             started = cache.begin_verification(name, resume=resume)
-            is_unchanged = _choose_unchanged(since, started if resume else None)
+            is_unchanged = choose_unchanged(since, started if resume else None)
             result = verify_files(
-                self.list_files(name), self.policies(name), cache, is_unchanged=is_unchanged, **how
-            )
+                self.list_files(name), self.policies(name), cache, is_unchanged=is_unchanged,
+                check=None if check is None else partial(check, name), **how,
+            )  # fmt: skip
         except (OSError, ValueError, ImportError, FormatError) as error:
             failure = describe(error)
             return LakeVerification(
@@ -335,10 +340,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         with open_cache(self.declaration) as cache:
-            statuses = [
-                self.dataset_status(name, cache, jobs=jobs, progress=progress)
-                for name in self.names(None)
-            ]
+            names = self.names(None)
+            statuses = [self.dataset_status(n, cache, jobs=jobs, progress=progress) for n in names]
             report = make_report(
                 statuses, self.ages, lake=self.declaration.path, digest=self.declaration.digest,
                 before=cache.load_report(),
@@ -391,12 +394,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         place = Place(*locate(file, None))
-        for name in self.declaration.datasets:
-            policies = self.policies(name)
-            root = policies.root.place
-            inside = place.inside(root)
-            if inside is not None or place.resolve() == root.resolve():
-                listed = root if inside is None else root.below(inside)
+        for policies in map(self.policies, self.declaration.datasets):
+            if (listed := policies.find_listed(place)) is not None:
                 return list(follow_keys(FooterExamination(policies, self.ages), listed, column))
         for table in self.declaration.tables.values():
             if place.inside(table.location) is not None:
@@ -405,20 +404,3 @@ class Lake:
                     "iceberg keys shows which keys lead to it"
                 )
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
-
-
-def _choose_unchanged(since: Since | None, resumed: float | None) -> IsUnchanged:
-    """Return the function that decides which files `verify` skips.
-
-    `resumed` is when an interrupted verification began; without it and `since`, nothing is skipped,
-    whatever the cache contains.
-    """
-
-    def is_unchanged(file: LakeFile, known: CorrectFile | None) -> bool:
-        if isinstance(since, datetime.datetime):
-            return file.modified is not None and file.modified < since.timestamp()
-        if known is None:
-            return False
-        return since == "last" or (resumed is not None and known.time >= resumed)
-
-    return is_unchanged

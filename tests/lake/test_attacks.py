@@ -217,11 +217,11 @@ def test_two_applies_at_once_do_the_work_once(tmp_path: Path) -> None:
 def test_a_file_that_changes_during_verification_is_not_noted_as_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from modcrypt.lake import verification
+    from modcrypt.lake.verification.file_check import FileCheck
 
     config = make_lake(tmp_path, days=1, files=1)
     Lake.open(config).apply()
-    verify = verification._Run._verify
+    verify = FileCheck._verify
 
     data = bytearray((tmp_path / FIRST).read_bytes())
     data[60] ^= 1
@@ -231,7 +231,7 @@ def test_a_file_that_changes_during_verification_is_not_noted_as_correct(
         (tmp_path / FIRST).write_bytes(data)
         return result
 
-    monkeypatch.setattr(verification._Run, "_verify", alter_afterwards)
+    monkeypatch.setattr(FileCheck, "_verify", alter_afterwards)
     Lake.open(config).verify()
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.lake import application, status, verification
+from modcrypt.lake import application, status
 from modcrypt.lake.examination import FooterExamination
-from modcrypt.lake.file_set import FileSet
 from modcrypt.lake.lake import Lake
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.spool import BLOCK, Spool, take_batches
+from modcrypt.lake.verification import dataset_check, file_check
+from modcrypt.lake.verification.file_set import FileSet
 from modcrypt.parquet.verify.file_verification import FileAad
 from tests.support.lake_folder import make_lake
 from tests.support.paths import ROOT
@@ -70,7 +71,7 @@ def test_a_set_finds_what_files_share(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (application, status, verification):
+    for module in (application, status, dataset_check):
         monkeypatch.setattr(module, "BATCH", 2)
 
 
@@ -128,7 +129,7 @@ def test_an_interrupted_verification_is_taken_up_on_request(
     Lake.open(config).apply()
     assert Lake.open(config).verify()[0].code == 0
     with monkeypatch.context() as patch:
-        interrupt(patch, verification, "verify_with_plan", 6)
+        interrupt(patch, file_check, "verify_with_plan", 6)
         with pytest.raises(KeyboardInterrupt):
             Lake.open(config).verify(jobs=1)
     (rest,) = Lake.open(config).verify(resume=True)

@@ -16,7 +16,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.lake.ci_reports import make_junit, make_sarif
 from modcrypt.lake.lake import Lake
-from modcrypt.lake.verification import LakeVerification
+from modcrypt.lake.verification.results import LakeVerification
 from tests.support.cases import each_case
 from tests.support.forging import flip
 from tests.support.kms.memory_kms import MemoryKms

@@ -580,3 +580,41 @@ def test_the_judge_wraps_as_the_key_tools_do() -> None:
     }
     wrapper = mc.KeyTools(MemoryKms()).wrapper
     assert wrapper.unwrap(decode_material(json.dumps(members))) == mc.Key(dek)
+
+
+FURTHER = {
+    "the data key last": "",
+    "another member after it": ',"x":1',
+    "a second data key": ',"wrappedDEK":"AAAA"',
+}
+
+
+@each_case("more", FURTHER.values(), FURTHER)
+def test_key_material_with_the_data_key_last_is_decoded_as_any_other(more: str) -> None:
+    members = {name: value for name, value in INTERNAL.items() if name != "wrappedDEK"}
+    head = json.dumps(members, separators=(",", ":"))[:-1]
+    for dek in ("QUJD", "REVG", "QUJD\\u0041"):  # the second shares the head with the first
+        metadata = f'{head},"wrappedDEK":"{dek}"{more}}}'.encode()
+        if more.startswith(',"wrapped'):
+            with pytest.raises(KeyMaterialError, match="not valid key material"):
+                decode_metadata(metadata)
+            continue
+        material = decode_metadata(metadata)
+        assert isinstance(material, KeyMaterial)
+        assert material.wrapped_dek == json.loads(f'"{dek}"')
+        assert (material.master_key_id, material.wrapped_kek) == ("kf", "S0VL")
+
+
+MALFORMED = {
+    "not JSON": b"x",
+    "not PKMT1": b'{"keyMaterialType":"other"',
+    "in a string": b'{"keyMaterialType":"PKMT1","x":"y',
+    "nested": b'{"keyMaterialType":"PKMT1","x":{"y":1',
+}
+
+
+@each_case("head", MALFORMED.values(), MALFORMED)
+def test_a_malformed_head_is_refused_every_time(head: bytes) -> None:
+    for dek in (b"QUJD", b"REVG"):
+        with pytest.raises(KeyMaterialError):
+            decode_metadata(head + b',"wrappedDEK":"' + dek + b'"}')

@@ -83,6 +83,65 @@ def test_the_command_runs_on_spark(config: Path) -> None:
     assert run(folder, "apply", "--spark", "local[2]", "--jobs", "2").returncode == 2
 
 
+def break_lake(folder: Path) -> None:
+    """Make a lake with a plaintext file, a moved one, an altered one, and a disabled column key."""
+    mc.Lake.open(folder / "modcrypt.toml").apply()
+    moved = folder / "orders/day=2026-11-02/part-9.parquet"
+    shutil.copy(folder / FIRST, moved)
+    pq.write_table(order_table(), folder / "orders/day=2026-11-02/plain.parquet")
+    altered = folder / "orders/day=2026-11-02/part-0.parquet"
+    data = bytearray(altered.read_bytes())
+    data[60] ^= 1
+    altered.write_bytes(data)
+    mc.Keyring(folder / "lake.keyring").disable_key("pii")
+
+
+@each_case("broken", [False, True])
+def test_executors_find_what_one_machine_does(spark: Any, config: Path, broken: bool) -> None:
+    from modcrypt.spark import verify
+
+    if broken:
+        break_lake(config.parent)
+    else:
+        mc.Lake.open(config).apply()
+    (here,) = mc.Lake.open(config).verify()
+    (done,) = verify(spark, mc.Lake.open(config), files_per_task=1)
+    assert list(done.fields()) == list(here.fields())
+    assert (done.code, done.summary()) == (here.code, here.summary())
+    assert done.code == int(broken)
+    (again,) = verify(spark, mc.Lake.open(config), since="last")
+    assert again.skipped == sum(file.ok for file in here.files)
+
+
+def test_a_disabled_key_has_the_same_exit_code_on_spark(spark: Any, config: Path) -> None:
+    from modcrypt.spark import verify
+
+    mc.Lake.open(config).apply()
+    mc.Keyring(config.parent / "lake.keyring").disable_key("pii")
+    (done,) = verify(spark, mc.Lake.open(config))
+    assert done.code == mc.Lake.open(config).verify()[0].code == 3
+
+
+def test_the_driver_loads_nothing_but_results() -> None:
+    import pickle
+
+    from modcrypt.spark.jobs.lake_verification import _load_result
+
+    with pytest.raises(pickle.UnpicklingError, match="no part of a result"):
+        _load_result(pickle.dumps((os.system, None)))
+
+
+def test_verify_runs_on_spark(config: Path) -> None:
+    folder = config.parent
+    mc.Lake.open(config).apply()
+    options = "verify", "--spark", "local[2]", "--json", "--junit", str(folder / "result.xml")
+    answer = run(folder, *options)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == run(folder, "verify", "--json").stdout
+    assert "<testsuite" in (folder / "result.xml").read_text()
+    assert run(folder, "verify", "--spark", "local[2]", "--jobs", "2").returncode == 2
+
+
 def test_a_dataset_is_read_by_its_declaration(spark: Any, config: Path) -> None:
     folder = config.parent
     mc.Lake.open(config).apply()

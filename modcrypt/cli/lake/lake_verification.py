@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import cloup
 
+from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.lake_options import adapt_advice, config_option, open_lake
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import print_line, print_long_table
+from modcrypt.cli.spark import start_spark
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import common_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.lake.verification import LakeVerification
+    from modcrypt.lake.lake import Lake
+    from modcrypt.lake.verification.results import LakeVerification
 
 lake_verify_options = cloup.option_group(
     "Lake",
@@ -68,18 +71,25 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
 
 
 def verify_lake(
-    paths: Sequence[str], options: dict[str, Any], *, jobs: int | None, as_json: bool
-) -> int:
+    paths: Sequence[str], options: dict[str, Any], *, jobs: int | None, master: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Verify a dataset or all datasets of a lake; print the result and return the exit code."""
     if len(paths) > 1:
         raise click.UsageError("name one dataset, or none for all")
-    since = parse_since(options["since"])
+    how: dict[str, Any] = {
+        "since": parse_since(options["since"]),
+        "resume": bool(options["resume"]),
+    }
+    if master is not None:
+        refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
     lake = open_lake(options, "Missing argument 'PATH...': name files or folders; " * (not paths))
-    with progress_bar("Verifying", None) as progress:
-        results = lake.verify(
-            next(iter(paths), None), since=since, resume=bool(options["resume"]), jobs=jobs,
-            progress=progress,
-        )  # fmt: skip
+    dataset = next(iter(paths), None)
+    if master is not None:
+        results = _verify_on_spark(master, lake, dataset, how)
+    else:
+        with progress_bar("Verifying", None) as progress:
+            results = lake.verify(dataset, jobs=jobs, progress=progress, **how)
     for result in results:
         if as_json:
             for fields in result.fields():
@@ -88,6 +98,15 @@ def verify_lake(
             _print_result(result)
     _write_reports(results, options)
     return combine_codes([result.code for result in results])
+
+
+def _verify_on_spark(
+    master: str, lake: Lake, dataset: str | None, how: dict[str, Any]
+) -> list[LakeVerification]:
+    from modcrypt.spark import verify as spark_verify
+
+    with start_spark(master, "verify") as spark:
+        return spark_verify(spark, lake, dataset, **how)
 
 
 def combine_codes(codes: Sequence[int]) -> int:

@@ -105,7 +105,8 @@ def verify(
     lake = {name: reading.pop(name) for name in LAKE_PARAMETERS}
     if is_of_lake(paths, lake, has_keys=is_any_typed(reading)):
         refuse(_NOT_OF_LAKES, "a lake is verified as its declaration says; remove it")
-        return verify_lake(paths, {**reading, **lake}, jobs=jobs, as_json=as_json)
+        options = {**reading, **lake}
+        return verify_lake(paths, options, jobs=jobs, master=spark_master, as_json=as_json)
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
         return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
@@ -137,6 +138,6 @@ _NOT_OF_LAKES = {
     "key_file", "key_env", "key_fd", "column_key_refs", "aad_prefix", "aad_prefix_hex",
     "aad_prefix_file", "root", "kms", "policy_file", "master_keys", "shared_aad_prefix", "accept",
     "aad_prefix_template", "expected_parts", "expected_rows", "strict", "glob", "record", "threads",
-    "html", "spark_master",
+    "html",
 }  # fmt: skip
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}

@@ -19,7 +19,7 @@ from modcrypt.errors import (
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.tables.declared_table import DeclaredTable
 from modcrypt.lake.tables.table_status import METADATA
-from modcrypt.lake.verification import POLICY, LakeVerification, VerifiedFile
+from modcrypt.lake.verification.results import POLICY, LakeVerification, VerifiedFile
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification
 

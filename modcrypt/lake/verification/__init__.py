@@ -1,0 +1,1 @@
+"""Verification of the files of a dataset against the declaration."""

@@ -1,0 +1,183 @@
+"""Verify the files of a dataset, and compare them with each other."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Literal, TypeAlias
+
+from modcrypt.errors import MAX_NAMES, AadPrefixError, IntegrityError, list_names
+from modcrypt.io.sources import open_source_at
+from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.spool import Spool, take_batches
+from modcrypt.lake.state_cache import CorrectFile, StateCache
+from modcrypt.lake.verification.file_check import NO_AAD, CheckedFile, FileCheck
+from modcrypt.lake.verification.file_set import MAX_GROUPS, FileSet
+from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
+from modcrypt.parquet.format.byte_map import Severity
+from modcrypt.parquet.format.findings import Finding
+from modcrypt.parquet.verify.file_verification import FileAad, identify_source
+from modcrypt.report.text import format_count
+
+IsUnchanged: TypeAlias = Callable[[LakeFile, CorrectFile | None], bool]
+"""Function that returns whether a file need not be verified: with what is known of it if it was
+found correct as it is now, otherwise None."""
+
+
+Since: TypeAlias = datetime.datetime | Literal["last"]
+"""A time of change, or `"last"` for the last verification that found a file correct."""
+
+
+def choose_unchanged(since: Since | None, resumed: float | None) -> IsUnchanged:
+    """Return the function that decides which files `verify` skips.
+
+    `resumed` is when an interrupted verification began; without it and `since`, nothing is skipped,
+    whatever the cache contains.
+    """
+
+    def is_unchanged(file: LakeFile, known: CorrectFile | None) -> bool:
+        if isinstance(since, datetime.datetime):
+            return file.modified is not None and file.modified < since.timestamp()
+        if known is None:
+            return False
+        return since == "last" or (resumed is not None and known.time >= resumed)
+
+    return is_unchanged
+
+
+CheckFiles: TypeAlias = Callable[[Sequence[LakeFile]], Iterable[CheckedFile]]
+"""Function that verifies files and yields the result of each, in their order."""
+
+BATCH = 500
+"""Number of files after which results are cached: an interrupted run loses those of a batch."""
+
+FILES_ELSEWHERE = 100_000
+"""Number of files that are verified elsewhere at once; this process holds their names."""
+
+
+def verify_files(
+    files: LakeFiles,
+    policies: DatasetPolicies,
+    cache: StateCache,
+    *,
+    is_unchanged: IsUnchanged,
+    check: CheckFiles | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> LakeVerification:
+    """Verify the files of a dataset against its declaration, and cache which are correct.
+
+    Args:
+        files: Files of the dataset.
+        policies: Policies of the files.
+        cache: Cache of the files that were found correct.
+        is_unchanged: Function that returns whether a file need not be verified; it is only
+            compared with the others.
+        check: Function that verifies files elsewhere; None to verify them here.
+        jobs: Number of files verified concurrently here; None for the default.
+        progress: Function called with the number of bytes checked here so far.
+
+    Raises:
+        OSError, ValueError: The files cannot be listed.
+    """
+    name = policies.dataset.name
+    size = BATCH if check is None else FILES_ELSEWHERE
+    check = check or FileCheck(policies, jobs, progress).verify
+    results: Spool[VerifiedFile] = Spool()
+    skipped = 0
+    with closing(FileSet()) as file_set:
+        for batch in take_batches(files, size):
+            known = _load_correct(cache, name, batch)
+            unchanged = [file for file in batch if is_unchanged(file, known.get(file.path))]
+            for file in unchanged:
+                file_set.add(file.path, _identify_file(policies, file, known.get(file.path)))
+            skipped += len(unchanged)
+            skip = {file.path for file in unchanged}
+            fresh = [file for file in batch if file.path not in skip]
+            done = zip(fresh, check(fresh) if fresh else (), strict=True)
+            for checked in take_batches(done, BATCH):
+                for _, (aad, result) in checked:
+                    file_set.add(result.path, aad)
+                    results.append(result)
+                _note_results(cache, name, checked)
+        findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
+    return LakeVerification(
+        dataset=name, location=policies.dataset.location, files=results, findings=findings,
+        strays=files.strays, skipped=skipped,
+    )  # fmt: skip
+
+
+def _load_correct(
+    cache: StateCache, name: str, batch: Sequence[LakeFile]
+) -> dict[str, CorrectFile]:
+    """Return what is known of the files that were found correct as they are now."""
+    correct = cache.load_correct(name, [file.path for file in batch])
+    stamps = {file.path: file.stamp for file in batch}
+    return {path: known for path, known in correct.items() if known.stamp == stamps[path] != ""}
+
+
+def _identify_file(policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None) -> FileAad:
+    """Return what identifies a file that is not verified, without a key."""
+    if known is not None:
+        return FileAad(known.prefix, known.unique)
+    try:
+        with open_source_at(policies.place_of(file.path)) as source:
+            return identify_source(source, None)
+    except OSError:
+        return NO_AAD
+
+
+def _note_results(
+    cache: StateCache, name: str, checked: Sequence[tuple[LakeFile, CheckedFile]]
+) -> None:
+    now = time.time()
+    correct = (
+        (file.path, CorrectFile(file.stamp, now, aad.prefix, aad.unique))
+        for file, (aad, result) in checked
+        if result.ok and file.stamp
+    )
+    cache.save_correct(name, correct)
+    cache.forget_correct(name, [file.path for file, (_, result) in checked if not result.ok])
+
+
+def _compare_files(file_set: FileSet, policies: DatasetPolicies) -> Iterator[Finding]:
+    """Yield findings about prefixes and copies.
+
+    All repeated AAD prefixes are one line. Under `{path}` no two files can share a prefix unless
+    one replaces the other.
+    """
+    shared = list(file_set.find_shared("prefix"))
+    severity: Severity = "fault" if policies.dataset.binds_paths else "warning"
+    if len(shared) == 1:
+        (only,) = shared
+        message = (
+            f"{only.count:,} files have the same AAD prefix {only.value!r}, so that one can be put "
+            f"in the place of another: {only.list_paths()}"
+        )
+        yield Finding(word=AadPrefixError.word, message=message, severity=severity)
+    elif shared:
+        number = f"{len(shared):,}" + " or more" * (len(shared) == MAX_GROUPS)
+        message = (
+            f"{number} AAD prefixes are shared by several files, so that one can be put in the "
+            "place of another; use {path} in aad_prefix"
+        )
+        yield Finding(word=AadPrefixError.word, message=message, severity=severity)
+    for copies in file_set.find_shared("unique"):
+        message = (
+            f"{copies.count:,} files have the same aad_file_unique, which is random: they are "
+            f"copies of one file, or versions of it: {copies.list_paths()}"
+        )
+        yield Finding(word=IntegrityError.word, message=message)
+
+
+def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Finding]:
+    if not strays:
+        return []
+    first = list_names(strays[:MAX_NAMES])
+    more = f" and {len(strays) - MAX_NAMES:,} more" * (len(strays) > MAX_NAMES)
+    message = f"{format_count(len(strays), 'file')} in the folder belong to no dataset: {first}"
+    severity: Severity = "fault" if policies.dataset.strict else "warning"
+    return [Finding(word="stray", message=message + more, severity=severity)]

@@ -1,0 +1,204 @@
+"""Verify a file against the policy that the declaration gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from modcrypt.errors import KeyRetrievalError, KmsUnavailableError, ModcryptError
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
+from modcrypt.io.threads import usable_cores
+from modcrypt.jobs.dataset_verification import MAX_FILES
+from modcrypt.jobs.engine import Job, Meter, run_job
+from modcrypt.jobs.idempotence.key_facts import KeyFacts, gather_key_facts
+from modcrypt.kms.policy import Policy
+from modcrypt.lake.declarations.columns import FileColumns
+from modcrypt.lake.file_policies import DatasetPolicies, is_encrypted, read_columns
+from modcrypt.lake.lake_files import LakeFile
+from modcrypt.lake.verification.results import POLICY, VerifiedFile
+from modcrypt.parquet.crypto.chunk_opening import Chunk
+from modcrypt.parquet.crypto.ciphers import ColumnKey
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.findings import FILE, Finding, Unauthenticated
+from modcrypt.parquet.verify.chunk_plan import ChunkPlan
+from modcrypt.parquet.verify.file_verification import FileAad, verify_with_plan
+from modcrypt.parquet.verify.verification_results import Verification
+
+
+class CheckedFile(NamedTuple):
+    """A verified file, and what identifies it in a set."""
+
+    aad: FileAad
+    result: VerifiedFile
+
+
+class FileCheck:
+    """The verification of the files of a dataset, each with one opening of its footer.
+
+    Args:
+        policies: Policies of the files.
+        jobs: Number of files verified concurrently; None for the default.
+        progress: Function called with the number of bytes checked so far.
+    """
+
+    def __init__(
+        self, policies: DatasetPolicies, jobs: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._policies, self._jobs = policies, jobs or min(usable_cores(), MAX_FILES)
+        self._progress, self._done = progress, 0  # bytes of earlier batches
+        self._meter = Meter(self._show)
+        self._outages: list[str] = []  # messages of the unavailable key service
+        self._columns: FileColumns | None = None  # of the last file
+
+    def verify(self, files: Sequence[LakeFile]) -> list[CheckedFile]:
+        """Return the result of each file."""
+        check = partial(self._verify, threads=1 if len(files) > 1 else None)
+        job: Job[LakeFile, CheckedFile] = Job(check)
+        self._meter = Meter(self._show)
+        done = list(run_job(job, files, threads=self._jobs, meter=self._meter))
+        self._done += sum(file.size for file in files)
+        return done
+
+    def _show(self, done: int, files: int) -> None:
+        if self._progress is not None:
+            self._progress(self._done + done)
+
+    def _verify(self, file: LakeFile, threads: int | None) -> CheckedFile:
+        place = self._policies.place_of(file.path)
+        try:
+            with open_source_at(place, stamped=False) as source:
+                if self._outages and is_encrypted(source):
+                    return CheckedFile(NO_AAD, self._report_outage(file))
+                return self._verify_source(file, source, threads)
+        except OSError as error:  # the verification of the others continues
+            return CheckedFile(NO_AAD, _report_unreadable(file, error))
+
+    def _verify_source(self, file: LakeFile, source: Source, threads: int | None) -> CheckedFile:
+        """Verify a file with the columns of the last one, and again if its columns differ."""
+        guess = self._columns
+        verification, aad, plan, mistake = self._check(file, source, guess, threads)
+        actual = self._read_columns(plan)
+        if actual is not None and actual is not guess and self._policies.dataset.needs_columns:
+            self._columns = actual
+            verification, aad, plan, mistake = self._check(file, source, actual, threads)
+        missing = tuple(note for note in verification.not_authenticated if note.word is not None)
+        self._outages += [note.why for note in missing if note.word == KmsUnavailableError.word]
+        findings = list(verification.findings)
+        if mistake or not (missing or any(f.severity == "fault" for f in findings)):
+            mistake = mistake or self._compare(file, source, plan)
+        if mistake:
+            findings.insert(0, Finding(word=POLICY, message=mistake))
+        result = VerifiedFile(
+            path=file.path, verification=verification, findings=tuple(findings), missing=missing
+        )
+        return CheckedFile(aad, result)
+
+    def _check(
+        self, file: LakeFile, source: Source, columns: FileColumns | None, threads: int | None
+    ) -> tuple[Verification, FileAad, ChunkPlan, str]:
+        """Verify a file under the policy for some columns; also return a mistake in the policy."""
+        mistake = ""
+        try:
+            properties = self._policies.reading_with(file.path, columns)
+        except ValueError as error:
+            mistake, properties = str(error), self._make_fallback(source)
+        checked, plan = verify_with_plan(
+            source, properties, threads=threads, progress=self._meter.progress
+        )
+        return checked.verification, checked.aad, plan, mistake
+
+    def _make_fallback(self, source: Source) -> FileDecryptionProperties:
+        """Return properties that find out as much as possible; whatever they open is declared."""
+        assert source.place is not None
+        try:
+            return self._policies.opening(source.place)
+        except ValueError:  # the partition values name no master key
+            policy = Policy(footer_key="none")
+            return self._policies.tools.decryption(policy, master_key_ids=())
+
+    def _read_columns(self, plan: ChunkPlan) -> FileColumns | None:
+        if plan.footer.metadata is None or not plan.leaves:
+            return None
+        try:
+            return read_columns(plan.footer, [leaf.path for leaf in plan.leaves])
+        except ModcryptError:  # the Arrow schema is damaged
+            return None
+
+    def _compare(self, file: LakeFile, source: Source, plan: ChunkPlan) -> str:
+        """Return how an authentic file differs from the declaration; empty if it does not."""
+        assert source.place is not None
+        columns = self._read_columns(plan)
+        if columns is None:
+            return "its columns cannot be read"
+        prefix = plan.properties.aad_prefix
+        assert not callable(prefix)  # it is bound to the file
+        try:
+            facts = _gather_facts(source.place, plan)
+            found = self._policies.compare(file.path, columns, plan.footer, prefix, facts)
+        except (ModcryptError, ValueError) as error:
+            return str(error)
+        return "" if found.under_previous else found.difference
+
+    def _report_outage(self, file: LakeFile) -> VerifiedFile:
+        """Return the result of a file whose keys were not requested during an outage."""
+        note = Unauthenticated(
+            what="file", path=None, why=self._outages[0], word=KmsUnavailableError.word
+        )
+        return _report_closed(file, (), note, missing=(note,))
+
+
+def _gather_facts(place: Place, plan: ChunkPlan) -> KeyFacts:
+    """Return the facts about the keys of a verified file."""
+    first = [chunk for chunk in plan.listed if chunk.row_group == 0]
+    plain = [chunk.path for chunk in first if not chunk.encrypted]
+    own = {
+        chunk.path: ColumnKey(chunk.key, True, _key_metadata_of(chunk))
+        for chunk in first
+        if chunk.has_own_key and chunk.key is not None
+    }
+    return gather_key_facts(place, plan.footer, [leaf.path for leaf in plan.leaves], plain, own)
+
+
+def _key_metadata_of(chunk: Chunk) -> bytes | None:
+    metadata: bytes | None = chunk.stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+    return metadata
+
+
+NO_AAD = FileAad(None, None)
+
+
+def report_failure(file: LakeFile, error: Exception) -> CheckedFile:
+    """Return the result of a file whose verification could not begin, as without a key service.
+
+    Other errors than those of keys and files are raised again.
+    """
+    if isinstance(error, KeyRetrievalError):
+        note = Unauthenticated(what="file", path=None, why=str(error), word=error.word)
+        return CheckedFile(NO_AAD, _report_closed(file, (), note, missing=(note,)))
+    if isinstance(error, OSError):
+        return CheckedFile(NO_AAD, _report_unreadable(file, error))
+    raise error
+
+
+def _report_unreadable(file: LakeFile, error: OSError) -> VerifiedFile:
+    reason = error.strerror or type(error).__name__
+    finding = Finding(word=FILE, message=f"{file.path} could not be read: {reason}")
+    note = Unauthenticated(what="file", path=None, why="it could not be read")
+    return _report_closed(file, (finding,), note)
+
+
+def _report_closed(
+    file: LakeFile, findings: tuple[Finding, ...], note: Unauthenticated,
+    missing: tuple[Unauthenticated, ...] = (),
+) -> VerifiedFile:  # fmt: skip
+    """Return the result of a file that was not opened."""
+    verification = Verification(
+        name=file.path, size=file.size, encrypted=not findings, findings=findings,
+        not_authenticated=(note,),
+    )  # fmt: skip
+    return VerifiedFile(
+        path=file.path, verification=verification, findings=findings, missing=missing
+    )

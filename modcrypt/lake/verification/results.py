@@ -1,0 +1,217 @@
+"""Results of verifying a dataset against its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from modcrypt.errors import KmsUnavailableError, list_names
+from modcrypt.fork_safety import cached_property
+from modcrypt.jobs.failures import describe_result
+from modcrypt.parquet.format.findings import Finding, Unauthenticated
+from modcrypt.parquet.verify.verification_results import Verification
+from modcrypt.report.text import format_count, format_size
+
+MAX_NOTES = 1000
+"""Maximum number of kinds of notes, and of columns in each, that are counted apart."""
+
+SCHEMA = "modcrypt.lake.verify/1"
+"""The name and version of the lines of JSON."""
+
+POLICY = "policy"
+"""The error code of a file that is authentic, but not encrypted as declared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedFile:
+    """The verification of a file against the declaration.
+
+    Attributes:
+        path: Path inside the dataset.
+        verification: What `verify_dataset` found.
+        findings: Its faults and warnings, and differences from the declaration.
+        missing: Parts that were not opened for want of a key, with the reason.
+    """
+
+    path: str
+    verification: Verification
+    findings: tuple[Finding, ...]
+    missing: tuple[Unauthenticated, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file has no fault, and every part that needs a key was opened."""
+        return not self.missing and not self.faults
+
+    @property
+    def faults(self) -> list[Finding]:
+        """The faults."""
+        return [finding for finding in self.findings if finding.severity == "fault"]
+
+    def fields(self) -> dict[str, Any]:
+        """Return the attributes as values for JSON."""
+        fields = describe_result(self.verification)
+        del fields["ok"], fields["complete"], fields["name"]
+        findings = [finding.fields() for finding in self.findings]
+        return {"file": self.path, "ok": self.ok, **fields, "findings": findings}
+
+
+@dataclass(slots=True)
+class VerificationTotals:
+    """Counts of verified files."""
+
+    files: int = 0
+    correct: int = 0
+    closed: int = 0
+    faults: int = 0
+    modules: int = 0
+    bytes: int = 0
+    missing: set[str] = field(default_factory=set)  # error codes
+    limits: dict[tuple[str, str], NoteCount] = field(default_factory=dict)
+    not_opened: dict[tuple[str, str], NoteCount] = field(default_factory=dict)
+
+    def add(self, file: VerifiedFile) -> None:
+        """Count a file."""
+        verification = file.verification
+        self.files += 1
+        self.correct += file.ok
+        self.closed += bool(file.missing)
+        self.faults += len(file.faults)
+        self.modules += verification.modules
+        self.bytes += verification.authenticated_bytes
+        self.missing |= {str(note.word) for note in file.missing}
+        _count_notes(self.not_opened, file.missing)
+        if not file.faults:
+            notes = [note for note in verification.not_authenticated if note.word is None]
+            _count_notes(self.limits, notes)
+
+
+@dataclass(slots=True)
+class NoteCount:
+    """A part that was not authenticated: its columns, and the number of files."""
+
+    columns: dict[str, None] = field(default_factory=dict)
+    files: int = 0
+
+
+def _count_notes(
+    counts: dict[tuple[str, str], NoteCount], notes: Sequence[Unauthenticated]
+) -> None:
+    seen = set()
+    for note in notes:
+        key = note.what, note.why
+        if key not in counts and len(counts) >= MAX_NOTES:
+            key = "other parts", "for other reasons"
+        count = counts.setdefault(key, NoteCount())
+        if note.path is not None and len(count.columns) < MAX_NOTES:
+            count.columns[note.path] = None
+        count.files += key not in seen
+        seen.add(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeVerification:
+    """The verification of a dataset against its declaration.
+
+    Attributes:
+        dataset: Name of the dataset.
+        location: Path or URL of the dataset.
+        files: Results of the files, in the order of their paths.
+        findings: Findings about the dataset.
+        strays: Paths of visible files that `include` does not match.
+        skipped: Number of files that were not verified because they have not changed.
+        error: Why its files cannot be listed; empty if they can.
+        error_code: Exit code for the error.
+    """
+
+    dataset: str
+    location: str
+    files: Sequence[VerifiedFile] = ()
+    findings: Sequence[Finding] = ()
+    strays: Sequence[str] = ()
+    skipped: int = 0
+    error: str = ""
+    error_code: int = 0
+
+    @cached_property
+    def totals(self) -> VerificationTotals:
+        """Counts of the files."""
+        totals = VerificationTotals()
+        for file in self.files:
+            totals.add(file)
+        return totals
+
+    @property
+    def code(self) -> int:
+        """The exit code.
+
+        0: everything is as declared; 1: a fault; 3: a key was refused or is missing; 4: whatever is
+        missing is due to an unavailable key service.
+        """
+        if self.error:
+            return self.error_code
+        if self.fault_count:
+            return 1
+        missing = self.totals.missing
+        if not missing:
+            return 0
+        return 4 if missing == {KmsUnavailableError.word} else 3
+
+    @property
+    def fault_count(self) -> int:
+        """Number of faults of the dataset and its files."""
+        return len(self._own_faults) + self.totals.faults
+
+    @property
+    def faults(self) -> list[Finding]:
+        """The faults of the dataset and its files."""
+        return self._own_faults + [fault for file in self.files for fault in file.faults]
+
+    @property
+    def _own_faults(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "fault"]
+
+    @property
+    def limits(self) -> list[str]:
+        """Limits of the format, once each with the number of files."""
+        return [text for text, _ in _describe_notes(self.totals.limits)]
+
+    def describe_missing(self) -> list[str]:
+        """Return what was not opened, once for each reason, with its number of files."""
+        notes = _describe_notes(self.totals.not_opened)
+        return [f"Not opened: {text}: {why}" for text, why in notes]
+
+    def summary(self) -> str:
+        """Return the result as one line for people."""
+        if self.error:
+            return f"{self.dataset}: {self.error}"
+        totals = self.totals
+        text = f"{totals.correct:,} of {format_count(totals.files, 'file')} as declared"
+        if self.skipped:
+            text += f", {self.skipped:,} unchanged and skipped"
+        if self.fault_count:
+            text += f"; {format_count(self.fault_count, 'fault')}"
+        if totals.closed:
+            text += f"; {format_count(totals.closed, 'file')} not opened completely"
+        size = format_size(totals.bytes)
+        return f"{self.dataset}: {text}; {totals.modules:,} modules authenticated, {size}"
+
+    def fields(self) -> Iterator[dict[str, Any]]:
+        """Yield the result as lines of JSON: one for each file, then the totals."""
+        start = {"schema": SCHEMA, "dataset": self.dataset}
+        for file in self.files:
+            yield {**start, "kind": "file", **file.fields()}
+        yield {
+            **start, "kind": "dataset", "location": self.location, "files": len(self.files),
+            "ok": self.code == 0, "code": self.code, "skipped": self.skipped,
+            "findings": [finding.fields() for finding in self.findings],
+            "strays": list(self.strays), "limits": self.limits, "error": self.error,
+        }  # fmt: skip
+
+
+def _describe_notes(counts: Mapping[tuple[str, str], NoteCount]) -> Iterator[tuple[str, str]]:
+    """Yield parts with their numbers of files, and the reason."""
+    for (what, why), count in counts.items():
+        name = f"{what} {list_names(count.columns)}".rstrip()
+        yield f"{name} ({format_count(count.files, 'file')})", why
