@@ -221,8 +221,9 @@ VERBS = (
     Verb("status again", "driver", 0.00002, 0, 0, 0.0, 0.0),
     Verb("apply --spark: encrypt", "executors", 0.00165, 1, 1, 10.0, 3.0, wraps=True),
     Verb("apply --spark: rotate", "executors", 0.0014, 1, 1, 10.0, 3.0, wraps=True),
-    Verb("verify", "driver", 0.00085, 1, 0, 7.0, 0.0),
-    Verb("modcrypt.spark.verify_table", "executors", 0.00112, 1, 0, 7.0, 0.0),
+    Verb("verify, on one machine", "driver", 0.0008, 1, 0, 7.0, 0.0),
+    Verb("verify --spark", "executors", 0.00112, 1, 0, 7.0, 0.0),
+    Verb("verify --spark: listing and results", "driver", 0.0001, 0, 0, 0.0, 0.0),
 )
 
 CORES = 16

@@ -104,7 +104,7 @@ def _open_key_store(path: str | None) -> KeyStore | None:
 
 
 def _open_catalog(catalog: str, name: str | None) -> Any:
-    """Open an SQL catalog by its URI, or a configured catalog by its name.
+    """Open a catalog by its URI (SQL or Hive metastore), or a configured one by its name.
 
     Raises:
         ValueError: The catalog cannot be opened. The message does not repeat a configured URI,
@@ -112,9 +112,15 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
     """
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
+    from pyiceberg.utils.config import Config
     from sqlalchemy.exc import SQLAlchemyError
 
     is_uri = ":" in catalog
+    if not is_uri and Config().get_catalog_config(catalog) is None:
+        raise ValueError(
+            "pyiceberg's configuration (~/.pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__URI) has "
+            f"no catalog {catalog}"
+        )
     properties = {"uri": catalog, "init_catalog_tables": "false"} if is_uri else {}
     try:
         return load_catalog(name or "default" if is_uri else catalog, **properties)
