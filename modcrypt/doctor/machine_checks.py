@@ -98,7 +98,8 @@ def _check_packages() -> Check:
         wanted = metadata.requires("modcrypt") or []
     except metadata.PackageNotFoundError:
         return about.hint("modcrypt runs from a folder and is not installed")
-    installed, outdated = [], []
+    installed: dict[str, str] = {}  # several extras may require the same package
+    outdated: dict[str, None] = {}
     for line in wanted:
         match = _REQUIREMENT.match(line)
         if match is None:
@@ -108,14 +109,14 @@ def _check_packages() -> Check:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             if "extra ==" not in line:
-                outdated.append(f"{name} is missing")
+                outdated[f"{name} is missing"] = None
             continue
-        installed.append(f"{name} {version}")
+        installed[name] = version
         if _numbers(version) < _numbers(least):
-            outdated.append(f"{name} {version} is older than {least}")
+            outdated[f"{name} {version} is older than {least}"] = None
     if outdated:
         return about.fail("; ".join(outdated), "run pip install -U modcrypt")
-    return about.ok(", ".join(installed))
+    return about.ok(", ".join(f"{name} {version}" for name, version in installed.items()))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

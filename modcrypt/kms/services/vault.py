@@ -80,6 +80,9 @@ MAX_TIME = 253402300799
 VERSION_LIFETIME = 60
 """Seconds for which a key's newest version is cached."""
 
+_ACTIONS = {"keys": "show or change keys"}
+"""What requests do, if the first part of their path is not the verb."""
+
 NO_KEY_TYPE = "modcrypt-creates-no-keys"
 """A key type that Vault does not have. If the token permits it, Vault's encrypt creates a missing
 key. With an unknown type it refuses to do so; for an existing key it ignores the type."""
@@ -455,8 +458,8 @@ class VaultKms(UnpicklableClient):
         what = f"master key {master_key_id}: " if master_key_id else ""
         if status in (401, 403):
             return KeyAccessDeniedError(
-                f"{what}Vault at {self._engine} refuses to {verb}: the token has expired, or its "
-                "policies do not permit it"
+                f"{what}Vault at {self._engine} refuses to {_ACTIONS.get(verb, verb)}: the token "
+                "has expired, or its policies do not permit it"
             )
         if status == 404 or any(phrase in text for phrase in _NO_KEY):
             return self._make_missing_error(master_key_id)
