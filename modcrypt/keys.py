@@ -25,7 +25,22 @@ _digest_key = secrets.token_bytes(32)
 _counters: dict[bytes, InvocationCounter] = {}
 
 
-class Key:
+class Unpicklable:
+    """A base class of objects with secrets, which stay in their process."""
+
+    __slots__ = ()
+    _advice = "pass a reference to it instead"
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        article = "an" if name[0] in "AEIOU" else "a"
+        raise TypeError(f"{article} {name} can't be pickled or copied: {self._advice}")
+
+    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
+        self.__reduce__()
+
+
+class Key(Unpicklable):
     """An AES key of 16, 24 or 32 bytes.
 
     Its value never appears in a repr, str, format or pickle, and keys compare in constant time. The
@@ -119,17 +134,11 @@ class Key:
     def __hash__(self) -> int:
         return hash(self._digest)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Key can't be pickled or copied: pass a reference to it instead")
-
-    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
-        self.__reduce__()
-
 
 T = TypeVar("T")
 
 
-class Secret(Generic[T]):
+class Secret(Unpicklable, Generic[T]):
     """A passphrase, PIN, token or key metadata, which only a call returns; its repr hides it."""
 
     __slots__ = ("_value",)
@@ -149,12 +158,6 @@ class Secret(Generic[T]):
 
     def __hash__(self) -> int:
         return hash(self._value)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret can't be pickled or copied: pass a reference to it instead")
-
-    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
-        self.__reduce__()
 
 
 KeyLike: TypeAlias = Key | bytes

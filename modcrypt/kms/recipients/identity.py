@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
-from modcrypt.keys import Secret
+from modcrypt.keys import Secret, Unpicklable
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.kinds import HYBRID, decrypt_with, find_kind
@@ -23,7 +23,7 @@ from modcrypt.tracebacks import hide_frames
 IDENTITY_FILE = PrivateKeyFormat("modcrypt-identity", "recipient", "identity")
 
 
-class Identity:
+class Identity(Unpicklable):
     """A private key and its recipient; it never shows the key, and can't be pickled.
 
     Create one with `generate` or `load`. It is a `key_retriever` of `FileDecryptionProperties`.
@@ -32,6 +32,7 @@ class Identity:
     """
 
     __slots__ = ("__dict__", "_secret", "recipient")
+    _advice = "pass its path to Settings instead"
 
     def __init__(self, recipient: Recipient, secret: Secret[bytes]) -> None:
         self.recipient, self._secret = recipient, secret
@@ -96,12 +97,6 @@ class Identity:
 
     def __repr__(self) -> str:
         return f"Identity({self.recipient.kind}, id {self.recipient.hex_id}, REDACTED)"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an Identity can't be pickled or copied: pass its path to Settings instead")
-
-    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
-        self.__reduce__()
 
 
 @hide_frames

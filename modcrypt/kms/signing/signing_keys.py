@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NoReturn, Self
+from typing import Self
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.keys import Secret
+from modcrypt.keys import Secret, Unpicklable
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,
@@ -91,13 +91,14 @@ class VerifyingKey:
         return f"VerifyingKey({self.scheme}, id {self.hex_id})"
 
 
-class SigningKey:
+class SigningKey(Unpicklable):
     """A private key that signs; it never shows itself, and can't be pickled.
 
     Create one with `generate` or `load`.
     """
 
     __slots__ = ("_secret", "verifier")
+    _advice = "pass its path instead"
 
     def __init__(self, verifier: VerifyingKey, secret: Secret[bytes]) -> None:
         self.verifier, self._secret = verifier, secret
@@ -136,12 +137,6 @@ class SigningKey:
 
     def __repr__(self) -> str:
         return f"SigningKey({self.verifier.scheme}, id {self.verifier.hex_id}, REDACTED)"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a SigningKey can't be pickled or copied: pass its path instead")
-
-    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
-        self.__reduce__()
 
 
 def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:
