@@ -33,6 +33,7 @@ from modcrypt.errors import printable
 from modcrypt.report.text import format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.io.places import Place
     from modcrypt.jobs.conversion import Conversion, ConvertedFile, Verb
     from modcrypt.jobs.listing import File, Folder
     from modcrypt.jobs.run_record import Record
@@ -48,7 +49,7 @@ files_options = combine_options(
     jobs_option("number of processors"),
 )
 in_place_option = click.option(
-    "--in-place", is_flag=True, help="Overwrite SOURCE in place; omit DESTINATION."
+    "--in-place", is_flag=True, help="Overwrite each SOURCE in place; omit DESTINATION."
 )
 record_option = click.option(
     "--record",
@@ -127,6 +128,7 @@ class Batch:
             without=(self._options["record"], self._parameters.get("audit")),
         )  # fmt: skip
         if target is None:
+            self._check_named_once()
             return
         for member in members:
             check_apart(member, target)
@@ -138,6 +140,14 @@ class Batch:
                 raise click.UsageError(
                     f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
                 )
+
+    def _check_named_once(self) -> None:
+        """Raise click.UsageError if a file is found twice, which two threads would replace."""
+        found: dict[Place, str] = {}
+        for file in self._files:
+            other = found.setdefault(file.place.resolve(), file.name)
+            if other != file.name:
+                raise click.UsageError(f"{other} and {file.name} are the same file; name it once")
 
     def _take_file(self, source: str, destination: str | None) -> None:
         from modcrypt.io.places import exists_error
@@ -162,7 +172,8 @@ class Batch:
         if self._master is not None:
             return settings
         if self._is_folder:
-            settings = settings.under((self._destination or self._source).name)
+            if self._has_root(self._destination):
+                settings = settings.under((self._destination or self._source).name)
             try:
                 settings.check_distinct(self._source.inside(file.name) for file in self._files)
             except ValueError as error:
@@ -182,8 +193,12 @@ class Batch:
             raise click.UsageError(
                 "--in-place would permanently lose columns without a key; write to a DESTINATION"
             )
-        has_root = self._is_folder and not self._is_set
+        has_root = self._is_folder and self._has_root(None)
         return (settings.under(self._source.name) if has_root else settings).decryption()
+
+    def _has_root(self, destination: Folder | None) -> bool:
+        """Return whether the files have a common folder; several sources have none in place."""
+        return destination is not None or not self._is_set
 
     def run(
         self, *, encryption: Any = None, decryption: Any = None, hash_key: Any = None,
@@ -320,8 +335,6 @@ def _split_paths(
             "pipes are not supported: Parquet needs random access; use modcrypt ags1 for any "
             "file or pipe"
         )
-    if in_place and len(paths) > 1:  # the last one may be meant as a destination
-        raise click.UsageError("--in-place takes one SOURCE and no DESTINATION")
     if in_place:
         return paths, None
     if len(paths) == 1:

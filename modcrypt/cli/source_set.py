@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import click
 
+from modcrypt.io.places import Place
 from modcrypt.jobs.listing import Folder
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSet(Folder):
-    """Files and folders that a command converts into one folder, each under its own name."""
+    """Files and folders that a command converts in place, or into a folder under their names."""
 
     members: tuple[Folder, ...] = ()
 
@@ -25,8 +26,15 @@ class SourceSet(Folder):
 
     def inside(self, name: str) -> str:
         """Return the path that a file has within a destination."""
-        member = next(one for one in self.members if _contains(one.name, name))
+        member = self._find_member(name)
         return posixpath.join(posixpath.basename(member.name), member.inside(name)).rstrip("/")
+
+    def place_of(self, name: str) -> Place:
+        """Return the place of a file in its source."""
+        return self._find_member(name).place_of(name)
+
+    def _find_member(self, name: str) -> Folder:
+        return next(member for member in self.members if _contains(member.name, name))
 
     def check_distinct(self, names: Sequence[str]) -> None:
         """Raise click.UsageError if two files would have the same name in a destination."""

@@ -227,8 +227,9 @@ class Conversion:
 
     def _target_place(self, name: str) -> Place:
         """Return the destination; writing follows no symbolic link below its folder."""
-        folder, inside = self.destination or self.source, self.source.inside(name)
-        return folder.place.below(inside) if inside else folder.place
+        if self.destination is None:
+            return self.source.place_of(name)
+        return self.destination.place_of(self.destination.file(self.source.inside(name)))
 
     def _make_folder(self, name: str) -> None:
         """Create the folder of a destination, once."""

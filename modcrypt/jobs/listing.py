@@ -84,6 +84,11 @@ class Folder:
         """Return the path of a file within the folder; empty for the folder itself."""
         return name[len(self.name) :].lstrip("/")
 
+    def place_of(self, name: str) -> Place:
+        """Return the place of a file to replace; writing follows no link below the folder."""
+        inside = self.inside(name)
+        return self.place.below(inside) if inside else self.place
+
 
 class NamedFiles(NamedTuple):
     """The files at paths that a caller names."""

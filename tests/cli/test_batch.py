@@ -354,14 +354,30 @@ def test_options_of_folders_are_refused_for_a_file(folder: Path, options: tuple[
 def test_files_are_replaced_in_place_on_request(folder: Path) -> None:
     before = contents(folder / "lake")
     assert "--in-place" in check_refusal(invoke(folder, "encrypt", *KEY, "lake"))
-    assert "no DESTINATION" in check_refusal(
-        invoke(folder, "encrypt", *KEY, "--in-place", "lake", "out")
-    )
+    answer = run(folder, "encrypt", *KEY, "--in-place", "lake", "out")  # every path is a source
+    assert (answer.returncode, "out: No such file" in answer.stderr) == (2, True)
     assert contents(folder / "lake") == before
     run_ok(folder, "encrypt", *KEY, "--in-place", "lake")
     assert read_with_pyarrow(folder / "lake" / NAMES[0], FOOTER_KEY).equals(small_table(10))
     assert contents(folder / "lake").keys() == before.keys()
     run_ok(folder, "decrypt", *KEY, "--in-place", "lake")
+    assert contents(folder / "lake") == before
+
+
+def test_several_sources_are_replaced_in_place(folder: Path) -> None:
+    before = contents(folder / "lake")
+    sources = ("lake/country=NO", "lake/d.parquet")
+    said = run_ok(folder, "encrypt", *KEY, "--in-place", *sources)
+    assert said.startswith("3 files: 3 encrypted")
+    encrypted = {name for name, data in contents(folder / "lake").items() if data[:4] == b"PARE"}
+    assert encrypted == {NAMES[0], NAMES[1], NAMES[3]}
+    again = run_ok(folder, "encrypt", *KEY, "--in-place", *sources)
+    assert again == "3 files: 3 current\n"
+    run_ok(folder, "decrypt", *KEY, "--in-place", *sources)
+    assert contents(folder / "lake") == before
+    (folder / "link").symlink_to("lake")
+    answer = invoke(folder, "encrypt", *KEY, "--in-place", "lake", "link/d.parquet")
+    assert "are the same file" in check_refusal(answer)
     assert contents(folder / "lake") == before
 
 
