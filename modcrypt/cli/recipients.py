@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from modcrypt.cli.shared import (
     lines_option,
     make_reference,
     paths_argument,
+    print_json,
     print_line,
     threads_option,
 )
@@ -111,7 +111,8 @@ def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) 
         file.write(f"{identity.recipient}\n")
     id_ = identity.recipient.hex_id
     if as_json:
-        print_line(json.dumps({"identity": str(private), "recipient": str(public), "id": id_}))
+        fields = {"identity": str(private), "recipient": str(public), "id": id_}
+        print_json("recipients.pair", fields)
         return
     print_line(f"identity   {private} (secret)")
     print_line(f"recipient  {public}, id {id_}")
@@ -138,7 +139,8 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
     listed = list(modcrypt.list_recipients(list(paths)))
     if as_json:
         for file in listed:
-            print_line(json.dumps({**file.fields(), "message": use_option_names(file.message)}))
+            message = use_option_names(file.message)
+            print_json("recipients.file", {**file.fields(), "message": message})
         return exit_code(file.result for file in listed if file.failed)
     rows = [
         (file.path, kind, id_)
@@ -244,7 +246,7 @@ def _report_changes(
             message = use_option_names(file.message)
             counts[file.result] += 1
             if as_json:
-                print_line(json.dumps({**file.fields(), "message": message}))
+                print_json("recipients.change", {**file.fields(), "message": message})
             elif file.failed:
                 failures.append((file.path, file.result, message))
 

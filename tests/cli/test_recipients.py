@@ -44,7 +44,10 @@ def read_back(folder: Path, name: str, *options: str) -> pa.Table:
 def test_generate_writes_a_private_and_a_public_file(tmp_path: Path) -> None:
     answer = json.loads(run_ok(tmp_path, "recipients", "generate", "--json", "me.key"))
     recipient = modcrypt.Recipient.load(tmp_path / "me.pub")
-    assert answer == {"identity": "me.key", "recipient": "me.pub", "id": recipient.hex_id}
+    assert answer == {
+        "schema": "modcrypt.recipients.pair/1", "identity": "me.key", "recipient": "me.pub",
+        "id": recipient.hex_id,
+    }  # fmt: skip
     assert recipient.kind == "mlkem768-x25519"
     assert (tmp_path / "me.key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "me.pub").read_text() == f"{recipient}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ from modcrypt.cli.options.iceberg_options import (
     table_argument,
     table_options,
 )
-from modcrypt.cli.shared import dry_run_option, lines_option, print_line
+from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
 
@@ -49,7 +48,7 @@ def repair(*, where: str, drop_lost: bool, dry_run: bool, as_json: bool, **optio
 
     done = repair_table(open_selected_table(where, options), drop_lost=drop_lost, dry_run=dry_run)
     if as_json:
-        print_line(json.dumps(done.fields()))
+        print_json("iceberg.repair", done.fields())
         return int(bool(done.lost) and not done.dropped)
     for id_ in done.restored:
         print_line(printable(f"{'would restore' if dry_run else 'restored'} key {id_}"))
@@ -94,7 +93,7 @@ def remove_orphans(
     target = open_selected_table(where, options)
     done = remove_orphan_files(target, older_than_days=older_than, dry_run=dry_run)
     if as_json:
-        print_line(json.dumps(done.fields()))
+        print_json("iceberg.remove-orphans", done.fields())
         return int(bool(done.left))
     for file in done.files if dry_run else ():
         print_line(printable(f"orphan {file.path}"))

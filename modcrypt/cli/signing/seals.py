@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from modcrypt.cli.shared import (
     format_table,
     json_option,
     make_reference,
+    print_json,
     print_line,
     threads_option,
 )
@@ -94,7 +94,8 @@ def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any
         file.write(f"{key.verifier}\n")
     id_ = key.verifier.hex_id
     if as_json:
-        print_line(json.dumps({"signing_key": str(private), "verifier": str(public), "id": id_}))
+        fields = {"signing_key": str(private), "verifier": str(public), "id": id_}
+        print_json("seals.pair", fields)
         return
     print_line(f"signing key  {private} (secret)")
     print_line(f"verifier     {public}, id {id_}")
@@ -175,7 +176,7 @@ def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
 
 def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:
     if as_json:
-        print_line(json.dumps({**result.fields(), "ok": result.ok}))
+        print_json("seals.result", {**result.fields(), "ok": result.ok})
         return
     if result.findings:
         rows = [(printable(finding.path), finding.problem) for finding in result.findings]
