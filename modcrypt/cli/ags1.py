@@ -49,6 +49,7 @@ from modcrypt.cli.shared import (
     warn_if_shared,
 )
 from modcrypt.errors import printable
+from modcrypt.report.text import format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.io.places import Stamp
@@ -236,7 +237,10 @@ def decrypt(
             size = modcrypt.decrypt_ags1(file, sink, progress=progress, **options)
             return {"plaintext_bytes": size}
 
-        convert("Decrypting", source, destination, work, as_json)
+        result = convert("Decrypting", source, destination, work, as_json)
+    if not as_json and not (destination == "-" or _is_stream(destination)):
+        size = format_size(result["plaintext_bytes"])
+        print_line(printable(f"decrypted {source} to {destination}; {size}"))
 
 
 @ags1.command(epilog=_CAT_EXAMPLE)

@@ -246,6 +246,16 @@ def test_fresh_key_metadata_opens_the_stream(folder: Path, size: int | None) -> 
     assert names(folder) == {"notes.txt", "own.key", "notes.key", "notes.ags1"}
 
 
+def test_decrypt_prints_what_it_wrote(sealed_folder: Path) -> None:
+    key = ("--key-metadata-file", "notes.key")
+    answer = run_here(sealed_folder, "decrypt", *key, "notes.ags1", "again.txt")
+    check_ok(answer)
+    said = answer.stdout.decode() if isinstance(answer.stdout, bytes) else answer.stdout
+    assert said.startswith("decrypted notes.ags1 to again.txt; ")
+    answer = run(sealed_folder, "decrypt", *key, "notes.ags1", "-")
+    assert (answer.stdout, answer.stderr) == (NOTES, b"")
+
+
 def test_each_file_gets_a_key_of_its_own(sealed_folder: Path) -> None:
     check_ok(
         run_here(

@@ -541,7 +541,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(folder: Path) -> None:
     options = ("cat", *KEY, *NAME_KEY, "-o", "out.jsonl", "sealed.parquet")
     assert "--force" in check_failure(run(folder, *options), 2, "file")
     assert (folder / "out.jsonl").read_text() == "dear"
-    run_ok(folder, *options, "--force")
+    assert run_ok(folder, *options, "--force") == "wrote 50 rows to out.jsonl\n"
     assert len(lines((folder / "out.jsonl").read_text())) == 50
 
 

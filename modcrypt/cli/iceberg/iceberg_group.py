@@ -28,6 +28,7 @@ from modcrypt.cli.rows.row_output import (
     count_option,
     format_option,
     output_option,
+    print_row_count,
     print_rows,
     row_options,
     safe_option,
@@ -246,6 +247,8 @@ def scan(
     if as_json and output is not None:
         fields = {"table": where, "destination": output, "format": form, "rows": rows_written}
         print_json("iceberg.rows", fields)
+    elif not as_json:
+        print_row_count(rows_written, output)
 
 
 def _limit_rows(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.cli.shared import SIGPIPE_EXIT, F, combine_options, print_line
 from modcrypt.errors import printable
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -130,6 +131,12 @@ def write_rows(pieces: Iterator[tuple[bytes, int]], output: str | None, *, force
             sink.append(data)
             total += rows
     return total
+
+
+def print_row_count(rows: int, output: str | None) -> None:
+    """Print the number of rows that `write_rows` wrote to a file."""
+    if output is not None:
+        print_line(printable(f"wrote {format_count(rows, 'row')} to {output}"))
 
 
 def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> int:

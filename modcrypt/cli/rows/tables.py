@@ -24,6 +24,7 @@ from modcrypt.cli.rows.row_output import (
     count_option,
     format_option,
     output_option,
+    print_row_count,
     print_rows,
     row_options,
     safe_option,
@@ -295,6 +296,8 @@ def cat(
     if as_json:
         fields = {"path": path, "destination": output, "format": form, "rows": rows}
         print_json("rows", fields)
+    else:
+        print_row_count(rows, output)
 
 
 def _lies_in(output: str, path: str) -> bool:

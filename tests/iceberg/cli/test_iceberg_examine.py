@@ -122,7 +122,8 @@ def test_scan_as_json_csv_and_arrow_has_the_rows_that_java_reads(
     with pa.ipc.open_stream(tmp_path / "rows.arrows") as stream:
         assert stream.read_all().to_pylist() == ROWS
     assert "exists" in error_line(run("scan", *args, "-o", "rows.arrows", code=2))
-    run("scan", *args, "-o", "rows.arrows", "--force", "-n", 3)
+    done = run("scan", *args, "-o", "rows.arrows", "--force", "-n", 3)
+    assert done.stdout == "wrote 3 rows to rows.arrows\n"
     assert (tmp_path / "rows.arrows").read_text().splitlines() == [
         json.dumps(row) for row in ROWS[:3]
     ]
