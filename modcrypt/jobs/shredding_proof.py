@@ -27,6 +27,7 @@ from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.datasets.discovery import is_dataset, list_files, list_sizes
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 
 LIMITS = (
@@ -75,8 +76,8 @@ class ProvenFile(JsonFields):
 FileKey: TypeAlias = "tuple[ProvenFile, KeyProof]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Proof(FactSheet):
     """A proof of shredding: what is no longer readable, what still is, and what is unknown.
 
     Attributes:
@@ -99,6 +100,17 @@ class Proof:
     unmet: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     limits: tuple[str, ...] = LIMITS
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: counts of files and keys."""
+        return [
+            ("Time", self.time),
+            ("Files", f"{len(self.files):,}"),
+            ("Keys no longer readable", f"{len(self.no_longer_readable):,}"),
+            ("Still readable", f"{len(self.still_readable):,}"),
+            ("Unknown", f"{len(self.unknown):,}"),
+            ("Files not inspected", f"{len(self.unseen):,}"),
+        ]
 
     def _select(self, *states: str) -> list[FileKey]:
         return [(file, key) for file in self.files for key in file.keys if key.state in states]

@@ -27,6 +27,7 @@ from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.lake_files import LakeFile
 from modcrypt.lake.plan import SCHEMA, LakePlan, PlannedChange
 from modcrypt.lake.spool import Spool, take_batches
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
 
 BATCH = 10_000
@@ -56,8 +57,8 @@ class AppliedFile:
     code: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LakeApplication:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LakeApplication(FactSheet):
     """The result of `apply` for one dataset.
 
     Attributes:
@@ -90,6 +91,13 @@ class LakeApplication:
     def code(self) -> int:
         """The exit code: 0 if every file is now as declared, or will be after a dry run."""
         return common_code(self.totals.codes | {self.plan.refusal_code} - {0})
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the dataset, and the summary."""
+        return [
+            ("Dataset", self.plan.dataset),
+            ("Result", self.summary().removeprefix(f"{self.plan.dataset}: ")),
+        ]
 
     def summary(self) -> str:
         """Return the result as one line for people."""

@@ -15,6 +15,7 @@ from modcrypt import __version__
 from modcrypt.lake.file_states import STATES
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.status import DatasetStatus
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.html import render
 
 SCHEMA = "modcrypt.lake.report/1"
@@ -24,8 +25,8 @@ MAX_FILES = 1000
 """Maximum number of files that a report lists; further ones are counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LakeReport:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LakeReport(FactSheet):
     """A report about a lake.
 
     Attributes:
@@ -56,6 +57,19 @@ class LakeReport:
         """Return the report as values for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {"schema": SCHEMA, **values}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the lake, and counts."""
+        files = sum(row["files"] for row in self.datasets)
+        findings = len(self.findings) + self.more_findings
+        return [
+            ("Lake", self.lake),
+            ("Time", self.time),
+            ("Datasets", f"{len(self.datasets):,}"),
+            ("Files", f"{files:,}"),
+            ("Master keys", f"{len(self.keys):,}"),
+            ("Not as declared", f"{findings:,}"),
+        ]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the numbers of files by dataset and state, for the drift of the next report."""

@@ -17,6 +17,7 @@ from modcrypt.jobs.failures import exit_code
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count, format_size
 
 Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "refuse", "none"]
@@ -52,8 +53,8 @@ class PlannedChange:
         return "disabled" if reason == "destroyed" else reason
 
 
-@dataclass(frozen=True, kw_only=True)
-class LakePlan:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LakePlan(FactSheet):
     """The plan for one dataset.
 
     Attributes:
@@ -89,6 +90,13 @@ class LakePlan:
     def refusal_code(self) -> int:
         """The exit code for refused files; 0 without any."""
         return self.code or exit_code(self.totals.refusals)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the dataset, and the summary."""
+        return [
+            ("Dataset", self.dataset),
+            ("Plan", self.summary().removeprefix(f"{self.dataset}: ")),
+        ]
 
     def summary(self) -> str:
         """Return the plan as one line for people."""

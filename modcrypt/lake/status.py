@@ -22,6 +22,7 @@ from modcrypt.lake.file_states import STATES, FileState, KeyUse, State
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # of an extra
@@ -44,8 +45,8 @@ BATCH = 1000
 Group: TypeAlias = "tuple[State, tuple[KeyUse, ...]]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetStatus:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DatasetStatus(FactSheet):
     """The status of a dataset.
 
     Attributes:
@@ -114,6 +115,13 @@ class DatasetStatus:
         for file in self.files:
             start = {"schema": SCHEMA, "kind": "file", "dataset": self.dataset.name}
             yield {**start, **file.fields()}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the dataset, and the summary."""
+        return [
+            ("Dataset", self.dataset.name),
+            ("Status", self.summary().removeprefix(f"{self.dataset.name}: ")),
+        ]
 
     def summary(self) -> str:
         """Return the counts as one line for people."""

@@ -33,6 +33,7 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeManifest,
 )
 from modcrypt.iceberg.verify.table_findings import TableReport, add_up, choose_jobs
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import JsonFields
 
 
@@ -54,8 +55,8 @@ class ProtectedFile(JsonFields):
     certain: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyTree(KeyTreeNodes):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KeyTree(FactSheet, KeyTreeNodes):
     """The keys of a table, and the files that they decrypt; see `KeyTreeNodes` for attributes."""
 
     def protected_by(self, key_id: str, version: str | int | None = None) -> list[ProtectedFile]:
@@ -77,6 +78,18 @@ class KeyTree(KeyTreeNodes):
     def fields(self) -> dict[str, Any]:
         """Return the values for JSON."""
         return asdict(self)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the table, its keys and its files."""
+        return [
+            ("Table", self.location),
+            ("Master keys", ", ".join(self.master_key_ids) or "none"),
+            ("KEKs", f"{len(self.keks):,}"),
+            ("Manifest lists", f"{len(self.lists):,}"),
+            ("Manifests", f"{len(self.manifests):,}"),
+            ("Files", f"{len(self.files):,}"),
+            ("Complete", "yes" if self.whole else "no"),
+        ]
 
     def to_text(self, *, limit: int = 6) -> str:
         """Draw the tree for a terminal, with at most `limit` branches of one kind per node."""

@@ -11,6 +11,7 @@ from modcrypt.fork_safety import cached_property
 from modcrypt.jobs.failures import describe_result
 from modcrypt.parquet.format.findings import Finding, Unauthenticated
 from modcrypt.parquet.verify.verification_results import Verification
+from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.text import format_count, format_size
 
 MAX_NOTES = 1000
@@ -110,8 +111,8 @@ def _count_notes(
         seen.add(key)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LakeVerification:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LakeVerification(FactSheet):
     """The verification of a dataset against its declaration.
 
     Attributes:
@@ -181,6 +182,13 @@ class LakeVerification:
         """Return what was not opened, once for each reason, with its number of files."""
         notes = _describe_notes(self.totals.not_opened)
         return [f"Not opened: {text}: {why}" for text, why in notes]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for people: the dataset, and the summary."""
+        return [
+            ("Dataset", self.dataset),
+            ("Result", self.summary().removeprefix(f"{self.dataset}: ")),
+        ]
 
     def summary(self) -> str:
         """Return the result as one line for people."""
