@@ -144,8 +144,7 @@ class Lake:
             ValueError: The dataset is not declared, or consists of Parquet files; see `dataset`.
             KeyRetrievalError: The key service cannot be opened.
         """
-        table = self._find_table(*self.names(name))
-        if table is None:
+        if (table := self._find_table(*self.names(name))) is None:
             raise ValueError(f"{name} is no Iceberg table; open it with Lake.dataset")
         return table
 
@@ -177,8 +176,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         with open_cache(self.declaration) as cache:
-            names = self.names(dataset)
-            return [self.dataset_status(n, cache, jobs=jobs, progress=progress) for n in names]
+            how: dict[str, Any] = {"jobs": jobs, "progress": progress}
+            return [self.dataset_status(name, cache, **how) for name in self.names(dataset)]
 
     def dataset_status(
         self, name: str, cache: StateCache, *, jobs: int | None = None,
@@ -340,8 +339,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         with open_cache(self.declaration) as cache:
-            names = self.names(None)
-            statuses = [self.dataset_status(n, cache, jobs=jobs, progress=progress) for n in names]
+            how: dict[str, Any] = {"jobs": jobs, "progress": progress}
+            statuses = [self.dataset_status(name, cache, **how) for name in self.names(None)]
             report = make_report(
                 statuses, self.ages, lake=self.declaration.path, digest=self.declaration.digest,
                 before=cache.load_report(),
