@@ -49,7 +49,7 @@ files_options = combine_options(
     jobs_option("number of processors"),
 )
 in_place_option = click.option(
-    "--in-place", is_flag=True, help="Overwrite each SOURCE in place; omit DESTINATION."
+    "--in-place", is_flag=True, help="Overwrite each SOURCE; omit DESTINATION."
 )
 record_option = click.option(
     "--record",
