@@ -83,7 +83,7 @@ IMPORTERS = {
     "fastavro": {"modcrypt.iceberg.format.avro_files", "modcrypt.iceberg.verify.file_checks"},
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.services.vault"},
-    "requests": {"modcrypt.kms.services"},
+    "requests": {"modcrypt.kms.services", "modcrypt.iceberg.tables.rest_requests"},
     "urllib3": {"modcrypt.kms.services.bounded_http"},
     "boto3": {"modcrypt.kms.services.aws"},
     "botocore": {"modcrypt.kms.services.aws"},
