@@ -47,7 +47,7 @@ def spark() -> None:
     """Write the jar for Spark's JVM, and the package for the Python of its executors."""
 
 
-@spark.command("jar", short_help="Write a jar for Spark's own Parquet and for SQL.")
+@spark.command("jar", short_help="Write a jar for Spark's own Parquet, SQL and Iceberg.")
 @click.argument("destination")
 @click.option(
     "--repository", is_flag=True, help="DESTINATION is a Maven repository, for --packages."
@@ -55,7 +55,7 @@ def spark() -> None:
 @force_option
 @json_option
 def jar(destination: str, repository: bool, force: bool, as_json: bool) -> None:
-    """Write a jar with which Spark's own Parquet and SQL use the keys of a key service.
+    """Write a jar with which Spark's own Parquet, SQL and Iceberg use the keys of a key service.
 
     Needs pyspark and Java 17 or 21. DESTINATION is the path of the jar, or a folder.
     """

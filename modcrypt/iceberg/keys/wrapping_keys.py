@@ -52,6 +52,9 @@ _KEY_ID_SIZE = 16
 _OF_LIST, _OF_FILE = "modcrypt iceberg manifest list", "modcrypt iceberg file"
 _TIMESTAMP = re.compile(r"[0-9]{1,18}")  # Java's long, in ASCII digits only
 _MIN_SEALED = 12 + 1 + 16
+_AZURE = re.compile(
+    r'\{"masterKeyVersion":"[0-9a-f]{32}","encryptedKey":"([A-Za-z0-9+/]{1,20000}={0,2})"\}'
+)
 
 
 def new_key_id() -> str:
@@ -290,9 +293,12 @@ def wrapped_bytes(text: str) -> bytes:
     """Return a wrapped key in the form that tables store.
 
     Base64 text, which the clients of AWS and Google return, becomes its bytes, as Iceberg's own
-    clients store them; other text (`vault:v1:...`, a keyring's JSON) is stored as ASCII. Raise
-    KeyMaterialError if `format_wrapped_key` would not give the same text again.
+    clients store them; of Azure's JSON, the same is stored, without the key's version. Other text
+    (`vault:v1:...`, a keyring's JSON) is stored as ASCII. Raise KeyMaterialError if
+    `format_wrapped_key` would not give text that the service unwraps.
     """
+    if azure := _AZURE.fullmatch(text):
+        text = azure[1]
     with contextlib.suppress(KeyMaterialError):
         decoded = decode_base64(text, "a wrapped key")
         if format_wrapped_key(decoded) == text:

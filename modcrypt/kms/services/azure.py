@@ -10,6 +10,9 @@ before it builds an address. Files store the format of parquet-java's local wrap
 
     {"masterKeyVersion":"<32 hex digits>","encryptedKey":"<base64>"}
 
+Bare base64, which is what Iceberg tables store of it, unwraps as well: modcrypt tries the newest
+version of the key, and then the older ones, which it has the vault list.
+
 The service's wrapKey does not support AAD. modcrypt calls it through Azure's KeyClient and never
 through Azure's CryptographyClient. The latter wraps locally if it can, with an RSA key even if that
 is disabled. For an AES key, whose value a managed HSM does not release, it generates a random key,
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -54,6 +58,9 @@ DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net", "mana
 
 ALGORITHMS = ("RSA-OAEP-256", "A256KW")
 """Wrapping algorithms of a vault: for RSA keys, and for AES keys (RFC 3394)."""
+
+MAX_VERSIONS = 100
+"""Maximum number of versions that are tried for a wrapped key that does not name its version."""
 
 _HOST = re.compile(rf"[a-z0-9-]{{1,63}}\.(?:{'|'.join(map(re.escape, DOMAINS))})", re.ASCII)
 _NAME = re.compile(r"[0-9A-Za-z-]{1,127}", re.ASCII)
@@ -141,13 +148,40 @@ class AzureKms(UnpicklableClient):
         _refuse_aad(aad)
         name = _check_name(master_key_id)
         version, encrypted = _parse_wrapped(wrapped)
+        if version is None:
+            return self._unwrap_by_any(name, encrypted)
         return self._call(name, version, "unwrapkey", encrypted)[1]
+
+    def _unwrap_by_any(self, name: str, encrypted: bytes) -> bytes:
+        """Unwrap a key under the newest version that unwraps it."""
+        try:
+            return self._call(name, "", "unwrapkey", encrypted)[1]
+        except KeyMaterialError as error:
+            refusal = error
+        for version in self._list_older_versions(name):
+            with contextlib.suppress(KeyMaterialError):
+                return self._call(name, version, "unwrapkey", encrypted)[1]
+        raise refusal
+
+    def _list_older_versions(self, name: str) -> list[str]:
+        """Return the enabled versions of a key without the newest one, the latest first."""
+        with _convert_errors(name), contextlib.suppress(AttributeError, TypeError, ValueError):
+            listed: Any = self._client.list_properties_of_key_versions(name, **_EACH_CALL)
+            versions = list(itertools.islice(listed, MAX_VERSIONS))
+            versions.sort(key=lambda version: version.created_on, reverse=True)
+            if all(_VERSION.fullmatch(version.version) for version in versions):
+                return [version.version for version in versions[1:] if version.enabled]
+        raise self._make_answer_error(name)
 
     @hide_frames  # the client contains a token
     def is_current(self, wrapped: str, master_key_id: str) -> bool:
         """Return whether a key is wrapped under the newest version; see `KmsClient`."""
         name = _check_name(master_key_id)
-        version, _ = _parse_wrapped(wrapped)
+        version, encrypted = _parse_wrapped(wrapped)
+        if version is None:
+            with contextlib.suppress(KeyMaterialError):
+                return bool(self._call(name, "", "unwrapkey", encrypted))
+            return False
         with _convert_errors(name), contextlib.suppress(AttributeError, TypeError, ValueError):
             newest = self._client.get_key(name, **_EACH_CALL).properties.version
             if _VERSION.fullmatch(newest or ""):
@@ -193,16 +227,18 @@ def _check_name(master_key_id: str) -> str:
     return master_key_id
 
 
-def _parse_wrapped(wrapped: str) -> tuple[str, bytes]:
-    """Return version and ciphertext from the result of `wrap`, or raise KeyMaterialError."""
+def _parse_wrapped(wrapped: str) -> tuple[str | None, bytes]:
+    """Return version (None for bare base64) and ciphertext; raise KeyMaterialError if malformed."""
     with contextlib.suppress(KeyError, TypeError, RecursionError, ValueError):
+        if 0 < len(wrapped) <= MAX_WRAPPED and not wrapped.startswith("{"):
+            return None, base64.b64decode(wrapped, validate=True)
         members = json.loads(wrapped) if len(wrapped) <= MAX_WRAPPED else {}
         version, encrypted = members["masterKeyVersion"], members["encryptedKey"]
         if _VERSION.fullmatch(version):
             return version, base64.b64decode(encrypted, validate=True)
     raise KeyMaterialError(
         'the wrapped key for Azure Key Vault is not {"masterKeyVersion":"<32 hex digits>",'
-        '"encryptedKey":"<base64>"}'
+        '"encryptedKey":"<base64>"}, nor base64'
     )
 
 

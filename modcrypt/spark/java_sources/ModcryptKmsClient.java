@@ -28,6 +28,10 @@ public class ModcryptKmsClient implements KmsClient {
 
   public ModcryptKmsClient() {}
 
+  ModcryptKmsClient(String uri) {
+    service = serviceAt(uri, "");
+  }
+
   public void initialize(Configuration conf, String instance, String url, String token) {
     service = serviceAt(conf.getRaw(URI_PROPERTY), conf.getRaw(AAD_PROPERTY));
   }

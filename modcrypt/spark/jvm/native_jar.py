@@ -1,8 +1,8 @@
-"""The jar that connects parquet-java to our key services, compiled from sources by Janino.
+"""The jar that connects parquet-java and Iceberg to our key services, compiled by Janino.
 
 pyspark contains the compiler Janino, but no clients of key services. The classes (`java_sources`)
 support the local keyring, Vault's transit engine, the key services of AWS, Google and Azure, and
-PKCS#11 tokens. They need only Spark's own jars.
+PKCS#11 tokens. They need only Spark's own jars, and the client for Iceberg also Iceberg's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from modcrypt.spark.jvm.java_home import java_home
 FACTORY = "modcrypt.ModcryptCryptoFactory"
 """Our class that gives parquet-java the keys of files by a policy, and checks the files."""
 
+ICEBERG_CLIENT = "modcrypt.ModcryptKeyManagementClient"
+"""Our class for Iceberg's catalog property `encryption.kms-impl`."""
 
 MAVEN = ("modcrypt", "modcrypt-spark")
 """Group and artefact id of the jar, whose version is modcrypt's."""
@@ -86,7 +88,8 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     for number, (name, text) in enumerate(texts.items()):
         units[number] = tools.StringResource(name, text)
     compiler.compile(units)
-    return {str(name): bytes(classes[name]) for name in classes}
+    # What is compiled of Iceberg's interfaces stands for Iceberg's own, which the jar must not hide.
+    return {str(name): bytes(classes[name]) for name in classes if name.startswith("modcrypt/")}
 
 
 _POM = """\
@@ -123,9 +126,13 @@ def build_jar(classes: Mapping[str, bytes]) -> bytes:
 
 
 def _read_sources() -> dict[str, str]:
-    folder = files("modcrypt.spark") / "java_sources"
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".java"))
-    return {f"modcrypt/{name}": (folder / name).read_text("utf-8") for name in names}
+    folders = {"java_sources": "modcrypt", "java_interfaces": "org/apache/iceberg/encryption"}
+    return {
+        f"{package}/{file.name}": file.read_text("utf-8")
+        for folder, package in folders.items()
+        for file in sorted((files("modcrypt.spark") / folder).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".java")
+    }
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from modcrypt.iceberg import (
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.kms.key_servers import MotoKms, kms_server
 from tests.support.spark.hive_metastore import hive_metastore
-from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
+from tests.support.spark.iceberg_spark import IcebergSpark, aws_kms, why_unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,8 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def spark(
     metastore: str, moto: MotoKms, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[IcebergSpark]:
-    running = IcebergSpark(tmp_path_factory.mktemp("spark"), metastore, moto.endpoint)
+    catalogs = {"hive": aws_kms(moto.endpoint)}
+    running = IcebergSpark(tmp_path_factory.mktemp("spark"), metastore, catalogs)
     with closing(running):
         running.sql("CREATE NAMESPACE hive.shop")
         yield running

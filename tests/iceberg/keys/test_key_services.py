@@ -12,19 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from modcrypt.errors import KeyRetrievalError
-from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys, OpenKey
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError
+from modcrypt.iceberg.keys.wrapping_keys import (
+    IcebergKey,
+    MasterKeys,
+    OpenKey,
+    format_wrapped_key,
+)
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from modcrypt.kms.client import is_current
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.aws import open_aws
 from modcrypt.kms.services.azure import AzureKms
 from modcrypt.kms.services.environment import EnvironmentKms
 from modcrypt.kms.services.gcp import GcpKms
 from modcrypt.kms.services.vault import open_vault
-from tests.support.kms.azure_stub import azure, rsa_keys, vault
+from tests.support.kms.azure_stub import OAEP, V2, VaultStub, azure, rsa_keys, vault
 from tests.support.kms.google_stub import GoogleStub, gcp, google, google_client
 from tests.support.kms.key_servers import Bao, MotoKms
 from tests.support.kms.server_fixtures import bao, bao_running, bare_environment, moto, moto_running
@@ -115,9 +122,34 @@ def test_google_stores_the_very_bytes_that_iceberg_does(gcp: GcpKms, google: Goo
     assert not any(call.additional_authenticated_data for call in google.calls)
 
 
-def test_azure_stores_its_keys_version_too(azure: AzureKms) -> None:
-    """Unlike Iceberg's client, whose tables end when their master key gets another version."""
-    assert set(json.loads(check_round_trip(azure, "a"))) == {"masterKeyVersion", "encryptedKey"}
+def test_azure_stores_the_very_bytes_that_iceberg_does(azure: AzureKms, vault: VaultStub) -> None:
+    """Iceberg's AzureKeyManagementClient: wrapKey by the newest version, and its result alone."""
+    data = check_round_trip(azure, "a")
+    assert len(vault.keys["a"][V2].decrypt(data, OAEP)) == 32
+    java = vault.keys["a"][V2].public_key().encrypt(DEK, OAEP)
+    assert MasterKeys(azure).unwrap(java, "a") == Key(DEK)
+
+
+def test_azures_older_versions_unwrap_what_names_no_version(
+    azure: AzureKms, vault: VaultStub
+) -> None:
+    """Iceberg's client then fails, until the KEKs are wrapped again (`rotate mek`)."""
+    masters = MasterKeys(azure)
+    wrapped = masters.wrap(Key(DEK), "a")
+    assert is_current(azure, format_wrapped_key(wrapped), "a")
+    vault.keys["a"]["3" * 32] = rsa.generate_private_key(65537, 2048)
+    assert masters.unwrap(wrapped, "a") == Key(DEK)
+    assert not is_current(azure, format_wrapped_key(wrapped), "a")
+    moved = masters.move(wrapped, "a", "a")
+    assert is_current(azure, format_wrapped_key(moved), "a")
+    vault.disabled = {V2}
+    with pytest.raises(KeyMaterialError, match="does not unwrap"):
+        masters.unwrap(wrapped, "a")
+
+
+def test_tables_with_azures_json_are_read(azure: AzureKms) -> None:
+    """Tables of earlier versions of modcrypt store the JSON, which names the key's version."""
+    assert MasterKeys(azure).unwrap(azure.wrap(DEK, "a").encode(), "a") == Key(DEK)
 
 
 def test_a_token(hsm: SoftHsm) -> None:

@@ -46,6 +46,7 @@ class VaultStub(BaseAdapter):
     calls: list[tuple[str, str]] = field(default_factory=list)
     tokens: set[str | None] = field(default_factory=set)
     refuse: tuple[Any, ...] | None = None  # status, body and headers
+    disabled: set[str] = field(default_factory=set)  # versions
 
     # BaseAdapter takes the options by position, too; requests gives them by name.
     def send(self, request: Any, **_: Any) -> Any:  # type: ignore[override]
@@ -66,9 +67,13 @@ class VaultStub(BaseAdapter):
     def respond(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         _, _, name, *rest = path.rstrip("/").split("/")
         versions = self.keys.get(name)
+        if versions and rest == ["versions"]:
+            return 200, {"value": self.list_versions(name)}
         version = rest[0] if rest and rest[0] else next(reversed(versions or {"": None}))
         if versions is None or version not in versions:
             return 404, {"error": {"code": "KeyNotFound", "message": f"no {name}/{version}"}}
+        if version in self.disabled:
+            return 403, {"error": {"code": "Forbidden", "innererror": {"code": "KeyDisabled"}}}
         key, kid = versions[version], f"https://{self.host}/keys/{name}/{version}"
         if method == "GET":
             return 200, {"key": {"kid": kid, **public(key)}, "attributes": {"enabled": True}}
@@ -79,6 +84,16 @@ class VaultStub(BaseAdapter):
         except (ValueError, InvalidUnwrap):
             return 400, {"error": {"code": "BadParameter", "message": "the value is bad"}}
         return 200, {"kid": kid, "value": b64url(given)}
+
+    def list_versions(self, name: str) -> list[dict[str, Any]]:
+        """List a key's versions, of which only their times say which is older."""
+        return [
+            {
+                "kid": f"https://{self.host}/keys/{name}/{version}",
+                "attributes": {"enabled": version not in self.disabled, "created": 1700000000 + n},
+            }
+            for n, version in enumerate(self.keys[name])
+        ]
 
     @staticmethod
     def answer(

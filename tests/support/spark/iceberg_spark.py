@@ -1,4 +1,4 @@
-"""Spark with Iceberg's own runtime, on a Hive metastore and AWS KMS: nothing of it is modcrypt's.
+"""Spark with Iceberg's own runtime, on a Hive metastore.
 
 Iceberg 1.12 is made for Spark 4.1 at most, which is fetched into the user's cache folder once.
 """
@@ -10,7 +10,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.java.iceberg_java import (
@@ -70,23 +72,44 @@ print(json.dumps(rows, default=str))
 """
 
 
-class IcebergSpark:
-    """A running Spark whose catalog `hive` is that of a metastore."""
+def aws_kms(endpoint: str) -> dict[str, str]:
+    """Return a catalog's settings for AWS KMS by Iceberg's own client."""
+    return {
+        "encryption.kms-type": "aws",
+        "kms.endpoint": endpoint,
+        "client.region": "us-east-1",
+    }
 
-    def __init__(self, folder: Path, metastore: str, kms_endpoint: str) -> None:
-        catalog = {
-            "": "org.apache.iceberg.spark.SparkCatalog",
-            ".type": "hive",
-            ".uri": metastore,
-            ".warehouse": f"file:{folder}/warehouse",
-            ".cache-enabled": "false",
-            ".encryption.kms-type": "aws",
-            ".kms.endpoint": kms_endpoint,
-            ".client.region": "us-east-1",
+
+class IcebergSpark:
+    """A running Spark whose catalogs are that of a metastore, each with settings of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        metastore: str,
+        catalogs: Mapping[str, Mapping[str, str]],
+        *,
+        jars: Sequence[Path] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        common = {
+            "type": "hive",
+            "uri": metastore,
+            "warehouse": f"file:{folder}/warehouse",
+            "cache-enabled": "false",
         }
-        settings = {f"spark.sql.catalog.hive{name}": value for name, value in catalog.items()}
+        settings = {
+            f"spark.sql.catalog.{catalog}.{name}": value
+            for catalog, own in catalogs.items()
+            for name, value in {**common, **own}.items()
+        }
+        settings |= {
+            f"spark.sql.catalog.{catalog}": "org.apache.iceberg.spark.SparkCatalog"
+            for catalog in catalogs
+        }
         extensions = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-        jars = fetch_jars(_JARS, f"iceberg-spark-{VERSION}")
+        jars = [*fetch_jars(_JARS, f"iceberg-spark-{VERSION}"), *jars]
         self._spark = Elsewhere(
             "local[2]",
             folder,
@@ -95,7 +118,7 @@ class IcebergSpark:
                 "spark.sql.extensions": extensions,
                 "spark.jars": ",".join(map(str, jars)),
             },
-            {"PYTHONPATH": str(_spark_folder()), "AWS_REGION": "us-east-1"},
+            {"PYTHONPATH": str(_spark_folder()), "AWS_REGION": "us-east-1", **variables},
         )
 
     def sql(self, *queries: str) -> list[dict[str, Any]]:
