@@ -88,7 +88,7 @@ def compile_sources(jvm: Any) -> dict[str, bytes]:
     for number, (name, text) in enumerate(texts.items()):
         units[number] = tools.StringResource(name, text)
     compiler.compile(units)
-    # What is compiled of Iceberg's interfaces stands for Iceberg's own, which the jar must not hide.
+    # Iceberg's interface was compiled from a source of ours; the jar must not hide Iceberg's own.
     return {str(name): bytes(classes[name]) for name in classes if name.startswith("modcrypt/")}
 
 

@@ -93,7 +93,7 @@ def test_an_invalid_uri_is_refused_when_the_catalog_opens(
 )
 def test_altered_keys_are_refused(iceberg: Any, ring: mc.Keyring, wrapped: bytes) -> None:
     ring.create_key("lake")
-    with pytest.raises(JavaError, match="unknown format|does not unwrap|altered"):
+    with pytest.raises(JavaError, match=r"unknown format|does not unwrap|altered"):
         IcebergClient(iceberg, uri_of(ring)).unwrap(wrapped, "lake")
 
 
