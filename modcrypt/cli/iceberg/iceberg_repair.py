@@ -1,8 +1,8 @@
-"""`modcrypt iceberg repair` and `remove-orphans`: lost keys, and files that nothing reaches."""
+"""`modcrypt iceberg repair` and `remove-orphans`: damaged tables, and files nothing reaches."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -15,6 +15,9 @@ from modcrypt.cli.options.iceberg_options import (
 from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg import Repaired, RepairedManifests
 
 _REPAIR_EXAMPLE = """\b
 Examples: what can be restored; restore it, and drop the snapshots that cannot be
@@ -35,21 +38,59 @@ Examples: list orphan files of three days or more; remove those of a week or mor
     help="Drop snapshots whose keys are not found. If the current one is among them, the table "
     "goes back to the newest intact one, and later rows are lost.",
 )
+@click.option(
+    "--trust-plaintext",
+    is_flag=True,
+    help="Accept plaintext manifests for which no older snapshot vouches: anyone who could write "
+    "to the table's folder may have chosen the files in them.",
+)
 @dry_run_option
 @table_options
 @lines_option
-def repair(*, where: str, drop_lost: bool, dry_run: bool, as_json: bool, **options: Any) -> int:
-    """Restore keys that snapshots need from older metadata.json files.
+def repair(
+    *,
+    where: str,
+    drop_lost: bool,
+    trust_plaintext: bool,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Restore lost keys of snapshots, and encrypt manifests that are in plaintext.
 
-    Iceberg's Java 1.11 loses keys when commits collide. A key is restored only if it decrypts the
-    snapshot's manifest list. The exit code is 1 if snapshots without keys are left.
+    Iceberg's Java 1.11 loses keys when commits collide. A key from an older metadata.json is
+    restored only if it decrypts the snapshot's manifest list. Java 1.11 also rewrites manifests in
+    plaintext. Their entries are taken from the encrypted manifests of the snapshot before; rotate
+    dek afterwards, because the keys of files were readable. The exit code is 1 if snapshots without
+    keys or plaintext manifests are left.
     """
     from modcrypt.iceberg import repair_table
 
     done = repair_table(open_selected_table(where, options), drop_lost=drop_lost, dry_run=dry_run)
+    manifests = _repair_manifests(done, trust_plaintext)
     if as_json:
-        print_json("iceberg.repair", done.fields())
-        return int(bool(done.lost) and not done.dropped)
+        members = None if manifests is None else manifests.fields()
+        print_json("iceberg.repair", {**done.fields(), "plaintext_manifests": members})
+    else:
+        _print_keys(done)
+        _print_manifests(manifests)
+    left = manifests is not None and manifests.manifests and not manifests.replaced
+    return int((bool(done.lost) and not done.dropped) or bool(left))
+
+
+def _repair_manifests(done: Repaired, trust_plaintext: bool) -> RepairedManifests | None:
+    """Encrypt plaintext manifests; return None if the keys of the current snapshot are missing."""
+    from modcrypt.iceberg import repair_manifests
+
+    current = done.table.metadata.current
+    is_lost = current is not None and current.id in done.lost
+    if is_lost or (done.dry_run and done.restored):
+        return None
+    return repair_manifests(done.table, trust_plaintext=trust_plaintext, dry_run=done.dry_run)
+
+
+def _print_keys(done: Repaired) -> None:
+    dry_run = done.dry_run
     for id_ in done.restored:
         print_line(printable(f"{'would restore' if dry_run else 'restored'} key {id_}"))
     verb = ("would be dropped" if dry_run else "dropped") if done.dropped else "left"
@@ -59,7 +100,21 @@ def repair(*, where: str, drop_lost: bool, dry_run: bool, as_json: bool, **optio
         print_line(f"--drop-lost keeps snapshot {done.newest_intact} as the newest intact one")
     if not (done.restored or done.lost):
         print_line("no key is lost")
-    return int(bool(done.lost) and not done.dropped)
+
+
+def _print_manifests(done: RepairedManifests | None) -> None:
+    if done is None or not done.manifests:
+        return
+    verb = "would be encrypted" if done.dry_run else "encrypted"
+    verb = verb if done.replaced else "left in plaintext"
+    for location in done.manifests:
+        print_line(printable(f"plaintext manifest {location}: {verb}"))
+    for location, reason in zip(done.untrusted, done.reasons, strict=True):
+        print_line(printable(f"nothing vouches for {location}: {reason}"))
+    if not done.replaced:
+        print_line("--trust-plaintext accepts the files that these manifests name")
+    elif not done.dry_run:
+        print_line("the keys in these manifests were readable: rotate dek, expire, remove-orphans")
 
 
 @cloup.command("remove-orphans", epilog=_ORPHANS_EXAMPLE)

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from pyiceberg.schema import make_compatible_name
-
 from modcrypt.errors import PlaintextError
 from modcrypt.iceberg.format.manifests import (
     ADDED,
@@ -59,7 +57,7 @@ from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     entry_row,
     first_row_ids,
-    partition_spec,
+    partition_values,
     write_manifest,
 )
 from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
@@ -102,7 +100,7 @@ class _Files(Contents):
         """Return the partition of each live entry, in order, as the paths of files contain it."""
         live = self.live_entries
         paths = {id_: PartitionPaths(metadata, id_) for id_ in {entry.spec_id for entry in live}}
-        return [paths[entry.spec_id].path(_partition_values(metadata, entry)) for entry in live]
+        return [paths[entry.spec_id].path(partition_values(metadata, entry)) for entry in live]
 
     def kms_calls(self, table: IcebergTable) -> int:
         """Return the number of KMS calls to rewrite the files, without new KEKs of the policy."""
@@ -277,7 +275,7 @@ class DekRotation:
         members: dict[str, Any] = {
             "snapshot_id": self.snapshot_id,
             "first_row_id": first,
-            "partition": _partition_values(table.metadata, entry),
+            "partition": partition_values(table.metadata, entry),
         }
         changes = {**moved.members, "key_metadata": key_metadata}
         if (target := entry.file.get("referenced_data_file")) is not None:
@@ -325,10 +323,3 @@ class DekRotation:
 _RECORDS = {
     DATA: "records", POSITION_DELETES: "position-deletes", EQUALITY_DELETES: "equality-deletes",
 }  # fmt: skip
-
-
-def _partition_values(metadata: TableMetadata, entry: FileEntry) -> dict[str, Any]:
-    """Return the partition of a file with the names and in the order of its spec."""
-    values = entry.partition_by_id
-    spec = partition_spec(metadata, entry.spec_id)
-    return {make_compatible_name(field.name): values.get(field.field_id) for field in spec.fields}

@@ -80,7 +80,8 @@ def repair_table(
         result, changed = _plan(current, drop_lost)
         return changed or current.metadata
 
-    return replace(result, table=commit(before, next_version))
+    repaired = commit(before, next_version)  # it sets `result` at each attempt
+    return replace(result, table=repaired)
 
 
 def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata | None]:

@@ -363,6 +363,13 @@ def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
     return spec
 
 
+def partition_values(metadata: TableMetadata, entry: FileEntry) -> dict[str, Any]:
+    """Return the partition of a file with the names and in the order of its spec."""
+    values = entry.partition_by_id
+    spec = partition_spec(metadata, entry.spec_id)
+    return {make_compatible_name(field.name): values.get(field.field_id) for field in spec.fields}
+
+
 def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, Any]:
     """Return the newest schema, as JSON, that has all columns by which a spec partitions.
 

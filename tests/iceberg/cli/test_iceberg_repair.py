@@ -10,6 +10,7 @@ import pytest
 
 from modcrypt.iceberg import IcebergTable, create_table, open_table
 from tests.support.iceberg.cli_runs import Run, lines, run
+from tests.support.iceberg.plaintext_manifests import rewrite_in_plaintext
 from tests.support.iceberg.sample_kms import SampleKms
 
 __all__ = ["run"]  # a fixture
@@ -55,6 +56,32 @@ def test_what_cannot_be_restored_is_dropped_on_request(
         in run("repair", *SAMPLE, "--drop-lost", "t").output
     )
     assert [row["id"] for row in lines(run("scan", *SAMPLE, "--json", "t"))] == [1]
+
+
+def test_plaintext_manifests_are_encrypted(table: IcebergTable, run: Run) -> None:
+    rewrite_in_plaintext(table)
+    run("scan", *SAMPLE, "t", code=1)
+    said = run("repair", *SAMPLE, "--dry-run", "t").output
+    assert "would be encrypted" in said
+    (done,) = lines(run("repair", *SAMPLE, "--json", "t"))
+    assert (len(done["plaintext_manifests"]["manifests"]), done["restored"]) == (1, [])
+    assert len(lines(run("scan", *SAMPLE, "--json", "t"))) == 2
+    assert run("repair", *SAMPLE, "t").output == "no key is lost\n"
+
+
+def test_plaintext_manifests_are_trusted_on_request(table: IcebergTable, run: Run) -> None:
+    damaged = rewrite_in_plaintext(table)
+    current = damaged.metadata.current
+    assert current is not None
+    alone = damaged.metadata.with_members(snapshots=[current.document], snapshot_log=[])
+    table.versions.commit(damaged.place, alone)
+    said = run("repair", *SAMPLE, "t", code=1).output
+    assert "left in plaintext" in said
+    assert "nothing vouches for" in said
+    assert "--trust-plaintext" in said
+    said = run("repair", *SAMPLE, "--trust-plaintext", "t").output
+    assert "rotate dek" in said
+    assert len(lines(run("scan", *SAMPLE, "--json", "t"))) == 2
 
 
 def test_orphans_are_removed(table: IcebergTable, run: Run, tmp_path: Path) -> None:
