@@ -59,10 +59,10 @@ def repair(
     """Restore lost keys of snapshots, and encrypt manifests that are in plaintext.
 
     Iceberg's Java 1.11 loses keys when commits collide. A key from an older metadata.json is
-    restored only if it decrypts the snapshot's manifest list. Java 1.11 also rewrites manifests in
-    plaintext. Their entries are taken from the encrypted manifests of the snapshot before; rotate
-    dek afterwards, because the keys of files were readable. The exit code is 1 if snapshots without
-    keys or plaintext manifests are left.
+    restored only if it decrypts the snapshot's manifest list. Spark with Iceberg 1.11 rewrites
+    manifests in plaintext. Their entries are taken from the encrypted manifests of the snapshot
+    before; rotate dek afterwards, because the keys of files were readable. The exit code is 1 if
+    snapshots without keys or plaintext manifests are left.
     """
     from modcrypt.iceberg import repair_table
 

@@ -1,4 +1,4 @@
-"""Encrypt the plaintext manifests that Iceberg's Java 1.11 left behind (apache/iceberg#17991)."""
+"""Encrypt the plaintext manifests that Iceberg 1.11 on Spark left behind (apache/iceberg#17991)."""
 
 from __future__ import annotations
 

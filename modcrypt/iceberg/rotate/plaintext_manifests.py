@@ -1,7 +1,7 @@
 """Find manifests of an encrypted table that are in plaintext, and what vouches for their entries.
 
-Iceberg's Java 1.11 writes such manifests when it rewrites manifests (apache/iceberg#17991). The
-encrypted manifest list authenticates their location, length, numbers of files and rows, and the
+Spark's action that rewrites manifests writes such ones with Iceberg 1.11 (apache/iceberg#17991).
+The encrypted manifest list authenticates their location, length, numbers of files and rows, and the
 snapshot that added them, but not their content: anyone who can write to the table's folder can put
 other entries, with keys of their own, in their place.
 

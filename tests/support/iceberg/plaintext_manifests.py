@@ -1,4 +1,4 @@
-"""Tables whose manifests were rewritten in plaintext, as Iceberg's Java 1.11 does it."""
+"""Tables whose manifests were rewritten in plaintext, as Spark does it with Iceberg 1.11."""
 
 from __future__ import annotations
 
