@@ -54,7 +54,7 @@ catalog_options = combine_options(
         metavar="URI|NAME",
         help="Catalog of TABLE, which is then NAMESPACE.TABLE: URI of an SQL catalog, such as "
         "sqlite:///lake/catalog.db, of a Hive metastore (thrift://HOST:PORT) or of a REST catalog "
-        "(https://HOST/…), or a name from pyiceberg's configuration.",
+        "(https://HOST/...), or a name from pyiceberg's configuration.",
     ),
     click.option(
         "--catalog-name",
