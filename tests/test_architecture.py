@@ -64,7 +64,6 @@ IMPORTERS = {
         "modcrypt.cli",
         "modcrypt.iceberg.format",
         "modcrypt.iceberg.read",
-        "modcrypt.iceberg.rotate.dek_rotation",  # names of partition fields
         "modcrypt.iceberg.tables",
         "modcrypt.iceberg.write",
         "modcrypt.lake.tables.declared_table",  # catalogs

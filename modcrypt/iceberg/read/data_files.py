@@ -73,6 +73,12 @@ def open_parquet_file(walk: Walk, entry: FileEntry) -> Iterator[SeekableFile]:
         yield file
 
 
+def count_parquet_rows(walk: Walk, entry: FileEntry) -> int:
+    """Return the number of rows in a Parquet file's footer. Raises as `open_parquet_file`."""
+    with open_parquet_file(walk, entry) as file:
+        return int(pq.ParquetFile(file).metadata.num_rows)
+
+
 @contextmanager
 def _hold_source(walk: Walk, entry: FileEntry) -> Iterator[Source]:
     """Open a file as stored, for PyArrow's threads that may still read it after the block ends."""

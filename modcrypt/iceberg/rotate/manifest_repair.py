@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from modcrypt.errors import IntegrityError, ModcryptError
 from modcrypt.iceberg.format.manifests import EXISTING, ManifestFile
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
-from modcrypt.iceberg.read.data_files import open_parquet_file
+from modcrypt.iceberg.read.data_files import count_parquet_rows
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.rotate.plaintext_manifests import (
     LiveEntry,
@@ -178,9 +176,7 @@ def _check_file(walk: Walk, entry: Any) -> None:
     if entry.file_format != "PARQUET":
         walk.read(entry.location, walk.file_keys(entry), entry.size, size=4)
         return
-    with open_parquet_file(walk, entry) as file:
-        rows = pq.ParquetFile(file).metadata.num_rows
-    if rows != entry.record_count:
+    if (rows := count_parquet_rows(walk, entry)) != entry.record_count:
         raise IntegrityError(f"{entry.location}: the file has {rows} rows, its manifest says other")
 
 
