@@ -6,12 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.catalog import Catalog
-
 from modcrypt.errors import PlaintextError
 from modcrypt.iceberg.keys.wrapping_keys import format_wrapped_key
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
-from modcrypt.iceberg.tables.catalogs import load_table
+from modcrypt.iceberg.tables.catalogs import list_tables, load_table
 from modcrypt.iceberg.verify.key_checks import master_key_version
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.kms.client import KmsClient, is_current
@@ -20,9 +18,6 @@ from modcrypt.report.json_fields import JsonFields
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.table import IcebergTable
     from modcrypt.kms.key_tools import KeyTools
-
-MAX_DEPTH = 32
-"""Maximum depth of nested namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +47,7 @@ class RotatedTable(JsonFields):
 
 
 def rotate_catalog(
-    catalog: Catalog,
+    catalog: Any,
     kms: KmsClient | KeyTools | str,
     *,
     namespace: str | tuple[str, ...] = (),
@@ -82,7 +77,7 @@ def rotate_catalog(
         >>> for done in rotate_catalog(catalog, kms, new_master_key_id="lake-2"):
         ...     print(done.table, done.result, done.master_key_id)  # doctest: +SKIP
     """
-    for identifier in _list_tables(catalog, Catalog.identifier_to_tuple(namespace)):
+    for identifier in list_tables(catalog, namespace):
         name = ".".join(identifier)
         try:
             table = load_table(catalog, identifier, kms, **options)
@@ -92,18 +87,6 @@ def rotate_catalog(
         except Exception as error:
             word, message = describe_failure(error)
             yield RotatedTable(table=name, result=word, message=message)
-
-
-def _list_tables(
-    catalog: Catalog, namespace: tuple[str, ...], depth: int = MAX_DEPTH
-) -> Iterator[tuple[str, ...]]:
-    """Yield the names of the tables in a namespace and in those within it."""
-    if namespace:
-        yield from sorted(catalog.list_tables(namespace))
-    inside = catalog.list_namespaces(namespace) if depth else []
-    for other in sorted(set(inside)):
-        if len(other) > len(namespace):  # some catalogs list the namespace itself
-            yield from _list_tables(catalog, other, depth - 1)
 
 
 def _rotate(

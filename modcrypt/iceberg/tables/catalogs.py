@@ -8,8 +8,10 @@ its own for these. Tables of other catalogs can be read, but not changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
 
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
@@ -19,6 +21,8 @@ from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, read
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
+MAX_DEPTH = 32
+"""Maximum depth of nested namespaces that are listed."""
 
 
 def load_table(
@@ -76,3 +80,19 @@ def versions_of(
 
         kind = RestVersions
     return kind(catalog, identifier, filesystem, location_map or {})
+
+
+def list_tables(
+    catalog: Catalog, namespace: Identifier, depth: int = MAX_DEPTH
+) -> Iterator[tuple[str, ...]]:
+    """Yield the names of the tables in a namespace and in those within it; () is the whole catalog.
+
+    Raise OSError or an error of pyiceberg if the catalog cannot be listed.
+    """
+    parent = Catalog.identifier_to_tuple(namespace)
+    if parent:
+        yield from sorted(catalog.list_tables(parent))
+    inside = catalog.list_namespaces(parent) if depth else []
+    for other in sorted(set(inside)):
+        if len(other) > len(parent):  # some catalogs list the namespace itself
+            yield from list_tables(catalog, other, depth - 1)
