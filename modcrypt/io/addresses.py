@@ -34,6 +34,8 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
     """
     if not isinstance(address, str):
         return os.fspath(address)
+    if ":" not in address:
+        return address
     if re.match("file:(?!/)", address, re.IGNORECASE):
         raise ValueError(f"{address}: a file URL needs an absolute path, as in file:///folder/file")
     address = add_authority(address)

@@ -92,7 +92,7 @@ class Window:
         """Move the bytes from `start` on to the front of a buffer of at least `size` bytes."""
         rest = self.view[start - self.base : self.stop]
         if size > len(self.buffer):
-            block = self._block()
+            block = min(self._block(), self._source.size)  # zeroing more costs small files time
             fresh = bytearray(max(block + (block >> 4), size + (size >> 4)))
             fresh[: len(rest)] = rest
             self.buffer, self.view = fresh, memoryview(fresh)

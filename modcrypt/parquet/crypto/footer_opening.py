@@ -72,6 +72,10 @@ _OPEN_BY_DESIGN = (
 )
 
 
+_SMALL_FOOTER = 4 << 10
+"""Size in bytes up to which decoding all chunks takes no longer than locating them."""
+
+
 def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
     """Return whether any chunk of a file has crypto metadata, so that it is encrypted."""
     return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
@@ -233,7 +237,7 @@ def open_footer(
 
     The properties are bound to the file. `name` is for messages. A report of None is strict: the
     first fault is raised. If a strict report is about a file of which all chunks will be used,
-    `whole` decodes them at once, which is quicker than to locate them first.
+    `whole` decodes them at once, which is quicker than to locate them first; so is a small footer.
 
     Raises:
         PlaintextError: The file is not encrypted, or its signature was stripped.
@@ -248,6 +252,7 @@ def open_footer(
     report.add_region(0, MAGIC_SIZE, "magic", "plaintext")
     report.add_region(tail.end, tail.end + TAIL_SIZE - MAGIC_SIZE, "footer length", "plaintext")
     report.add_region(tail.end + TAIL_SIZE - MAGIC_SIZE, tail.end + TAIL_SIZE, "magic", "plaintext")
+    whole = whole or len(tail.data) <= _SMALL_FOOTER
     lazy = 0 if not report.strict else STATISTICS if whole else CHUNKS
     opening = _Opening(tail, properties, name, report, footer, lazy)
     if tail.magic == MAGIC_ENCRYPTED:
@@ -564,6 +569,8 @@ class _Opening:
 
     def _add_region(self, state: State) -> None:
         """Add the region of the footer to the byte map."""
+        if self.report.regions is None:  # The name of a key takes time to decode.
+            return
         key = self.footer.key_name if self.footer.encrypted else None
         self.report.add_region(*self.footer.inside, "footer", state, key=key)
 
