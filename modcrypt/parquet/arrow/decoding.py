@@ -98,10 +98,10 @@ class Decoder:
                 break
         return pa.Table.from_batches(wanted)
 
-    def decode_table(self, data: pa.Buffer) -> pa.Table:
+    def decode_table(self, data: pa.Buffer, *, use_threads: bool = True) -> pa.Table:
         """Decode all rows at once; raise as `translate_errors`."""
         with self.translate_errors(data):
-            return self._open_file(data).read()
+            return self._open_file(data).read(use_threads=use_threads)
 
     @contextmanager
     def translate_errors(self, data: pa.Buffer) -> Iterator[None]:
@@ -214,17 +214,19 @@ def count_fitting_rows(
     return max(1, BATCH_BYTES // max(1, size))
 
 
-def merge_small(batches: Iterator[pa.RecordBatch], batch_size: int) -> Iterator[pa.RecordBatch]:
+def merge_small(
+    batches: Iterator[pa.RecordBatch], batch_size: int, most_bytes: int = _MERGED_BYTES
+) -> Iterator[pa.RecordBatch]:
     """Merge neighbouring batches that are small, because each batch costs its reader time."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if small and (rows + batch.num_rows > batch_size or size + batch.nbytes > _MERGED_BYTES):
+        if small and (rows + batch.num_rows > batch_size or size + batch.nbytes > most_bytes):
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
         small.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if size > _MERGED_BYTES:  # Do not keep it while the next batch is decoded.
+        if size > most_bytes:  # Do not keep it while the next batch is decoded.
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
     yield from _concat_batches(small)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,23 +33,28 @@ from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.module_ids import ModuleType
-from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, make_footer_file
+from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
+from modcrypt.parquet.arrow.schema_files import SCHEMAS, freeze_schema, make_schema_file
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
-from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
-from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
+from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import Part
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 
-_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
-
 _BATCH_ROWS = 1 << 17
 """Default number of rows in a batch, as in PyArrow."""
+
+_SMALL_LOT = 1 << 20
+"""Size in bytes up to which a table is decoded without PyArrow's scanner, whose preparation takes
+longer than decoding."""
+
+_ALWAYS = pc.scalar(True)
+_NO_FIELDS = pa.schema([])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +66,8 @@ class Request:
     filter: Filter | None = None
     row_groups: Sequence[int] | None = None  # ordinals of row groups; None for all
     # Condition that holds for all rows, as for a file in a partitioned dataset.
-    partition: pc.Expression = field(default_factory=lambda: pc.scalar(True))
-    partition_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    partition: pc.Expression = field(default_factory=lambda: _ALWAYS)
+    partition_schema: pa.Schema = _NO_FIELDS
     # Types of all fields that are read, partition fields included, as in the dataset that the file
     # belongs to. None for the types of the file.
     schema: pa.Schema | None = None
@@ -82,22 +87,24 @@ class Session:
     ahead: ThreadPool  # threads that decrypt the next lot while one is decoded
     lock: threading.Lock  # guards planning, because plans share ciphers
     shared: SharedResources  # resources to close after the last read
-    last_schema: dict[object, pq.ParquetFile] = field(default_factory=dict)
+
+    @cached_property
+    def frozen_schema(self) -> Hashable:
+        """All parts of the footer that affect the schema, as a value to compare."""
+        return freeze_schema(self.file.metadata)
 
     def open_schema(
         self, columns: Collection[int], nullable: Collection[int] = ()
     ) -> pq.ParquetFile:
-        """Open a file without rows that has the schema of some leaves; the last one is kept.
+        """Open a file without rows that has the schema of some leaves; see `SCHEMAS`.
 
         The leaves and `nullable` are those of `make_schema_file`.
         """
         wanted = frozenset(columns), frozenset(nullable)
-        opened = self.last_schema.get(wanted)
-        if opened is None:
-            opened = self.decoder.open(make_schema_file(self.file.metadata, *wanted))
-            self.last_schema.clear()
-            self.last_schema[wanted] = opened
-        return opened
+        return SCHEMAS.get(
+            (self.frozen_schema, wanted, repr(self.decoder.options)),
+            lambda: self.decoder.open(make_schema_file(self.file.metadata, *wanted)),
+        )
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""
@@ -131,8 +138,11 @@ class Scan:
         self.result = request.result or self._make_result_schema(plan, wanted)
         if request.filter is not None:
             self.schema = _replace_views(self.schema)
-        self._project = {name: self._project_column(name) for name in self.result.names}
         self._plan = plan
+
+    @cached_property
+    def _project(self) -> dict[str, pc.Expression]:
+        return {name: self._project_column(name) for name in self.result.names}
 
     def read_batches(
         self, lot_bytes: int, *, batch_size: int, use_threads: bool
@@ -207,6 +217,10 @@ class Scan:
         if not isinstance(lot, pa.Table) and decoder.repeats_long_values(lot):
             batches = list(self._decode_lot(lot, _BATCH_ROWS, use_threads))
             return pa.Table.from_batches(batches) if batches else self.result.empty_table()
+        if not isinstance(lot, pa.Table) and lot.data.size <= _SMALL_LOT and self._needs_no_scanner:
+            table = decoder.decode_table(lot.data, use_threads=False)
+            decoder.check_rows(lot, table.num_rows)
+            return table
         project = {n: column for n, column in self._project.items() if n not in self._constants}
         if isinstance(lot, pa.Table):
             scanner = self._make_scanner(
@@ -227,6 +241,17 @@ class Scan:
         if self._request.filter is None:
             decoder.check_rows(lot, table.num_rows)
         return table
+
+    @cached_property
+    def _needs_no_scanner(self) -> bool:
+        """Whether decoding yields the rows and columns of the result."""
+        request = self._request
+        if request.filter is not None or request.partition_schema.names:
+            return False
+        if request.schema is None and self.result is self.schema:
+            return True
+        own = self._make_own_schema(self._plan, self._leaves)
+        return bool(self.result.equals(own, check_metadata=True))
 
     @cached_property
     def _constants(self) -> dict[str, Any]:
@@ -588,35 +613,6 @@ def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Tabl
         rows = sum(table.num_rows for table in parts)
         return pa.table({"": pa.nulls(rows)}).select([])
     return pa.concat_tables(parts or [schema.empty_table()])
-
-
-def make_schema_file(
-    metadata: ThriftStruct, columns: Collection[int], nullable: Collection[int]
-) -> pa.Buffer:
-    """Return a Parquet file without rows that has the schema of some leaves.
-
-    Leaves that are `nullable` become optional, as do groups that contain no others.
-    """
-    new = copy(metadata)
-    new.schema = list(metadata.schema)
-    new.row_groups, new.num_rows = [], 0
-    new.encryption_algorithm = new.footer_signing_key_metadata = None
-    if nullable:
-        _make_optional(new.schema, columns, nullable)
-    leaves = sum(element.type is not None for element in metadata.schema)
-    keep = [c in columns for c in range(leaves)]
-    return make_footer_file(new if all(keep) else drop_columns(new, keep))
-
-
-def _make_optional(
-    schema: list[ThriftStruct], columns: Collection[int], nullable: Collection[int]
-) -> None:
-    leaves = leaf_elements(schema)
-    there = {i for c in columns if c not in nullable for i in leaves[c].elements}
-    for index in {next(i for i in leaves[c].elements if i not in there) for c in nullable}:
-        if schema[index].repetition_type == _REQUIRED:
-            schema[index] = copy(schema[index])
-            schema[index].repetition_type = _OPTIONAL
 
 
 def _repeat_value(value: Any, rows: int) -> pa.ChunkedArray:

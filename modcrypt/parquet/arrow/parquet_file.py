@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -112,6 +112,11 @@ class ParquetFile:
     def schema_arrow(self) -> pa.Schema:
         """The Arrow schema. Reading it needs only the footer key."""
         return self.open_schema(range(len(self.open_file.leaves))).schema_arrow
+
+    @property
+    def frozen_schema(self) -> Hashable:
+        """All parts of the footer that affect the schema, as a value to compare."""
+        return self._session.frozen_schema
 
     def open_schema(self, leaves: Collection[int]) -> pq.ParquetFile:
         """Open a file without rows that has the schema of some leaves, given by their ordinals."""

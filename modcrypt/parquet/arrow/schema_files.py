@@ -1,0 +1,93 @@
+"""Files without rows, from which PyArrow reads the Arrow schema of some columns.
+
+The files of a dataset have the same schema, so the last files are kept for the next file that is
+opened: encoding and opening one takes a tenth of the time to read a small file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from modcrypt.fork_safety import fork_safe
+from modcrypt.parquet.arrow.chunk_loading import make_footer_file
+from modcrypt.parquet.crypto.column_projection import drop_columns
+from modcrypt.parquet.format.idl import ThriftStruct, copy
+from modcrypt.parquet.format.schema import leaf_elements
+
+_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
+
+_KEPT = 16
+"""Number of files that are kept."""
+
+
+class SchemaFiles:
+    """The last files without rows that this process has opened."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[Hashable, pq.ParquetFile] = OrderedDict()
+        self._lock = fork_safe(threading.Lock())
+
+    def get(self, schema: Hashable, make: Callable[[], pq.ParquetFile]) -> pq.ParquetFile:
+        """Return the file of a schema, which `make` opens if it is not among the last ones."""
+        with self._lock:
+            if (file := self._files.get(schema)) is not None:
+                self._files.move_to_end(schema)
+                return file
+        file = make()
+        with self._lock:
+            self._files[schema] = file
+            if len(self._files) > _KEPT:
+                self._files.popitem(last=False)
+        return file
+
+
+SCHEMAS = SchemaFiles()
+
+
+def freeze_schema(metadata: ThriftStruct) -> Hashable:
+    """Return all parts of a footer that affect its schema, as a value to compare."""
+    parts = metadata.schema, metadata.key_value_metadata, metadata.column_orders
+    return _freeze((*parts, metadata.created_by))
+
+
+def _freeze(value: Any) -> Hashable:
+    """Return a struct, list or scalar as a value that can be compared and hashed."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_freeze, value))
+    fields = getattr(value, "__dict__", None)
+    return value if fields is None else tuple((name, _freeze(fields[name])) for name in fields)
+
+
+def make_schema_file(
+    metadata: ThriftStruct, columns: Collection[int], nullable: Collection[int]
+) -> pa.Buffer:
+    """Return a Parquet file without rows that has the schema of some leaves.
+
+    Leaves that are `nullable` become optional, as do groups that contain no others.
+    """
+    new = copy(metadata)
+    new.schema = list(metadata.schema)
+    new.row_groups, new.num_rows = [], 0
+    new.encryption_algorithm = new.footer_signing_key_metadata = None
+    if nullable:
+        _make_optional(new.schema, columns, nullable)
+    leaves = sum(element.type is not None for element in metadata.schema)
+    keep = [c in columns for c in range(leaves)]
+    return make_footer_file(new if all(keep) else drop_columns(new, keep))
+
+
+def _make_optional(
+    schema: list[ThriftStruct], columns: Collection[int], nullable: Collection[int]
+) -> None:
+    leaves = leaf_elements(schema)
+    there = {i for c in columns if c not in nullable for i in leaves[c].elements}
+    for index in {next(i for i in leaves[c].elements if i not in there) for c in nullable}:
+        if schema[index].repetition_type == _REQUIRED:
+            schema[index] = copy(schema[index])
+            schema[index].repetition_type = _OPTIONAL
