@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,45 @@ def test_a_folder_reads_as_sparks_own_reader_reads_its_plaintext_twin(
     assert ours.where("score > 100 and name is not null").count() == (
         theirs.where("score > 100 and name is not null").count()
     )
+
+
+def test_batches_of_small_files_are_merged_and_those_of_large_ones_are_not(
+    lake: Lake, tmp_path: Path
+) -> None:
+    table = small_table(1000)
+    for n in range(20):
+        write(tmp_path / "t" / f"{n:02}.parquet", table.slice(n * 50, 50))
+    batches = list(read_here(lake, tmp_path / "t"))
+    assert [batch.num_rows for batch in batches] == [1000]
+    assert pa.Table.from_batches(batches)["id"].to_pylist() == table["id"].to_pylist()
+    rows = (1 << 16) + 1
+    write(tmp_path / "u" / "0.parquet", pa.table({"id": range(rows), "name": ["x"] * rows,
+                                                  "address": ["y"] * rows}))  # fmt: skip
+    assert [batch.num_rows for batch in read_here(lake, tmp_path / "u")] == [1 << 16, 1]
+
+
+def read_here(lake: Lake, path: Path) -> Iterator[pa.RecordBatch]:
+    """Read a table in this process, as the tasks of Spark do."""
+    source = ModcryptDataSource({**lake.by_keys, "path": str(path)})
+    reader = source.reader(source.schema())
+    for pieces in reader.partitions():
+        yield from reader.read(pieces)
+
+
+def test_files_of_several_schemas_in_one_task(lake: Lake, tmp_path: Path) -> None:
+    table = small_table(100)
+    widths = (pa.int32(), pa.int64(), pa.int32())
+    for n, kind in enumerate(widths):
+        part = table.slice(n * 10, 10)
+        names = part.column_names
+        part = part.set_column(names.index("id"), "id", part["id"].cast(kind))
+        write(tmp_path / "t" / f"{n}.parquet", part.select(names if n else [*reversed(names)]))
+    source = ModcryptDataSource({**lake.by_keys, "path": str(tmp_path / "t")})
+    found = source.reader(StructType().add("ID", "long").add("score", "double"))
+    batches = [batch for pieces in found.partitions() for batch in found.read(pieces)]
+    rows = pa.Table.from_batches(batches)
+    assert rows["ID"].to_pylist() == table["id"].to_pylist()[:30]
+    assert rows["score"].to_pylist() == table["score"].to_pylist()[:30]
 
 
 def test_every_type_comes_as_spark_has_it(spark: Any, lake: Lake, tmp_path: Path) -> None:

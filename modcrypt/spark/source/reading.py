@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
+from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
@@ -57,6 +58,9 @@ OPENING_BYTES = 256 << 10
 """Cost of opening a file, as the number of bytes read in the same time."""
 
 BATCH_ROWS = 1 << 16
+MERGED_BYTES = 1 << 20
+"""Most bytes of batches of small files that are merged: Spark takes longer for a batch than for
+copying them."""
 
 
 # --- files and tasks -----------------------------------------------------------------------------
@@ -213,42 +217,78 @@ def read_pieces(
     """
     if settings.on_missing_key == "drop":  # columns of the schema were not dropped
         settings = settings.evolve(on_missing_key="error")
-    target = to_spark_arrow_schema(schema)
+    table = _Table(to_spark_arrow_schema(schema), terms)
+    yield from merge_small(_read_all(settings, pieces, table), BATCH_ROWS, MERGED_BYTES)
+
+
+def _read_all(
+    settings: ReadSettings, pieces: Iterable[Piece], table: _Table
+) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         with (
             add_path_to_errors(piece.path),
             open_file(piece.path, settings.decryption_of(piece.path), piece.identity) as file,
         ):
-            yield from _read_batches(file, piece, target, terms)
+            yield from _read_batches(file, piece, table)
 
 
-def _read_batches(
-    file: ParquetFile, piece: Piece, target: pa.Schema, terms: Sequence[Alternatives]
-) -> Iterator[pa.RecordBatch]:
+def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa.RecordBatch]:
     count = file.num_row_groups
     first, after = (count * n // piece.splits for n in (piece.split, piece.split + 1))
     if first == after:
         return
-    spellings = Spellings(file.open_file.leaves)
-    check_folders({path[0] for path in file.open_file.leaves}, piece.values)
-    in_file = pa.schema([field for field in target if field.name not in piece.values])
-    names = [name for field in in_file for name in _expand_names(field.name, field.type, spellings)]
-    own = read_common_schema(file, select_leaves(file, names)) if names else pa.schema([])
-    check_types(own, in_file)
-    file_filter, batch_filter = _split_terms(terms, own, target, file)
-    if names:
+    columns = table.find_columns(file, frozenset(piece.values))
+    if columns.names:
         batches = file.iter_batches(
             BATCH_ROWS,
-            columns=names,
+            columns=columns.names,
             row_groups=range(first, after),
-            filters=file_filter,
+            filters=columns.file_filter,
             use_threads=False,
         )
     else:
         batches = _make_empty_rows(file, first, after)
     for batch in batches:
-        out = conform(_add_folder_values(batch, piece, target), target)
-        yield out if batch_filter is None else out.filter(batch_filter)
+        out = conform(_add_folder_values(batch, piece, table.schema), table.schema)
+        yield out if columns.batch_filter is None else out.filter(columns.batch_filter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a file that a table needs, and the filters on the file and on its batches."""
+
+    names: list[str]
+    file_filter: Alternatives | None
+    batch_filter: pc.Expression | None
+
+
+class _Table:
+    """The schema and filters of a table, and what they require of its files.
+
+    Most files have the schema of the one before, so its columns are kept.
+    """
+
+    def __init__(self, schema: pa.Schema, terms: Sequence[Alternatives]) -> None:
+        self.schema = schema
+        self._terms = terms
+        self._last: tuple[object, _Columns] | None = None
+
+    def find_columns(self, file: ParquetFile, folder_fields: frozenset[str]) -> _Columns:
+        """Return the columns to read; raise ValueError if they don't fit the table's schema."""
+        place = file.frozen_schema, folder_fields
+        if self._last is None or self._last[0] != place:
+            self._last = place, self._choose_columns(file, folder_fields)
+        return self._last[1]
+
+    def _choose_columns(self, file: ParquetFile, folder_fields: Collection[str]) -> _Columns:
+        spellings = Spellings(file.open_file.leaves)
+        check_folders({path[0] for path in file.open_file.leaves}, folder_fields)
+        in_file = pa.schema([field for field in self.schema if field.name not in folder_fields])
+        parts = (_expand_names(field.name, field.type, spellings) for field in in_file)
+        names = list(chain.from_iterable(parts))
+        own = read_common_schema(file, select_leaves(file, names)) if names else pa.schema([])
+        check_types(own, in_file)
+        return _Columns(names, *_split_terms(self._terms, own, self.schema, file))
 
 
 def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str]:
