@@ -6,26 +6,24 @@
 
 Each job runs once to warm up (JVM, Python workers, page cache), then in turn with its peer; a
 figure is the median [min-max]. Outputs are removed before a timed run, not during it. The ratio is
-modcrypt's time over the peer's.
+modcrypt's time over the peer's. The last two columns are user and system time of the driver, its
+JVM and its Python workers; ratios of CPU time are of their sums.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,9 +32,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812  # as everybody does
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 
@@ -46,187 +41,14 @@ from modcrypt.spark import (
     Settings,
     encrypt_table,
     java_home,
-    native,
     rotate_keys,
     scan_keys,
     verify_table,
 )
 from modcrypt.spark.session import spark_session
+from tools import bench_spark_reads
+from tools.bench_spark_runs import CORES, Bench, plain_files, policy_of
 from tools.figures import MIB, Figure, Row, below, figure, line, within
-
-CORES = 2
-TABLE_FILES = 8
-ONE_COLUMN = "l_extendedprice"
-POLICY = """\
-kms = "file:lake.keyring?passphrase=file:passphrase"
-footer_key = "footer"
-
-[column_keys]
-columns = [{columns}]
-"""
-Job = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Settings and inputs that all sections share."""
-
-    spark: Any
-    args: argparse.Namespace
-    work: Path
-
-    def settings(self, *columns: str) -> Settings:
-        """Write a policy with a separate master key for columns; return references to keys."""
-        path = self.work / "policy.toml"
-        path.write_text(POLICY.format(columns=", ".join(map(json.dumps, columns))))
-        return Settings(policy=mc.Policy.load(path))
-
-    def seconds(self, jobs: dict[str, Job], clean: Sequence[Path] = ()) -> dict[str, Figure]:
-        """Run the jobs in turn, in alternating order, after a warm-up of each."""
-        taken: dict[str, list[float]] = {name: [] for name in jobs}
-        order = list(jobs)
-        for turn in range(self.args.repeat + 1):
-            for name in order:
-                for folder in clean:
-                    shutil.rmtree(folder, ignore_errors=True)
-                gc.collect()
-                started = time.perf_counter()
-                jobs[name]()
-                if turn:
-                    taken[name].append(time.perf_counter() - started)
-            order.reverse()
-        return {name: figure(samples) for name, samples in taken.items()}
-
-
-def policy_of(settings: Settings) -> mc.Policy:
-    assert settings.policy is not None
-    return settings.policy
-
-
-# --- reading -------------------------------------------------------------------------------------
-
-
-class PlainSource(DataSource):
-    """A minimal data source for plaintext Parquet, with which modcrypt's is compared."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the data source."""
-        return "plain_arrow"
-
-    def schema(self) -> StructType:
-        """Read the schema of the first file."""
-        return from_arrow_schema(pq.read_schema(plain_files(self.options["path"])[0]))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns of a schema."""
-        return PlainReader(self.options["path"], schema.names)
-
-
-class PlainReader(DataSourceReader):
-    """A reader of one file per task; the files have Spark's types, so it casts nothing."""
-
-    def __init__(self, folder: str, columns: list[str]) -> None:
-        self._folder, self._columns = folder, columns
-
-    def partitions(self) -> list[InputPartition]:
-        """Return a partition for each file."""
-        return [InputPartition(path) for path in plain_files(self._folder)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one file."""
-        with pq.ParquetFile(partition.value) as file:
-            yield from file.iter_batches(1 << 16, columns=self._columns)
-
-
-def plain_files(folder: str) -> list[str]:
-    return sorted(str(path) for path in Path(folder).glob("*.parquet"))
-
-
-@dataclass(frozen=True)
-class Lineitem:
-    """TPC-H's table of 16 columns, the same files in plaintext and encrypted."""
-
-    plain: Path
-    sealed: Path
-    settings: Settings
-
-    @property
-    def size(self) -> int:
-        """Size of the largest file in bytes: tasks of this size have one file each."""
-        return max(path.stat().st_size for path in self.sealed.iterdir())
-
-
-def lineitem(bench: Bench) -> Lineitem:
-    """Make the table, once."""
-    plain, sealed = bench.work / "lineitem", bench.work / "lineitem.enc"
-    settings = bench.settings("l_extendedprice", "l_discount", "l_tax", "l_comment")
-    if not sealed.exists():
-        generated = bench.work / "generated"
-        command = ("parquet", "-s", f"{bench.args.scale:g}", "--tables=lineitem", "--quiet",
-                   f"--parts={TABLE_FILES}", f"--output-dir={generated}")  # fmt: skip
-        subprocess.run([Path(sys.executable).with_name("tpchgen-cli"), *command], check=True)
-        plain.mkdir()
-        sealed.mkdir()
-        encryption = settings.encryption()
-        for path in sorted((generated / "lineitem").iterdir()):
-            pq.write_table(as_spark_has_it(pq.read_table(path)), plain / path.name)
-            mc.encrypt_parquet(plain / path.name, sealed / path.name, encryption)
-        shutil.rmtree(generated)
-    return Lineitem(plain, sealed, settings)
-
-
-def as_spark_has_it(table: pa.Table) -> pa.Table:
-    """Return the table with text as Arrow's `string`, and all columns nullable."""
-    types = [
-        pa.string() if field.type == pa.string_view() else field.type for field in table.schema
-    ]
-    return table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))
-
-
-def consume(frame: Any) -> None:
-    """Make Spark read every value."""
-    frame.agg(*(F.max(name) for name in frame.columns)).collect()
-
-
-def source(bench: Bench) -> Iterator[Row]:
-    """Measure reads with the data source, and with one for plaintext."""
-    table = lineitem(bench)
-    bench.spark.dataSource.register(PlainSource)
-    policy = str(bench.work / "policy.toml")
-
-    def read_encrypted(**options: Any) -> None:
-        reader = bench.spark.read.format("modcrypt").option("policy", policy)
-        consume(reader.options(maxSplitBytes=table.size, **options).load(str(table.sealed)))
-
-    def plain(columns: str | None = None) -> None:
-        reader = bench.spark.read.format("plain_arrow")
-        reader = reader if columns is None else reader.schema(f"{columns} decimal(15,2)")
-        consume(reader.load(str(table.plain)))
-
-    t = bench.seconds({
-        "sealed": read_encrypted, "plain": plain,
-        "one": partial(read_encrypted, columns=ONE_COLUMN), "plain one": partial(plain, ONE_COLUMN),
-    })  # fmt: skip
-    rows = sum(pq.read_metadata(path).num_rows for path in table.plain.iterdir())
-    name = f"{rows:,} rows x 16; peer Arrow source, plaintext"
-    yield within(name, t["sealed"], t["plain"], 1.2)
-    yield within("  one column; peer all 16 of it", t["one"], t["sealed"], 0.25)
-    yield Row("  one column; peer Arrow source, plaintext", t["one"], t["plain one"],
-              t["one"].median / t["plain one"].median)  # fmt: skip
-
-
-def native_reads(bench: Bench) -> Iterator[Row]:
-    """Measure reads with Spark's own Parquet, encrypted and in plaintext."""
-    table = lineitem(bench)
-    session = bench.spark.newSession()
-    native(session, policy=policy_of(table.settings))
-    t = bench.seconds({
-        "sealed": lambda: consume(session.read.parquet(str(table.sealed))),
-        "plain": lambda: consume(bench.spark.read.parquet(str(table.plain))),
-    })  # fmt: skip
-    yield within("all 16 columns; peer Spark, plaintext", t["sealed"], t["plain"], 1.25)
-
 
 # --- table jobs ----------------------------------------------------------------------------------
 
@@ -393,13 +215,15 @@ def tasks(bench: Bench) -> Iterator[Row]:
 # --- setting up ----------------------------------------------------------------------------------
 
 SECTIONS = {
-    "source": ("Reading through the data source", source),
-    "native": ("Reading by Spark's own Parquet with our keys", native_reads),
+    "source": ("Reading through the data source", bench_spark_reads.source),
+    "native": ("Spark's own Parquet with our keys", bench_spark_reads.native_reads),
+    "writes": ("Writing", bench_spark_reads.writes),
+    "files": ("Reading small files", bench_spark_reads.small_files),
     "large": ("Jobs on large files", large),
     "small": ("Jobs on small files", small),
     "tasks": ("Tasks", tasks),
 }
-QUICK = {"scale": 0.05, "files": 8, "small_files": 400, "tasks": 64}
+QUICK = {"scale": 0.05, "files": 8, "small_files": 400, "read_files": 500, "tasks": 64}
 
 
 def arguments() -> argparse.Namespace:
@@ -409,8 +233,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=float, default=10, help="of each, in MB")
     parser.add_argument("--small-files", type=int, default=20_000)
     parser.add_argument("--small-size", type=int, default=8192, help="of each, in bytes")
+    parser.add_argument("--read-files", type=int, default=10_000, help="small files to read")
     parser.add_argument("--tasks", type=int, default=512, help="empty tasks")
     parser.add_argument("--repeat", type=int, default=3, help="timed runs of each job")
+    parser.add_argument("--warm-up", type=int, default=1, help="runs of each job before them")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK}")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="figures for programs")
@@ -450,6 +276,7 @@ def main() -> None:
     args = arguments()
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")  # not used here
     os.environ["JAVA_HOME"] = java_home()
+    os.environ["PYTHONPATH"] = sys.path[0]  # Spark's workers import the plaintext source
     print(f"load: {os.getloadavg()[0]:.1f} at the start; {vars(args)}")
     print(
         "\n" + line("figure", "modcrypt", "peer", "ratio", "target", "met", "CPU", "CPU of peer"),
