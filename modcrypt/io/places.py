@@ -20,6 +20,9 @@ from modcrypt.io.stores import is_arrow, is_same_store, locate
 Root: TypeAlias = "str | os.PathLike[str] | Place"
 """A folder: a place, a URL, or a path in the file system that its files are in."""
 
+_STAMPED = ("size", "ETag", "etag", "mtime", "LastModified", "created", "modification_time")
+"""What fsspec's file systems call the facts that differ between a file and its successor."""
+
 Stamp: TypeAlias = tuple[int | str, ...]
 """Values that differ between a file and the one that replaces it, such as size and time."""
 
@@ -124,8 +127,7 @@ class Place:
                 info = self.filesystem.get_file_info(self.path)
                 return (info.size, info.mtime_ns) if info.is_file else None
             values = self.filesystem.info(self.path)
-            names = ("size", "ETag", "etag", "mtime", "LastModified", "created")
-            return tuple(str(values[name]) for name in names if name in values)
+            return tuple(str(values[name]) for name in _STAMPED if name in values)
         return None
 
     def modified(self) -> float | None:

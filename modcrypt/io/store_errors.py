@@ -14,6 +14,11 @@ from modcrypt.io.addresses import is_url
 
 _QUERY = re.compile(r"\?[^\s'\"]+")  # queries of URLs contain signatures
 
+HADOOP = ("hdfs", "viewfs")
+"""Protocols of Hadoop's distributed file system, whose paths do not contain the host."""
+
+_JAVA_TRACE = re.compile(r"\n\s+at .*", re.DOTALL)  # a server's traceback in its message
+
 _ERRNO: dict[type[OSError], int] = {
     FileExistsError: errno.EEXIST,
     FileNotFoundError: errno.ENOENT,
@@ -49,6 +54,7 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
             raise
         code = error.errno or _ERRNO.get(type(error), errno.EIO)
         text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
+        text = _JAVA_TRACE.sub("", text)
         raise OSError(code, _hide_queries(text), _redact_url(filesystem, path)) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] in ("builtins", "modcrypt", "pyarrow"):
@@ -63,6 +69,8 @@ def format_url(filesystem: Any, path: str) -> str:
         return path
     protocol = getattr(filesystem, "type_name", None) or filesystem.protocol
     first = protocol if isinstance(protocol, str) else protocol[0]
+    if first in HADOOP and hasattr(filesystem, "unstrip_protocol"):
+        return str(filesystem.unstrip_protocol(path))
     return f"{first}://{path.lstrip('/')}"
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from modcrypt.io.addresses import add_authority, local_path
-from modcrypt.io.store_errors import add_url_to_errors
+from modcrypt.io.store_errors import HADOOP, add_url_to_errors
 
 
 def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
@@ -41,8 +42,11 @@ def _locate_url(url: str) -> tuple[Any, str]:
             f"{url}: only Databricks supports dbfs URLs; use the path /dbfs/{url[match.end() :]}, "
             "or a volume (/Volumes/...), or pass filesystem="
         )
-    if scheme in ("hdfs", "viewfs"):
-        return _locate_in_hadoop(url)
+    if scheme in HADOOP and find_spec("hdfs_native") is None:
+        raise ValueError(
+            f"{url}: reading and writing {scheme} URLs needs hdfs-native: pip install "
+            "modcrypt[hdfs]; or let Spark's own Parquet read them (modcrypt.spark.native)"
+        )
     url_to_fs = _import_fsspec(url).core.url_to_fs
     try:
         with add_url_to_errors(None, url):
@@ -67,20 +71,6 @@ def _as_data_lake_url(url: str) -> str:
     """Return the abfs URL of a wasb URL, which is Hadoop's older name for the same container."""
     match = re.match(r"wasb(s?)://([^/@]+)@([^/.]+)\.blob\.(.*)", url, re.IGNORECASE | re.DOTALL)
     return url if match is None else "abfs{}://{}@{}.dfs.{}".format(*match.groups())
-
-
-def _locate_in_hadoop(url: str) -> tuple[Any, str]:
-    """Return Hadoop's own client, which PyArrow loads."""
-    from pyarrow.fs import FileSystem
-
-    try:
-        return _unwrap(*FileSystem.from_uri(add_authority(url)))
-    except OSError as error:
-        raise ValueError(
-            f"{url}: PyArrow cannot use Hadoop's client ({str(error).partition(chr(10))[0]}); set "
-            "JAVA_HOME, HADOOP_HOME or ARROW_LIBHDFS_DIR, and CLASSPATH to the output of `hadoop "
-            "classpath --glob`, or let Spark's own Parquet read it (modcrypt.spark.native)"
-        ) from None
 
 
 def _import_fsspec(url: str) -> Any:

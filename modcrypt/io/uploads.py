@@ -15,7 +15,7 @@ from typing import Any
 from modcrypt.io.places import exists_error
 from modcrypt.io.publication import temporary_name
 from modcrypt.io.sinks import ObjectSink
-from modcrypt.io.store_errors import add_url_to_errors
+from modcrypt.io.store_errors import HADOOP, add_url_to_errors
 from modcrypt.io.stores import is_arrow
 
 
@@ -43,17 +43,19 @@ def open_upload(
         filesystem, path, name, filesystem._parent(path),
         lambda: not overwrite and filesystem.exists(path),
         create=lambda where: filesystem.open(where, "wb"),
-        move=partial(_move, filesystem), delete=filesystem.rm_file,
+        move=partial(_move, filesystem, overwrite), delete=filesystem.rm_file,
     )  # fmt: skip
 
 
-def _move(filesystem: Any, old: str, new: str) -> None:
+def _move(filesystem: Any, overwrite: bool, old: str, new: str) -> None:
     """Move a file; fsspec's own `mv` treats brackets and stars in a path as patterns."""
     from fsspec import AbstractFileSystem
 
     if type(filesystem).mv is AbstractFileSystem.mv:
         filesystem.cp_file(old, new)
         filesystem.rm_file(old)
+    elif filesystem.protocol in HADOOP:  # whose server refuses to replace a file unless asked to
+        filesystem.mv(old, new, overwrite=overwrite)
     else:
         filesystem.mv(old, new)
 

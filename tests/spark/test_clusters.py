@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 import modcrypt as mc
@@ -29,6 +28,8 @@ if _reason := why_unavailable():
 
 from modcrypt.spark.jvm.native_jar import spark_repository
 from modcrypt.spark.shipping import spark_package
+from tests.support.java.central_jars import ONLY_CENTRAL
+from tests.support.java.hdfs import hadoop_version
 from tests.support.spark.native import uri_of
 from tests.support.spark.processes import Elsewhere
 from tests.support.spark.standalone import BARE_PYTHON, Standalone, standalone_cluster
@@ -224,12 +225,11 @@ def test_a_thread_needs_an_active_session_to_write(
     assert mc.read_table(tmp_path / "written", decryption).num_rows == 3
 
 
-HADOOP = next(Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")).stem[18:]
 AWS_SDK = "2.35.4"
 PARTS_OF_SDK = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 S3A = {  # the SDK's parts, because its bundle has 600 MB
     "spark.jars.packages": ",".join(
-        [f"org.apache.hadoop:hadoop-aws:{HADOOP}"]
+        [f"org.apache.hadoop:hadoop-aws:{hadoop_version()}"]
         + [f"software.amazon.awssdk:{part}:{AWS_SDK}" for part in PARTS_OF_SDK]
     ),
     "spark.jars.excludes": "software.amazon.awssdk:bundle,org.apache.hadoop:hadoop-client-api,"
@@ -239,11 +239,6 @@ S3A = {  # the SDK's parts, because its bundle has 600 MB
     "spark.hadoop.fs.s3a.secret.key": SECRET,
     "spark.hadoop.fs.s3a.endpoint.region": REGION,
 }
-
-ONLY_CENTRAL = """<ivysettings>
-  <settings defaultResolver="central"/>
-  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
-</ivysettings>"""
 
 IN_S3 = """
 import sys

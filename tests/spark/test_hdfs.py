@@ -1,0 +1,117 @@
+"""Tables in Hadoop's own distributed file system: the source, Spark's own Parquet, and a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.kms.keyring.keyring import Keyring
+from tests.support.java.jvm import why_unavailable
+
+if _reason := why_unavailable():
+    pytest.skip(_reason, allow_module_level=True)
+
+from modcrypt.kms.settings import Settings
+from modcrypt.spark import encrypt_table, native, verify_table
+from tests.support.java.hdfs import hdfs_cluster
+from tests.support.spark.native import uri_of
+
+hdfs_native = pytest.importorskip("hdfs_native.fsspec")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hdfs_cluster(tmp_path_factory.mktemp("hdfs")) as url:
+        yield url
+
+
+@pytest.fixture
+def policy(ring: Keyring, tmp_path: Path) -> Path:
+    path = tmp_path / "lake.policy"
+    path.write_text(
+        f'kms = "{uri_of(ring)}"\nfooter_key = "kf"\naad_prefix = "t/{{path}}"\n'
+        'store_aad_prefix = false\ncolumn_keys = { kc2 = ["name"] }\n'
+    )
+    return path
+
+
+def frame_of(spark: Any, start: int) -> Any:
+    columns = ("id", "concat('name-', id) as name", "id % 2 as part")
+    return spark.range(start, start + 20).selectExpr(*columns).repartition(2)
+
+
+def names_in(url: str) -> list[str]:
+    """Return the paths of all files below a folder, relative to it."""
+    host, _, path = url.removeprefix("hdfs://").partition("/")
+    name, _, port = host.partition(":")
+    store = hdfs_native.HdfsFileSystem(host=name, port=int(port))
+    return sorted(found.removeprefix(f"/{path}/") for found in store.find(f"/{path}"))
+
+
+def ids_in(url: str, policy: Path) -> list[int]:
+    """Return the ids that modcrypt reads of a table without Spark."""
+    settings = Settings(policy=mc.Policy.load(policy))
+    ids: list[int] = mc.read_table(url, settings.under(url))["id"].to_pylist()
+    return sorted(ids)
+
+
+def test_the_source_writes_and_reads(spark: Any, hdfs: str, policy: Path) -> None:
+    table = f"{hdfs}/lake/source"
+    options = {"policy": str(policy)}
+    for start in (0, 20):
+        write = frame_of(spark, start).write.format("modcrypt").mode("append").options(**options)
+        write.option("partitionBy", "part").save(table)
+    assert ids_in(table, policy) == list(range(40))
+    found = spark.read.format("modcrypt").options(**options).load(table)
+    assert found.where("part = 1").agg({"id": "sum"}).first()[0] == sum(range(1, 40, 2))
+    write = frame_of(spark, 60).write.format("modcrypt").mode("overwrite").options(**options)
+    write.option("partitionBy", "part").save(table)
+    assert ids_in(table, policy) == list(range(60, 80))
+    assert all(name.startswith("part=") for name in names_in(table))  # no leftovers
+
+
+def test_sparks_own_parquet_writes_and_reads(spark: Any, hdfs: str, policy: Path) -> None:
+    table, session = f"{hdfs}/lake/native", spark.newSession()
+    native(session, policy=policy, root=table)
+    frame_of(session, 0).write.partitionBy("part").parquet(table)
+    assert session.read.parquet(table).where("name = 'name-7'").first()["id"] == 7
+    assert ids_in(table, policy) == list(range(20))
+
+
+def test_a_job_encrypts_a_table_and_another_verifies_it(
+    spark: Any, hdfs: str, policy: Path
+) -> None:
+    plain, table = f"{hdfs}/lake/plain", f"{hdfs}/lake/job"
+    frame_of(spark, 0).write.partitionBy("part").parquet(plain)
+    settings = Settings(policy=mc.Policy.load(policy))
+    report = encrypt_table(spark, plain, table, settings).collect()
+    assert {(row.result, row.message) for row in report} == {("encrypted", "")}
+    assert all(row.destination.startswith(table) for row in report)
+    again = encrypt_table(spark, plain, table, settings).collect()
+    assert {row.result for row in again} == {"current"}
+    verified = verify_table(spark, table, settings).collect()
+    assert {row.result for row in verified} == {"authentic"}
+    assert ids_in(table, policy) == list(range(20))
+
+
+def test_files_appear_complete_and_are_replaced_on_request_only(hdfs: str) -> None:
+    key = bytes(range(16))
+    path = f"{hdfs}/lake/one/x"
+    encryption = mc.FileEncryptionProperties(footer_key=key)
+    decryption = mc.FileDecryptionProperties(footer_key=key)
+    for number in (1, 2):
+        mc.write_table(pa.table({"a": [number]}), path, encryption, overwrite=True)
+        assert mc.read_table(path, decryption)["a"].to_pylist() == [number]
+    with pytest.raises(FileExistsError):
+        mc.write_table(pa.table({"a": [3]}), path, encryption, overwrite=False)
+    with pytest.raises(FileNotFoundError, match=f"{hdfs}/lake/nowhere") as caught:
+        mc.read_table(f"{hdfs}/lake/nowhere", decryption)
+    assert "java" not in str(caught.value)
+    assert names_in(f"{hdfs}/lake/one") == ["x"]
