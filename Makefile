@@ -103,7 +103,7 @@ test-oldest: $(VENV)/dev
 COMET_SPARK := build/comet-spark
 test-comet: $(VENV)/dev
 	$(BIN)/uv pip install --quiet --python $(VENV) --target $(COMET_SPARK) --no-deps "pyspark==4.1.*"
-	PYTHONPATH=$(COMET_SPARK) $(BIN)/python -m pytest -q -p no:cacheprovider tests/spark/test_comet.py
+	PYTHONPATH=$(CURDIR)/$(COMET_SPARK) $(BIN)/python -m pytest -q -p no:cacheprovider tests/spark/test_comet.py
 
 # Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
 # the newest ones.
