@@ -493,6 +493,22 @@ def test_large_files_are_cut_by_row_groups_and_small_ones_gathered(
     assert rows(frame) == rows(spark.read.parquet(f"{tmp_path}/t-plain"))
 
 
+def test_a_table_has_about_as_many_tasks_as_are_asked_for(lake: Lake, tmp_path: Path) -> None:
+    files = [TableFile(f"{n}", 2_000) for n in range(1_000)]
+    assert [len(assign_pieces(files, 128 << 20, number)) for number in (None, 1, 8, 100)] == [
+        8, 2, 8, 100,
+    ]  # fmt: skip
+    write(tmp_path / "t" / "0.parquet", small_table(10))
+    write(tmp_path / "t" / "1.parquet", small_table(10))
+    for more, number in (({}, 1), ({"minPartitionNum": "2"}, 2)):
+        for kind in ({}, {"rowCounts": "true"}):
+            source = ModcryptDataSource(
+                {**lake.by_keys, "path": str(tmp_path / "t"), **more, **kind}
+            )
+            found = source.reader(source.schema()).partitions()
+            assert len(found) == (2 if kind else number)
+
+
 def test_every_file_is_in_just_one_task_or_cut_into_equal_shares(tmp_path: Path) -> None:
     for name in "ac":  # their ends are read
         mc.write_table(small_table(10), tmp_path / name, encryption())
@@ -716,6 +732,7 @@ def test_sql_reads_and_appends_by_a_view_or_by_options_of_the_query(
         ({"requireEncrypted": " , "}, "requireEncrypted must be true, false, or names"),
         ({"acceptAlgorithms": "AES"}, "acceptAlgorithms must be one or more of AES_GCM_V1"),
         ({"maxSplitBytes": "0"}, "maxSplitBytes must be a whole number, at least 1"),
+        ({"minPartitionNum": "x"}, "minPartitionNum must be a whole number, at least 1"),
         ({"filters": "[]"}, "filters must be lists of a column, an operator and a value"),
         ({"path": ""}, "no path is given"),
         ({"kms": "file:ring"}, "pass exactly one"),

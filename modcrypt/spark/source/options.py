@@ -87,6 +87,7 @@ NAMES = frozenset(
         "requireEncrypted",
         "masterKeyIds",
         "maxSplitBytes",
+        "minPartitionNum",
         "mergeSchema",
         "rowCounts",
         "filters",
@@ -109,6 +110,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     filters: Alternatives = ()
     split_bytes: int = SPLIT_BYTES
+    fewest_tasks: int | None = None  # None for as many as are usually enough
     merge_schema: bool = False
     row_counts: bool = False
     max_files: int | None = None
@@ -151,6 +153,7 @@ def read_options(
         columns=columns,
         filters=given.filters(),
         split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
+        fewest_tasks=given.number("minPartitionNum"),
         merge_schema=given.flag("mergeSchema"),
         row_counts=given.flag("rowCounts"),
         max_files=given.number("maxFilesPerTrigger"),

@@ -157,15 +157,19 @@ def _read_sizes(filesystem: Any, paths: list[str]) -> list[int]:
     return [info.size for info in infos]
 
 
-def assign_pieces(files: Iterable[TableFile], split_bytes: int) -> list[Pieces]:
+def assign_pieces(
+    files: Iterable[TableFile], split_bytes: int, fewest_tasks: int | None = None
+) -> list[Pieces]:
     """Divide files, in the order of reading, among tasks: split large files and group small ones.
 
     A task has at most `split_bytes`. Tasks are smaller if there is little to read, so that there
-    are enough of them. Raise FormatError or LimitError if a large file is not a Parquet file.
+    are enough of them, or about `fewest_tasks` if that is given. Raise FormatError or LimitError if
+    a large file is not a Parquet file.
     """
     files = list(files)
-    share = sum(file.size + OPENING_BYTES for file in files) // FEWEST_TASKS
-    most = min(split_bytes, max(share, LEAST_TASK_BYTES))
+    share = sum(file.size + OPENING_BYTES for file in files) // (fewest_tasks or FEWEST_TASKS)
+    least = LEAST_TASK_BYTES if fewest_tasks is None else OPENING_BYTES
+    most = min(split_bytes, max(share, least))
     identities = _read_identities(file.path for file in files if file.size > most)
     tasks: list[list[Piece]] = []
     remaining = -1  # bytes that the last task can still take
@@ -414,7 +418,8 @@ class Reader(spark.DataSourceReader):
         """Divide the files among tasks."""
         files = find_files(self._options, self._schema)
         files = _drop_unmatched_files(files, self._terms, to_spark_arrow_schema(self._schema))
-        return assign_pieces(files, self._options.split_bytes) or [Pieces(())]
+        options = self._options
+        return assign_pieces(files, options.split_bytes, options.fewest_tasks) or [Pieces(())]
 
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the pieces of one task; raises as `read_pieces`."""
@@ -431,7 +436,7 @@ class RowCounter(spark.DataSourceReader):
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, StructType())
-        size = min(FILES_PER_TASK, -(-len(files) // FEWEST_TASKS))
+        size = min(FILES_PER_TASK, -(-len(files) // (self._options.fewest_tasks or FEWEST_TASKS)))
         pieces = [Piece(file.path, file.values) for file in files]
         return [Pieces(pieces[n : n + size]) for n in range(0, len(pieces), size)]
 

@@ -182,7 +182,7 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TableFile(self._place_at(name).full_name, size, values[name])
             for name, (_, size) in statuses.items()
         ]
-        return assign_pieces(files, self._options.split_bytes)
+        return assign_pieces(files, self._options.split_bytes, self._options.fewest_tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the pieces of one task; raises as `read_pieces`."""
