@@ -37,7 +37,12 @@ from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
-from modcrypt.parquet.arrow.schema_files import SCHEMAS, freeze_schema, make_schema_file
+from modcrypt.parquet.arrow.schema_files import (
+    SchemaFiles,
+    freeze_schema,
+    make_schema_file,
+    schemas_of,
+)
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
@@ -93,15 +98,19 @@ class Session:
         """All parts of the footer that affect the schema, as a value to compare."""
         return freeze_schema(self.file.metadata)
 
+    @cached_property
+    def _schemas(self) -> SchemaFiles:
+        return schemas_of(self.file.metadata)
+
     def open_schema(
         self, columns: Collection[int], nullable: Collection[int] = ()
     ) -> pq.ParquetFile:
-        """Open a file without rows that has the schema of some leaves; see `SCHEMAS`.
+        """Open a file without rows that has the schema of some leaves.
 
         The leaves and `nullable` are those of `make_schema_file`.
         """
         wanted = frozenset(columns), frozenset(nullable)
-        return SCHEMAS.get(
+        return self._schemas.get(
             (self.frozen_schema, wanted, repr(self.decoder.options)),
             lambda: self.decoder.open(make_schema_file(self.file.metadata, *wanted)),
         )

@@ -25,11 +25,16 @@ _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
 _KEPT = 16
 """Number of files that are kept."""
 
+_MOST_ELEMENTS = 200
+"""Largest number of schema elements for which files are compared: comparing wide ones takes as long
+as opening one."""
+
 
 class SchemaFiles:
-    """The last files without rows that this process has opened."""
+    """The last `count` files without rows that were opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._files: OrderedDict[Hashable, pq.ParquetFile] = OrderedDict()
         self._lock = fork_safe(threading.Lock())
 
@@ -42,16 +47,26 @@ class SchemaFiles:
         file = make()
         with self._lock:
             self._files[schema] = file
-            if len(self._files) > _KEPT:
+            if len(self._files) > self._count:
                 self._files.popitem(last=False)
         return file
 
 
-SCHEMAS = SchemaFiles()
+_SCHEMAS = SchemaFiles(_KEPT)
+
+
+def schemas_of(metadata: ThriftStruct) -> SchemaFiles:
+    """Return the files without rows for a footer: those of this process, unless it is wide."""
+    return _SCHEMAS if len(metadata.schema) <= _MOST_ELEMENTS else SchemaFiles(1)
 
 
 def freeze_schema(metadata: ThriftStruct) -> Hashable:
-    """Return all parts of a footer that affect its schema, as a value to compare."""
+    """Return all parts of a footer that affect its schema, as a value to compare.
+
+    The value of a wide footer differs from all others.
+    """
+    if len(metadata.schema) > _MOST_ELEMENTS:
+        return object()
     parts = metadata.schema, metadata.key_value_metadata, metadata.column_orders
     return _freeze((*parts, metadata.created_by))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import modcrypt as mc
-from modcrypt.parquet.arrow.schema_files import SCHEMAS, SchemaFiles
+from modcrypt.parquet.arrow.schema_files import SchemaFiles
 from tests.support.keys import FOOTER_KEY
 
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -46,7 +46,7 @@ def test_other_types_metadata_and_options_have_files_of_their_own() -> None:
 
 
 def test_only_the_last_files_are_kept() -> None:
-    files = SchemaFiles()
+    files = SchemaFiles(16)
     made: list[int] = []
 
     def get(schema: int) -> None:
@@ -57,7 +57,9 @@ def test_only_the_last_files_are_kept() -> None:
     assert made == [*range(17), 1]
 
 
-def test_the_cache_of_this_process_is_limited() -> None:
-    for n in range(40):
-        schema_file(write(pa.table({f"column {n}": [n]})))
-    assert len(SCHEMAS._files) <= 16
+def test_wide_files_are_not_compared() -> None:
+    wide = pa.table({f"column {n}": [n] for n in range(300)})
+    assert schema_file(write(wide)) is not schema_file(write(wide))
+    with mc.ParquetFile(write(wide), KEYS) as file:
+        assert file.open_schema([0]) is file.open_schema([0])
+        assert file.schema_arrow.equals(wide.schema)
