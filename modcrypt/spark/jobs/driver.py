@@ -18,7 +18,7 @@ from modcrypt.jobs.listing import (
 )
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import TableJob
-from modcrypt.spark.jobs.task_files import run_tasks
+from modcrypt.spark.jobs.task_files import is_local, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,8 +68,11 @@ def run_table_job(
     """Have Spark run the job that `plan(*arguments, **options)` returns, once.
 
     Return the report. Spark sends the names to the executors as rows, not within a closure, and the
-    report stays on the executors, so the driver holds only the listing.
+    report stays on the executors, so the driver holds only the listing. If there are several, two
+    have each part of it, because Spark cannot make it again when one is lost.
     """
+    from pyspark import StorageLevel
+
     job, files = plan(*arguments, **options)
     names = [os.fsencode(file.name) for file in files]  # names may be any bytes
     columns = {
@@ -77,7 +80,9 @@ def run_table_job(
         "size": pa.array([file.size for file in files], pa.int64()),
     }
     frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
-    return frame.localCheckpoint()
+    if is_local(spark):
+        return frame.localCheckpoint()
+    return frame.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK_2)
 
 
 def plan_job(

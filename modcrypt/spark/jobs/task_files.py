@@ -92,3 +92,11 @@ def _count_slots(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except AttributeError:  # Spark Connect has no context
         return SLOTS
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Return whether tasks run in the driver's process, as far as Spark reports it."""
+    try:
+        return str(spark.sparkContext.master).startswith("local[")
+    except AttributeError:  # Spark Connect has no context
+        return False

@@ -24,7 +24,6 @@ BARE_PYTHON = str(
 _DAEMON = {
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "SPARK_LOCAL_IP": "127.0.0.1",
 }
 
 
@@ -65,33 +64,42 @@ def _bare_environment() -> dict[str, str]:
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[Standalone]:
-    """Run a master and two workers with a core each."""
+def standalone_cluster(
+    folder: Path, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")
+) -> Iterator[Standalone]:
+    """Run a master, and a worker with a core on each host.
+
+    Spark starts the second attempt of a task only on another host than the first.
+    """
     port = find_free_port()
     master = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
         running = _start(
-            stack, folder / "master", "master.Master", "--port", port, "--webui-port", 0
-        )
+            stack, folder / "master", "127.0.0.1", "master.Master",
+            "--port", port, "--webui-port", 0,
+        )  # fmt: skip
         wait_for_port(port, running, folder / "master" / "log")
-        for number in (1, 2):
+        for number, host in enumerate(hosts, 1):
             where = folder / f"worker-{number}"
             options = ("--cores", 1, "--memory", "1g", "--work-dir", where, "--webui-port", 0)
-            _start(stack, where, "worker.Worker", *options, master)
+            _start(stack, where, host, "worker.Worker", *options, master)
         yield Standalone(master, folder)
 
 
-def _start(stack: ExitStack, folder: Path, name: str, *options: object) -> subprocess.Popen[bytes]:
+def _start(
+    stack: ExitStack, folder: Path, host: str, name: str, *options: object
+) -> subprocess.Popen[bytes]:
     """Start a daemon of Spark, which ends with the stack."""
     folder.mkdir()
     command: Sequence[object] = (
         HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}",
-        "--host", "127.0.0.1", *options,
+        "--host", host, *options,
     )  # fmt: skip
     log = stack.enter_context((folder / "log").open("wb"))
     process = subprocess.Popen(
         [str(part) for part in command],
-        stdout=log, stderr=log, cwd=folder, env=_bare_environment() | _DAEMON,
+        stdout=log, stderr=log, cwd=folder,
+        env=_bare_environment() | _DAEMON | {"SPARK_LOCAL_IP": host},
     )  # fmt: skip
     stack.callback(process.wait)
     stack.callback(process.terminate)  # a worker then ends its executors
