@@ -67,8 +67,8 @@ def freeze_schema(metadata: ThriftStruct) -> Hashable:
     """
     if len(metadata.schema) > _MOST_ELEMENTS:
         return object()
-    parts = metadata.schema, metadata.key_value_metadata, metadata.column_orders
-    return _freeze((*parts, metadata.created_by))
+    orders = list(metadata.column_orders or ())  # decodes those that are only located
+    return _freeze((metadata.schema, metadata.key_value_metadata, orders, metadata.created_by))
 
 
 def _freeze(value: Any) -> Hashable:
