@@ -556,13 +556,18 @@ def test_a_part_of_a_file_is_read_by_the_blocks_it_touches(
     sealed_path: str, vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
-    inner = FileSource.read_into
+    inner, inner_at = FileSource.read_into, FileSource.read_at
 
     def note_read(self: FileSource, offset: int, view: memoryview) -> None:
         read.append((offset, len(view)))
         inner(self, offset, view)
 
+    def note_read_at(self: FileSource, offset: int, length: int) -> bytes:
+        read.append((offset, length))
+        return inner_at(self, offset, length)
+
     monkeypatch.setattr(FileSource, "read_into", note_read)
+    monkeypatch.setattr(FileSource, "read_at", note_read_at)
     frame = 4096 + 28
     filesystem = make_filesystem(**vault.old)
     assert filesystem.cat_file(sealed_path, 5000, 12_000) == DATA[5000:12_000]
