@@ -39,8 +39,8 @@ from dask.tokenize import tokenize
 
 import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
-from modcrypt.io.sources import FileSource
 from tests.support.cases import each_case
+from tests.support.file_reads import watch_reads
 from tests.support.frame_watch import find_secrets
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, SHORT, leaks
@@ -556,18 +556,7 @@ def test_a_part_of_a_file_is_read_by_the_blocks_it_touches(
     sealed_path: str, vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
-    inner, inner_at = FileSource.read_into, FileSource.read_at
-
-    def note_read(self: FileSource, offset: int, view: memoryview) -> None:
-        read.append((offset, len(view)))
-        inner(self, offset, view)
-
-    def note_read_at(self: FileSource, offset: int, length: int) -> bytes:
-        read.append((offset, length))
-        return inner_at(self, offset, length)
-
-    monkeypatch.setattr(FileSource, "read_into", note_read)
-    monkeypatch.setattr(FileSource, "read_at", note_read_at)
+    watch_reads(monkeypatch, lambda offset, length: read.append((offset, length)))
     frame = 4096 + 28
     filesystem = make_filesystem(**vault.old)
     assert filesystem.cat_file(sealed_path, 5000, 12_000) == DATA[5000:12_000]

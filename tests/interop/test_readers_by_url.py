@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.sources import FileSource
 from tests.support.cases import each_case
+from tests.support.file_reads import watch_reads
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.object_store import ObjectStore
@@ -460,13 +460,8 @@ def test_one_column_of_sixteen_costs_its_chunk_and_the_footer_of_each_opening(
     read: Any, wide: tuple[bytes, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, chunk = wide
-    opened, taken = 0, 0
-    original = FileSource.read_into
-
-    def read_and_count(self: FileSource, offset: int, view: memoryview) -> None:
-        nonlocal taken
-        taken += len(view)
-        original(self, offset, view)
+    opened = 0
+    lengths: list[int] = []
 
     def keys(path: str) -> mc.FileDecryptionProperties:
         nonlocal opened
@@ -474,10 +469,10 @@ def test_one_column_of_sixteen_costs_its_chunk_and_the_footer_of_each_opening(
         return mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 
     (tmp_path / "wide.parquet").write_bytes(data)
-    monkeypatch.setattr(FileSource, "read_into", read_and_count)
+    watch_reads(monkeypatch, lambda _offset, length: lengths.append(length))
     read(filesystem(keys), f"modcrypt://{tmp_path}/wide.parquet")
     assert opened <= 8  # DuckDB binds, plans and scans, and asks each time for the size, too
-    assert chunk < taken <= 1.05 * chunk + opened * FOOTER
+    assert chunk < sum(lengths) <= 1.05 * chunk + opened * FOOTER
 
 
 # --- S3 ------------------------------------------------------------------------------------------
