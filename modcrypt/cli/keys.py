@@ -21,7 +21,11 @@ from modcrypt.cli.options.kms_options import (
     required_service,
     service_options,
 )
-from modcrypt.cli.options.signing_options import sign_options, signing_references
+from modcrypt.cli.options.signing_options import (
+    sign_options,
+    signing_references,
+    warn_about_lost_signatures,
+)
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     check_paths_exist,
@@ -414,12 +418,7 @@ def rotate(
                 signing_key=settings.writer_key,
                 **how,
             )
-    if lost:
-        click.echo(
-            f"modcrypt: the writer's signature of {format_count(len(lost), 'file')} was dropped; "
-            "pass --sign to sign again",
-            err=True,
-        )
+    warn_about_lost_signatures(len(lost), "pass --sign to sign again")
     _print_totals(tally, dry_run)
     return exit_code(file.result for file in tally.failures)
 

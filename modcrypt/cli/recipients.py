@@ -14,6 +14,7 @@ import modcrypt
 from modcrypt.cli.options.kms_options import passphrase_options
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
+from modcrypt.cli.options.signing_options import warn_about_lost_signatures
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
@@ -238,11 +239,13 @@ def _report_changes(
     verb: str, as_json: bool, run: Callable[[Callable[[ChangedRecipients, int], object]], object]
 ) -> Counter[str]:
     """Run a change of recipients, and print its results; return their counts by result."""
-    counts, failures = Counter[str](), []
+    counts, failures, unsigned = Counter[str](), [], 0
     with files_bar(verb) as bar:
 
         def show(file: ChangedRecipients, total: int) -> None:
+            nonlocal unsigned
             bar(total)
+            unsigned += file.lost_signature
             message = use_option_names(file.message)
             counts[file.result] += 1
             if as_json:
@@ -255,6 +258,7 @@ def _report_changes(
         print_line(format_failures(failures))
     if not as_json:
         print_line(f"{counts.total()} files: {format_counts(counts) or 'nothing to do'}")
+    warn_about_lost_signatures(unsigned, "rekey with --sign signs the file again")
     return counts
 
 

@@ -53,9 +53,11 @@ class ChangedRecipients(FileResult):
             or an error code.
         recipients: Number of recipients afterwards.
         message: Message of the error.
+        lost_signature: Whether the file was signed by its writer, and no longer is.
     """
 
     recipients: int = 0
+    lost_signature: bool = False
 
     @property
     def failed(self) -> bool:
@@ -202,11 +204,16 @@ class _OpenedFile:
         if tail is None:
             return self.describe("current", recipients)
         replace_file(self.place, self.source, tail.data, keep=tail.start)
-        return self.describe("changed", recipients)
+        return self.describe("changed", recipients, lost_signature=tail.lost_signature)
 
-    def describe(self, result: str, recipients: int) -> ChangedRecipients:
+    def describe(
+        self, result: str, recipients: int, *, lost_signature: bool = False
+    ) -> ChangedRecipients:
         """Return a result."""
-        return ChangedRecipients(path=self.place.path, result=result, recipients=recipients)
+        return ChangedRecipients(
+            path=self.place.path, result=result, recipients=recipients,
+            lost_signature=lost_signature,
+        )  # fmt: skip
 
 
 def _add(recipients: Sequence[Recipient], opened: _OpenedFile) -> ChangedRecipients:
@@ -302,4 +309,5 @@ def _rotate(
         },
     )
     rekey_in_place(opened.source, opened.place, opened.properties, encryption)
-    return opened.describe("rotated", len(left))
+    is_signed = footer.signature is not None
+    return opened.describe("rotated", len(left), lost_signature=is_signed)

@@ -217,7 +217,8 @@ def test_folders_are_listed_and_changed_with_their_failures(tmp_path: Path) -> N
     )  # fmt: skip
     assert [file.result for file in changed] == ["changed", "changed", "format"]
     assert seen == [("changed", 3), ("changed", 3), ("format", 3)]
-    assert changed[0].fields().keys() == {"file", "result", "message", "recipients"}
+    members = {"file", "result", "message", "recipients", "lost_signature"}
+    assert changed[0].fields().keys() == members
 
 
 def test_repeated_encryption_compares_recipients(tmp_path: Path) -> None:

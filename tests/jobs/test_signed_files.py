@@ -78,3 +78,22 @@ def test_recipients_are_added_without_the_signing_key(tmp_path: Path) -> None:
     assert added.result == "changed"
     reader = mc.FileDecryptionProperties(key_retriever=you, signed_by=[writer_key().verifier])
     assert mc.read_table(path, reader).equals(PEOPLE)
+    assert not added.lost_signature
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_change_of_recipients_says_that_it_drops_a_signature(tmp_path: Path, again: bool) -> None:
+    """A plaintext footer is signed whole; and whoever encrypts again makes other bytes."""
+    me, you = identity(), identity("you")
+    path = tmp_path / "signed.parquet"
+    options: dict[str, Any] = {"signing_key": writer_key(), "plaintext_footer": not again}
+    both = [me.recipient, you.recipient]
+    mc.write_table(PEOPLE, path, mc.RecipientEncryption(recipients=both, options=options))
+    keys = mc.FileDecryptionProperties(key_retriever=me)
+    to = [me.recipient] if again else []
+    (removed,) = mc.remove_recipients(path, [you.recipient.id], keys, new_recipients=to)
+    assert removed.result == ("rotated" if again else "changed")
+    assert removed.lost_signature
+    reader = mc.FileDecryptionProperties(key_retriever=me, signed_by=[writer_key().verifier])
+    with pytest.raises(mc.WriterSignatureError):
+        mc.read_table(path, reader)

@@ -18,7 +18,18 @@ from modcrypt.kms import client
 from tests.support.frame_watch import find_secrets
 from tests.support.secret_watch import spellings
 
-CALLS = ("open", "write", "preadv", "fsync", "link", "rename", "replace", "unlink", "mkdir")
+CALLS = (
+    "open",
+    "write",
+    "pread",
+    "preadv",
+    "fsync",
+    "link",
+    "rename",
+    "replace",
+    "unlink",
+    "mkdir",
+)
 """Functions of `os` that fail."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
@@ -47,6 +48,16 @@ def signing_references(options: dict[str, Any]) -> dict[str, Any]:
         "signing_key": f"file:{options['sign']}",
         "signing_passphrase": prompt if file is None else f"file:{file}",
     }
+
+
+def warn_about_lost_signatures(files: int, advice: str) -> None:
+    """Print how many files lost the signature of their writer, if any, and what helps."""
+    if files:
+        click.echo(
+            f"modcrypt: the writer's signature of {format_count(files, 'file')} was dropped; "
+            f"{advice}",
+            err=True,
+        )
 
 
 def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
