@@ -255,7 +255,7 @@ class Scan:
     def _needs_no_scanner(self) -> bool:
         """Whether decoding yields the rows and columns of the result."""
         request = self._request
-        if request.filter is not None or request.partition_schema.names:
+        if request.filter is not None or request.partition_schema.names or self._plan.missing:
             return False
         if request.schema is None and self.result is self.schema:
             return True
