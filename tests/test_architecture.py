@@ -46,7 +46,6 @@ IMPORTERS = {
         "modcrypt.iceberg.tables.table_creation",
         "modcrypt.iceberg.verify.orphan_files",  # file systems
         "modcrypt.iceberg.write",
-        "modcrypt.io.stores",  # Hadoop's client
         "modcrypt.kms.services.pyarrow_clients",
         "modcrypt.lake.lake_files",  # listings of stores
         "modcrypt.parquet.arrow",
