@@ -1,4 +1,4 @@
-"""AES-GCM and AES-CTR for whole modules and blocks; the only module that encrypts or decrypts.
+"""AES-GCM and AES-CTR for whole modules and blocks; no other module uses AES.
 
     GCM module   length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)
     CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 5.1)
