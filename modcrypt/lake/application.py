@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from modcrypt.fork_safety import cached_property
@@ -20,7 +20,6 @@ from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.failures import common_code, describe, exit_code
 from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
 from modcrypt.jobs.listing import File, Folder
-from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import DatasetPolicies, read_plain_columns
 from modcrypt.lake.key_ages import KeyAges
@@ -293,8 +292,6 @@ def _make_conversion(
             decryption = policies.opening(place, planned.state.previous_prefix)
             columns = policies.open_columns(opened, decryption)
     policy = policies.policy(path, columns)
-    if decryption is not None:  # never sign again what the declared writers have not signed
-        decryption = replace(decryption, signed_by=read_verifying_keys(policy.signed_by))
     return Conversion(
         verb="encrypt" if decryption is None else "rekey",
         source=source or policies.root,

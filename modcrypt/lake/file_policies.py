@@ -22,7 +22,7 @@ from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
-from modcrypt.kms.signing.signing_keys import SigningKey
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
@@ -238,12 +238,16 @@ class DatasetPolicies:
     def check_signing_key(self) -> None:
         """Raise ValueError if readers require a signature, and there is no key that makes it."""
         own = None if self.signing_key is None else self.signing_key.verifier
-        writers = self.dataset.members.get("signed_by", ())
-        if writers and own not in read_verifying_keys(writers):
+        if self._writers and own not in self._writers:
             raise ValueError(
                 "the declaration requires signatures (signed_by); pass the signing key of one of "
                 "these writers"
             )
+
+    @cached_property
+    def _writers(self) -> tuple[VerifyingKey, ...]:
+        """The keys of the writers, one of whom must have signed each file; empty for anyone."""
+        return read_verifying_keys(self.dataset.members.get("signed_by", ()))
 
     def reading(
         self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any
@@ -307,6 +311,8 @@ class DatasetPolicies:
     ) -> FileDecryptionProperties:
         """Return properties that open a file under any declared or previous master key.
 
+        A declared writer must have signed it.
+
         Args:
             place: Place of the file.
             aad_prefix: Template of the AAD prefix; None for the declared one.
@@ -334,6 +340,7 @@ class DatasetPolicies:
                 *self.dataset.previous.master_keys,
                 *master_key_ids,
             },
+            signed_by=self._writers,
         )
 
     def compare(

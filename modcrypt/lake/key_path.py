@@ -34,6 +34,7 @@ _ADVICE: Mapping[str, str] = {
     "tag": "restore the file from a copy: its bytes, or those of its keys, were altered",
     "unsupported": "add the former algorithm to previous.algorithms",
     "policy": "run modcrypt apply to re-key it",
+    "writer-signature": "restore a copy that a declared writer signed",
 }
 
 

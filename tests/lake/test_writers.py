@@ -63,6 +63,22 @@ def test_a_forged_file_is_not_signed_again(config: Path) -> None:
         read(config)
 
 
+def test_files_that_no_writer_signed_are_not_as_declared(config: Path) -> None:
+    """Readers refuse them, so status and apply must not call them declared."""
+    writers = config.read_text()
+    declare(config, "")
+    Lake.open(config).apply()
+    assert Lake.open(config).status()[0].counts == {"declared": 2}
+    config.write_text(writers)
+    (status,) = Lake.open(config).status()
+    assert {(file.state, file.reason) for file in status.files} == {
+        ("unreadable", "writer-signature")
+    }
+    (refused,) = Lake.open(config, signing_key=writer_key()).apply()
+    assert refused.code == 1
+    assert {file.result for file in refused.files} == {"refused"}
+
+
 def test_a_dataset_is_written_with_a_key(config: Path) -> None:
     lake = Lake.open(config, signing_key=writer_key())
     lake.apply()
