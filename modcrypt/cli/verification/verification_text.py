@@ -94,8 +94,10 @@ def verification_code(
         return 1
     if KmsUnavailableError.word in missing:
         return 4
-    by_policy = click.get_current_context().params["policy_file"] is not None
-    return 3 if unchecked or (missing and by_policy) else int(incomplete)
+    options = click.get_current_context().params
+    # Others can make a key seem missing, so that a demand on the file is not checked.
+    demands = options["policy_file"] is not None or options["verify_keys"]
+    return 3 if unchecked or (missing and demands) else int(incomplete)
 
 
 def _verification_fields(verification: Verification) -> dict[str, Any]:

@@ -73,3 +73,17 @@ def test_an_unsigned_destination_is_not_up_to_date(folder: Path) -> None:
     again = invoke(folder, "encrypt", *KEY, "--sign", "writer.key", "in", "out")
     assert again.exit_code != 0 or "1 file" in again.stdout
     assert "signed" in again.stdout + again.stderr
+
+
+def test_a_set_with_a_file_whose_signature_cannot_be_checked_is_not_verified(folder: Path) -> None:
+    """Whoever exchanges a file can name a key that nobody has."""
+    (folder / "set").mkdir()
+    service = ("--kms", "file:lake.keyring")
+    mc.Keyring.create(folder / "lake.keyring", plaintext=True).create_key("footer")
+    new = (*service, "--master-key", "footer", "--sign", "writer.key")
+    run_ok(folder, "encrypt", *new, "plain.parquet", "set/1.parquet")
+    run_ok(folder, "verify", *service, *VERIFY, "set")
+    foreign = mc.FileEncryptionProperties(footer_key=mc.Key.generate())
+    mc.write_table(PEOPLE, folder / "set" / "2.parquet", foreign)
+    assert invoke(folder, "verify", *service, "set").exit_code == 0
+    assert invoke(folder, "verify", *service, *VERIFY, "set").exit_code == 3
