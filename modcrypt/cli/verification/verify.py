@@ -135,9 +135,9 @@ def verify(
 
 
 _NOT_OF_LAKES = {
-    "key_file", "key_env", "key_fd", "column_key_refs", "aad_prefix", "aad_prefix_hex",
-    "aad_prefix_file", "root", "kms", "policy_file", "master_keys", "shared_aad_prefix", "accept",
-    "aad_prefix_template", "expected_parts", "expected_rows", "strict", "glob", "record", "threads",
-    "html",
+    "key_file", "key_env", "key_fd", "column_key_refs", "verify_keys", "aad_prefix",
+    "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
+    "shared_aad_prefix", "accept", "aad_prefix_template", "expected_parts", "expected_rows",
+    "strict", "glob", "record", "threads", "html",
 }  # fmt: skip
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
