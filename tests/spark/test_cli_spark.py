@@ -407,7 +407,7 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
             "--record: not supported with",
         ),
         (["encrypt", "--key-file", "f.key", "lake"], "--in-place"),
-        (["encrypt", "--key-file", "f.key", "--in-place", "lake", "out"], "--in-place"),
+        (["encrypt", "--key-file", "f.key", "--in-place", "lake", "out"], "takes one SOURCE"),
         (["encrypt", "--key-file", "f.key", "--column-key", "a=fd:7", "lake", "out"], "descriptor"),
         (
             ["decrypt", "--key-file", "f.key", "--audit", "a", "lake", "out"],
