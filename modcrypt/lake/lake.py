@@ -212,7 +212,8 @@ class Lake:
             dataset: Name of a dataset; None for all.
             dry_run: Whether to plan only.
             accept_replaced: Whether to encrypt plaintext files that replaced encrypted ones, which
-                are refused otherwise. The cache remembers these.
+                are refused otherwise. The cache remembers these. In a dataset with `signed_by`,
+                whether to encrypt and sign any plaintext file that is not in its source.
             jobs: Number of files processed concurrently; None for the default.
             progress: Function called with the number of files after each.
             carry_out: Function that carries out the plan of a dataset elsewhere, such as on Spark
@@ -259,6 +260,7 @@ class Lake:
             done: Sequence[AppliedFile] = change_table(plan, table, self.ages)
         else:
             done = carry_out(plan)
+            cache.note_encrypted(name, [file.path for file in done if not file.code])
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 
     def _add_versions(self, master_key_ids: Sequence[str]) -> None:

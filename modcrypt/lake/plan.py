@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property
 from modcrypt.jobs.failures import exit_code
+from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.status import DatasetStatus
@@ -146,10 +148,15 @@ class PlanTotals:
 def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePlan:
     """Return the plan for a dataset with a status.
 
-    `accept_replaced` encrypts plaintext files that replaced encrypted ones.
+    `accept_replaced` encrypts plaintext files that replaced encrypted ones, and those in the folder
+    of a dataset that declares `signed_by`: anyone may have put them there.
     """
+    declared = status.dataset
+    is_signed = isinstance(declared, DatasetDeclaration) and bool(declared.members.get("signed_by"))
     planned: Spool[PlannedChange] = Spool(
-        plan_file(file, accept_replaced) for file in status.files if file.state != "declared"
+        plan_file(_doubt(file) if is_signed else file, accept_replaced)
+        for file in status.files
+        if file.state != "declared"
     )
     current = len(status.files) - len(planned)
     planned.extend(
@@ -164,6 +171,16 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePl
         error=status.error,
         code=status.code,
     )
+
+
+def _doubt(state: FileState) -> FileState:
+    """Return the state of a plaintext file with the reason not to sign it."""
+    if state.state != "plaintext" or state.reason:
+        return state
+    return replace(
+        state, reason=PlaintextError.word, message="it is plaintext, so nobody knows who wrote it: "
+        "--accept-replaced encrypts and signs it; new files belong into the dataset's source",
+    )  # fmt: skip
 
 
 def plan_file(state: FileState, accept_replaced: bool = False) -> PlannedChange:

@@ -125,6 +125,10 @@ class StateCache:
         places = ", ".join("?" * (len(_STATE) + 5))
         self._write(f"INSERT OR REPLACE INTO files VALUES ({places})", rows)  # noqa: S608
 
+    def note_encrypted(self, dataset: str, paths: Iterable[str]) -> None:
+        """Note files that are encrypted now: without a stamp, they are examined next time."""
+        self.save_states(dataset, (("", FileState(path=path, state="declared")) for path in paths))
+
     def _load_keys(self, number: int) -> tuple[KeyUse, ...]:
         """Return keys that many files have in common."""
         if number not in self._keys:

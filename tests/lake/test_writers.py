@@ -37,16 +37,35 @@ def test_apply_signs_and_readers_require_it(config: Path) -> None:
     assert {file.result for file in refused.files} & {"failed", "refused", "usage", "error"} or (
         refused.code
     )
-    Lake.open(config, signing_key=writer_key()).apply()
+    Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     assert read(config).num_rows > 0
     declare(config, f'signed_by = ["{writer_key(number=1).verifier}"]')
     with pytest.raises(mc.WriterSignatureError, match="signed by another key"):
         read(config)
 
 
+def test_plaintext_of_anyone_is_not_signed(config: Path) -> None:
+    """Without any key, anyone who may write to the folder could have rows signed."""
+    lake = Lake.open(config, signing_key=writer_key())
+    (refused,) = lake.apply()
+    assert refused.code == 1
+    assert {file.result for file in refused.files} == {"refused"}
+    lake.apply(accept_replaced=True)
+    before = read(config)
+    path = min((config.parent / "orders").rglob("*.parquet"))
+    pq.write_table(before.slice(0, 1), path)
+    pq.write_table(before.slice(0, 1), path.with_name("planted.parquet"))
+    (refused,) = lake.apply()
+    assert [file.result for file in refused.files] == ["refused"] * 2
+    replaced, planted = (file.message for file in refused.files)
+    assert "was encrypted when it was last examined" in replaced
+    assert "nobody knows who wrote it" in planted
+    assert pq.read_table(path, partitioning=None).num_rows == 1
+
+
 def test_a_forged_file_is_not_signed_again(config: Path) -> None:
     """Another reader replaces a file; verification reports it, and apply keeps out of the way."""
-    Lake.open(config, signing_key=writer_key()).apply()
+    Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     forgers = Lake.open(config).dataset("orders").policies
     path = min((config.parent / "orders").rglob("*.parquet"))
     place = forgers.place_of(str(path.relative_to(config.parent / "orders")))
@@ -58,7 +77,7 @@ def test_a_forged_file_is_not_signed_again(config: Path) -> None:
     (verified,) = Lake.open(config).verify()
     words = {found.word for file in verified.files for found in file.verification.findings}
     assert "writer-signature" in words
-    Lake.open(config, signing_key=writer_key()).apply()
+    Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     with pytest.raises(mc.WriterSignatureError, match="no writer has signed it"):
         read(config)
 
@@ -74,14 +93,14 @@ def test_files_that_no_writer_signed_are_not_as_declared(config: Path) -> None:
     assert {(file.state, file.reason) for file in status.files} == {
         ("unreadable", "writer-signature")
     }
-    (refused,) = Lake.open(config, signing_key=writer_key()).apply()
+    (refused,) = Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
     assert refused.code == 1
     assert {file.result for file in refused.files} == {"refused"}
 
 
 def test_a_dataset_is_written_with_a_key(config: Path) -> None:
     lake = Lake.open(config, signing_key=writer_key())
-    lake.apply()
+    lake.apply(accept_replaced=True)
     rows = read(config)
     lake.dataset("orders").write(rows)
     assert read(config).num_rows == 2 * rows.num_rows

@@ -105,7 +105,8 @@ def _state_row(file: FileState) -> tuple[Any, ...]:
 @click.option(
     "--accept-replaced",
     is_flag=True,
-    help="Also encrypt plaintext files that replaced encrypted ones.",
+    help="Also encrypt plaintext files that replaced encrypted ones, and sign those in the folder "
+    "of a dataset with signed_by.",
 )
 @lines_option
 def apply(

@@ -58,7 +58,7 @@ def apply(
         lake: The lake. The driver reads the footers of files that changed.
         dataset: Name of a dataset; None for all.
         dry_run: Whether to plan only.
-        accept_replaced: Whether to encrypt plaintext files that replaced encrypted ones.
+        accept_replaced: As for `Lake.apply`.
         files_per_task: Maximum number of files of a task.
         bytes_per_task: Maximum number of bytes of a task.
 
