@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +179,22 @@ def test_another_included_policy_uses_no_result_of_the_old_one(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def count_encrypted(folder: Path) -> int:
+    """Return how many files of the lake end as encrypted ones do."""
+    return sum(path.read_bytes()[-4:] == b"PARE" for path in folder.rglob("*.parquet"))
+
+
 def test_an_apply_that_is_killed_is_taken_up(tmp_path: Path) -> None:
     """Each file stays readable, as plaintext or as declared."""
     config = make_lake(tmp_path, days=4, files=25)
-    pauses = random.Random(23)
+    chance = random.Random(23)
     killed = 0
     for _ in range(20):
+        wanted = count_encrypted(tmp_path) + chance.randrange(1, 20)
         with start(APPLY, config) as process:
-            try:
-                process.wait(0.6 + pauses.random() * 0.6)
-            except subprocess.TimeoutExpired:
+            while process.poll() is None and count_encrypted(tmp_path) < wanted:
+                pass
+            if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 killed += 1
         counts = Lake.open(config).status()[0].counts
