@@ -83,6 +83,11 @@ def _import_fsspec(url: str) -> Any:
     return fsspec
 
 
+_KEPT: dict[int, Any] = {}
+"""File systems of hdfs-native, which are never freed: a forked child has none of their threads, and
+would wait for them forever."""
+
+
 def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
     """Return the innermost file system, None for the local one, and the path in it."""
     if hasattr(filesystem, "base_fs"):  # pyarrow's SubTreeFileSystem
@@ -96,6 +101,8 @@ def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
         path = filesystem._strip_protocol(path)
         if is_arrow(getattr(filesystem, "fs", None)):  # fsspec's ArrowFSWrapper
             return _unwrap(filesystem.fs, path)
+        if type(filesystem).__module__.startswith("hdfs_native"):
+            _KEPT[id(filesystem)] = filesystem
         protocol = filesystem.protocol
         names = (protocol,) if isinstance(protocol, str) else protocol
         return (None if "file" in names else filesystem), path

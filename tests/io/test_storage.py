@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -1638,3 +1639,20 @@ def test_hadoops_older_name_of_a_container_is_that_of_the_data_lake() -> None:
 def test_a_url_with_one_slash_is_that_with_three() -> None:
     filesystem, path = locate("memory:/folder/x", None)
     assert (filesystem.protocol, path) == ("memory", "/folder/x")
+
+
+def test_a_child_does_not_wait_for_the_threads_of_hadoops_client() -> None:
+    """fsspec drops its file systems in a forked child."""
+    pytest.importorskip("hdfs_native")
+    code = (
+        "import os, sys, modcrypt as mc\n"
+        "try:\n"
+        "    mc.read_table('hdfs://127.0.0.1:9/x')\n"
+        "except OSError:\n"
+        "    pass\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
