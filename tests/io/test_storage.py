@@ -1645,13 +1645,15 @@ def test_a_child_does_not_wait_for_the_threads_of_hadoops_client() -> None:
     """fsspec drops its file systems in a forked child."""
     pytest.importorskip("hdfs_native")
     code = (
-        "import os\n"
+        "import fsspec, os\n"
         "from modcrypt.io.stores import locate\n"
-        "filesystem, _ = locate('hdfs://127.0.0.1:9/x', None)\n"
+        "filesystem = fsspec.filesystem('hdfs', host='127.0.0.1', port=9)\n"
+        "locate('/x', filesystem)\n"
         "try:\n"
         "    filesystem.ls('/')\n"
         "except OSError:\n"
-        "    del filesystem\n"
+        "    pass\n"
+        "del filesystem\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    os._exit(0)\n"
