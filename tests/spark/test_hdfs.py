@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.stores import locate
 from modcrypt.kms.keyring.keyring import Keyring
 from tests.support.java.jvm import why_unavailable
 
@@ -21,7 +22,7 @@ from modcrypt.spark import encrypt_table, native, verify_table
 from tests.support.java.hdfs import hdfs_cluster
 from tests.support.spark.native import uri_of
 
-hdfs_native = pytest.importorskip("hdfs_native.fsspec")
+pytest.importorskip("hdfs_native.fsspec")
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +50,8 @@ def frame_of(spark: Any, start: int) -> Any:
 
 def names_in(url: str) -> list[str]:
     """Return the paths of all files below a folder, relative to it."""
-    host, _, path = url.removeprefix("hdfs://").partition("/")
-    name, _, port = host.partition(":")
-    store = hdfs_native.HdfsFileSystem(host=name, port=int(port))
-    return sorted(found.removeprefix(f"/{path}/") for found in store.find(f"/{path}"))
+    store, path = locate(url, None)
+    return sorted(found.removeprefix(f"{path}/") for found in store.find(path))
 
 
 def ids_in(url: str, policy: Path) -> list[int]:
