@@ -36,7 +36,7 @@ _EXPIRED = {HTTPStatus.UNAUTHORIZED, 419}  # 419: the REST catalog's code for an
 
 
 class TableAnswer(NamedTuple):
-    """What a server answers about a table."""
+    """The answer of a server about a table."""
 
     location: str  # of the metadata.json
     metadata: TableMetadata

@@ -13,7 +13,7 @@ import pytest
 
 from modcrypt.iceberg import IcebergTable, remove_orphan_files, verify_table
 from tests.support.iceberg.hive_catalog import HiveTable, make_hive_table
-from tests.support.iceberg.table_races import finish, start
+from tests.support.iceberg.table_races import finish, race, start
 from tests.support.java.jvm import why_unavailable
 from tests.support.spark.hive_metastore import hive_metastore
 
@@ -38,16 +38,7 @@ def load(hive: HiveTable) -> IcebergTable:
 
 def test_no_row_is_lost(metastore: str) -> None:
     hive = make_hive_table(metastore)
-    roles = ("1000000", "2000000", "rotate", "expire")
-    outcomes = [finish(process) for process in [start(role, hive, SECONDS) for role in roles]]
-    table = load(hive)
-    found = table.scan()["id"].to_pylist()
-    acknowledged = {row for outcome in outcomes for row in outcome.acknowledged}
-    print([(outcome.done, outcome.conflicts) for outcome in outcomes], len(found))
-    assert not [outcome.errors for outcome in outcomes if outcome.errors]
-    assert all(outcome.done for outcome in outcomes)
-    assert sorted(found) == sorted(acknowledged)
-    assert verify_table(table).ok
+    race(hive, SECONDS)
     assert hive.locks() == []
 
 

@@ -7,25 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from modcrypt.errors import CommitConflictError, IntegrityError
 from modcrypt.iceberg import (
-    IcebergTable,
-    KeyPolicy,
     create_table,
     encrypt_table,
-    expire_history,
-    prune_keys,
-    rotate_table,
-    set_policy,
     verify_table,
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
@@ -33,6 +26,7 @@ from modcrypt.iceberg.tables import hive_locks
 from tests.support.iceberg.cli_runs import Run, lines, run
 from tests.support.iceberg.hive_catalog import SCHEMA, HiveTable, lost_answers, make_hive_table
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import CHANGES, ids, rows
 from tests.support.java.jvm import why_unavailable
 from tests.support.spark.hive_metastore import hive_metastore
 
@@ -44,14 +38,6 @@ if _reason := why_unavailable():
 pytestmark = pytest.mark.slow  # a metastore takes seconds to start
 
 
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-def ids(table: IcebergTable) -> list[int]:
-    return sorted(table.refreshed().scan()["id"].to_pylist())
-
-
 @pytest.fixture(scope="module")
 def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
@@ -61,18 +47,6 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def hive(metastore: str) -> HiveTable:
     return make_hive_table(metastore)
-
-
-CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
-    "append": lambda table: table.append(rows(9)),
-    "mek": lambda table: rotate_table(table, "mek").table,
-    "another mek": lambda table: rotate_table(table, "mek", new_master_key_id="keyB").table,
-    "kek": lambda table: rotate_table(table, "kek").table,
-    "dek": lambda table: rotate_table(table, "dek").table,
-    "prune": lambda table: prune_keys(table).table,
-    "policy": lambda table: set_policy(table, KeyPolicy(kek_per="day")),
-    "expire": lambda table: expire_history(table).table,
-}
 
 
 def test_every_change_of_a_folders_table(hive: HiveTable) -> None:

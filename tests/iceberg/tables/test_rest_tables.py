@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import requests
@@ -16,13 +15,9 @@ from pyiceberg.catalog.rest import Capability, RestCatalog
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg import (
     IcebergTable,
-    KeyPolicy,
     create_table,
     encrypt_table,
-    expire_history,
-    prune_keys,
     rotate_table,
-    set_policy,
     verify_table,
 )
 from modcrypt.iceberg.tables import rest_requests, rest_versions
@@ -31,6 +26,7 @@ from tests.support.iceberg.cli_runs import Run, lines, run
 from tests.support.iceberg.java_judge import why_unavailable
 from tests.support.iceberg.rest_catalog import SCHEMA, RestTable, make_rest_table, rest_server
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
 __all__ = ["run"]  # a fixture
 
@@ -38,14 +34,6 @@ if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
 
 pytestmark = pytest.mark.slow  # a server takes seconds to start
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-def ids(table: IcebergTable) -> list[int]:
-    return sorted(table.refreshed().scan()["id"].to_pylist())
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +57,6 @@ def before_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
         return real(*arguments)
 
     monkeypatch.setattr(rest_requests, "commit", commit)
-
-
-CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
-    "append": lambda table: table.append(rows(9)),
-    "mek": lambda table: rotate_table(table, "mek").table,
-    "another mek": lambda table: rotate_table(table, "mek", new_master_key_id="keyB").table,
-    "kek": lambda table: rotate_table(table, "kek").table,
-    "dek": lambda table: rotate_table(table, "dek").table,
-    "prune": lambda table: prune_keys(table).table,
-    "policy": lambda table: set_policy(table, KeyPolicy(kek_per="day")),
-    "expire": lambda table: expire_history(table).table,
-}
 
 
 def test_every_change_of_a_folders_table(rest: RestTable) -> None:

@@ -27,17 +27,14 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 
 @contextmanager
-def rest_server(folder: Path, **vended: str) -> Iterator[str]:
-    """Run a server whose tables are in a folder; yield its URI.
-
-    `vended` is what it sends as the configuration of each table.
-    """
+def rest_server(folder: Path) -> Iterator[str]:
+    """Run a server whose tables are in a folder; yield its URI."""
     port = find_free_port()
     jars = fetch_jars(JARS, f"iceberg-rest-{VERSION}")
     command = [
         java_program(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
         "-Dlog4j2.level=OFF", "-cp", class_path(*jars), "org.apache.iceberg.rest.RestServer",
-        str(port), str(folder), *(f"{name}={value}" for name, value in vended.items()),
+        str(port), str(folder),
     ]  # fmt: skip
     log = folder / "server.log"
     with log.open("wb") as printed:

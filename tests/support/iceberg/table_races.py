@@ -19,7 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.errors import CommitConflictError
-from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
+from modcrypt.iceberg import (
+    IcebergTable,
+    expire_history,
+    prune_keys,
+    rotate_table,
+    verify_table,
+)
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.rest_catalog import RestTable
 
@@ -46,6 +52,20 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
     printed = process.communicate()[0]
     assert process.returncode == 0
     return Outcome(**json.loads(printed))
+
+
+def race(named: HiveTable | RestTable, seconds: float) -> None:
+    """Have two appenders, a rotator and an expirer change a table at once; no row is lost."""
+    roles = ("1000000", "2000000", "rotate", "expire")
+    outcomes = [finish(process) for process in [start(role, named, seconds) for role in roles]]
+    table = named.load(master_key_ids=["keyA", "keyB"])
+    found = table.scan()["id"].to_pylist()
+    acknowledged = {row for outcome in outcomes for row in outcome.acknowledged}
+    print([(outcome.done, outcome.conflicts) for outcome in outcomes], len(found))
+    assert not [outcome.errors for outcome in outcomes if outcome.errors]
+    assert all(outcome.done for outcome in outcomes)
+    assert sorted(found) == sorted(acknowledged)
+    assert verify_table(table).ok
 
 
 def _rotations() -> Iterator[Callable[[IcebergTable], Any]]:

@@ -5,8 +5,6 @@ import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetSocketAddress;
-import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Executors;
 import org.apache.iceberg.catalog.Namespace;
@@ -22,23 +20,17 @@ import org.apache.iceberg.rest.requests.CreateTableRequest;
 import org.apache.iceberg.rest.requests.RegisterTableRequest;
 import org.apache.iceberg.rest.requests.UpdateTableRequest;
 import org.apache.iceberg.rest.responses.ErrorResponse;
-import org.apache.iceberg.rest.responses.LoadTableResponse;
 
 /**
  * A REST catalog over HTTP: Iceberg's own handlers, requests and answers, with tables in a folder.
  *
- * <p>Arguments: port, folder, and name=value for what a table's answer vends as its configuration.
+ * <p>Arguments: port and folder.
  */
 public class RestServer {
   private final JdbcCatalog catalog = new JdbcCatalog();
-  private final Map<String, String> vended = new HashMap<>();
 
   public static void main(String[] arguments) throws IOException {
     RestServer server = new RestServer(arguments[1]);
-    for (String pair : List.of(arguments).subList(2, arguments.length)) {
-      int sign = pair.indexOf('=');
-      server.vended.put(pair.substring(0, sign), pair.substring(sign + 1));
-    }
     int port = Integer.parseInt(arguments[0]);
     HttpServer http = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 0);
     http.setExecutor(Executors.newFixedThreadPool(8));
@@ -84,12 +76,12 @@ public class RestServer {
       return CatalogHandlers.loadNamespace(catalog, namespace);
     } else if (path[2].equals("register")) {
       RegisterTableRequest request = parse(body, RegisterTableRequest.class);
-      return vend(CatalogHandlers.registerTable(catalog, namespace, request));
+      return CatalogHandlers.registerTable(catalog, namespace, request);
     } else if (path.length == 3 && post) {
       CreateTableRequest request = parse(body, CreateTableRequest.class);
-      return vend(request.stageCreate()
+      return request.stageCreate()
           ? CatalogHandlers.stageTableCreate(catalog, namespace, request)
-          : CatalogHandlers.createTable(catalog, namespace, request));
+          : CatalogHandlers.createTable(catalog, namespace, request);
     } else if (path.length == 3) {
       return CatalogHandlers.listTables(catalog, namespace);
     }
@@ -98,14 +90,9 @@ public class RestServer {
       CatalogHandlers.dropTable(catalog, table);
       return Map.of();
     }
-    return vend(post
+    return post
         ? CatalogHandlers.updateTable(catalog, table, parse(body, UpdateTableRequest.class))
-        : CatalogHandlers.loadTable(catalog, table, RESTCatalogProperties.SnapshotMode.ALL));
-  }
-
-  private LoadTableResponse vend(LoadTableResponse answer) {
-    return LoadTableResponse.builder().withTableMetadata(answer.tableMetadata())
-        .addAllConfig(vended).build();
+        : CatalogHandlers.loadTable(catalog, table, RESTCatalogProperties.SnapshotMode.ALL);
   }
 
   private static <T> T parse(byte[] body, Class<T> type) throws IOException {
