@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from modcrypt.errors import (
     FormatError,
@@ -38,6 +37,7 @@ from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.arrow.schema_files import (
+    SchemaFile,
     SchemaFiles,
     freeze_schema,
     make_schema_file,
@@ -102,17 +102,17 @@ class Session:
     def _schemas(self) -> SchemaFiles:
         return schemas_of(self.file.metadata)
 
-    def open_schema(
-        self, columns: Collection[int], nullable: Collection[int] = ()
-    ) -> pq.ParquetFile:
-        """Open a file without rows that has the schema of some leaves.
+    def open_schema(self, columns: Collection[int], nullable: Collection[int] = ()) -> SchemaFile:
+        """Return a file without rows that has the schema of some leaves.
 
         The leaves and `nullable` are those of `make_schema_file`.
         """
         wanted = frozenset(columns), frozenset(nullable)
         return self._schemas.get(
             (self.frozen_schema, wanted, repr(self.decoder.options)),
-            lambda: self.decoder.open(make_schema_file(self.file.metadata, *wanted)),
+            lambda: SchemaFile(
+                make_schema_file(self.file.metadata, *wanted), self.format, self.decoder
+            ),
         )
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
@@ -129,7 +129,6 @@ class Scan:
         leaves = session.file.leaves
         if isinstance(request.columns, str):
             raise ValueError("columns must be a list of names, not one string")
-        self._here = {name for path in leaves for name in _iter_prefixes(path)}
         self._check_row_groups()
         self._check_partition_fields()
         names = self._select_names_in_file()
@@ -334,15 +333,19 @@ class Scan:
 
     def _check_partition_fields(self) -> None:
         """Raise ValueError if a folder names a column, since anyone may rename a folder."""
-        if both := {path[0] for path in self._session.file.leaves}.intersection(
-            self._request.partition_schema.names
-        ):
+        folders = frozenset(self._request.partition_schema.names)
+        if both := folders.intersection(path[0] for path in self._session.file.leaves if folders):
             raise ValueError(
                 f"{_join_names(both)}: both a column of the file and the name of a folder around "
                 "it, which is not authenticated; pass partitioning=None to ignore folder names"
             )
 
     # --- columns ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _here(self) -> set[str]:
+        """Dotted names of all columns and groups."""
+        return {name for path in self._session.file.leaves for name in _iter_prefixes(path)}
 
     def _check_row_groups(self) -> None:
         count = len(self._session.file.metadata.row_groups)
@@ -639,9 +642,11 @@ def _iter_prefixes(path: tuple[str, ...]) -> Iterator[str]:
 
 def _find_top_level_names(names: Sequence[str], leaves: list[tuple[str, ...]]) -> list[str]:
     """Return the top-level fields of the names, in their order, each once."""
+    fields = {path[0] for path in leaves}
+    if fields.issuperset(names):  # these take precedence over equal dotted names
+        return list(dict.fromkeys(names))
     field_of = {name: path[0] for path in leaves for name in _iter_prefixes(path)}
-    # A top-level name takes precedence over an equal dotted name.
-    field_of |= {path[0]: path[0] for path in leaves}
+    field_of |= {name: name for name in fields}
     return list(dict.fromkeys(field_of.get(name, name) for name in names))
 
 

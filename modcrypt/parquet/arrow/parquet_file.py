@@ -23,6 +23,7 @@ from modcrypt.parquet.arrow.file_scan import (
     concatenate_tables,
 )
 from modcrypt.parquet.arrow.filters import Filters, as_filter
+from modcrypt.parquet.arrow.schema_files import SchemaFile
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import AnyDecryption
@@ -118,8 +119,8 @@ class ParquetFile:
         """All parts of the footer that affect the schema, as a value to compare."""
         return self._session.frozen_schema
 
-    def open_schema(self, leaves: Collection[int]) -> pq.ParquetFile:
-        """Open a file without rows that has the schema of some leaves, given by their ordinals."""
+    def open_schema(self, leaves: Collection[int]) -> SchemaFile:
+        """Return a file without rows with the schema of some leaves, given by their ordinals."""
         return self._session.open_schema(leaves)
 
     @property

@@ -9,15 +9,18 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from modcrypt.fork_safety import fork_safe
+from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
+from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.crypto.column_projection import drop_columns
-from modcrypt.parquet.format.idl import ThriftStruct, copy
+from modcrypt.parquet.format.idl import ThriftStruct, copy, restore_field
 from modcrypt.parquet.format.schema import leaf_elements
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
@@ -30,16 +33,37 @@ _MOST_ELEMENTS = 200
 as opening one."""
 
 
+@dataclass(frozen=True)
+class SchemaFile:
+    """A file without rows, which PyArrow opens when its schema is wanted; see `Decoder.open`."""
+
+    data: pa.Buffer
+    format: ds.ParquetFileFormat
+    decoder: Decoder
+
+    @cached_property
+    def schema(self) -> pq.ParquetSchema:
+        """The Parquet schema."""
+        return self.decoder.open(self.data).schema
+
+    @cached_property
+    def schema_arrow(self) -> pa.Schema:
+        """The Arrow schema."""
+        # `pq.ParquetFile` would also list the paths of all columns.
+        with self.decoder.translate_errors(self.data):
+            return self.format.inspect(pa.BufferReader(self.data))
+
+
 class SchemaFiles:
-    """The last `count` files without rows that were opened."""
+    """The last `count` files without rows."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._files: OrderedDict[Hashable, pq.ParquetFile] = OrderedDict()
+        self._files: OrderedDict[Hashable, SchemaFile] = OrderedDict()
         self._lock = fork_safe(threading.Lock())
 
-    def get(self, schema: Hashable, make: Callable[[], pq.ParquetFile]) -> pq.ParquetFile:
-        """Return the file of a schema, which `make` opens if it is not among the last ones."""
+    def get(self, schema: Hashable, make: Callable[[], SchemaFile]) -> SchemaFile:
+        """Return the file of a schema, which `make` creates if it is not among the last ones."""
         with self._lock:
             if (file := self._files.get(schema)) is not None:
                 self._files.move_to_end(schema)
@@ -87,14 +111,17 @@ def make_schema_file(
     Leaves that are `nullable` become optional, as do groups that contain no others.
     """
     new = copy(metadata)
-    new.schema = list(metadata.schema)
     new.row_groups, new.num_rows = [], 0
     new.encryption_algorithm = new.footer_signing_key_metadata = None
     if nullable:
+        new.schema = list(metadata.schema)
         _make_optional(new.schema, columns, nullable)
     leaves = sum(element.type is not None for element in metadata.schema)
-    keep = [c in columns for c in range(leaves)]
-    return make_footer_file(new if all(keep) else drop_columns(new, keep))
+    if len(columns) == leaves:
+        if not nullable:
+            restore_field(new, "schema")
+        return make_footer_file(new)
+    return make_footer_file(drop_columns(new, [c in columns for c in range(leaves)]))
 
 
 def _make_optional(

@@ -173,20 +173,18 @@ def _renumber_sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[Thr
 
 def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
     """Adapt or remove the pairs in which engines repeat the schema."""
-    fields: dict[str, set[Fate]] = {}
     leaves = leaf_paths(metadata.schema)
-    for path, fate in zip(leaves, fates, strict=True):
-        fields.setdefault(path[0], set()).add(fate)
-    present = {path for path, fate in zip(leaves, fates, strict=True) if fate}
+    fields = list(zip((path[0] for path in leaves), fates, strict=True))
+    touched = {name for name, fate in fields if fate is not True}
     # Metadata about a column that became text is as wrong as about a column that was removed.
-    gone = {name for name, changes in fields.items() if changes <= {False, STRING}}
-    touched = {name for name, changes in fields.items() if changes != {True}}
+    gone = touched.difference(name for name, fate in fields if fate not in (False, STRING))
     out = []
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
         if pair.key == _ARROW_SCHEMA:
             adapted.value = _adapt_arrow_schema(pair.value, gone, touched, fates)
         elif pair.key == MASKED:
+            present = {path for path, fate in zip(leaves, fates, strict=True) if fate}
             adapted.value = drop_missing_columns(pair.value or b"", present)
         else:
             adapted.value = _adapt_value(pair.key, pair.value, gone, touched)

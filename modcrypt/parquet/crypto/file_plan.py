@@ -213,8 +213,9 @@ class OpenFile:
 
         A group's key may cover plaintext leaves as long as one leaf of the group is encrypted.
         """
-        keys = self.properties.column_keys
-        names = {covering_name(self.leaves[c], keys) for c in wanted} - {None} if keys else ()
+        if not (keys := self.properties.column_keys):
+            return
+        names = {covering_name(self.leaves[c], keys) for c in wanted} - {None}
         covered = [c for c, leaf in enumerate(self.leaves) if covering_name(leaf, keys) in names]
         kinds = self.find_kinds(covered, ordinals)
         for error in given_key_faults(self.properties, self.leaves, kinds):

@@ -57,11 +57,14 @@ _LARGE: Final = 1 << 20
 _MISSES: Final = 16
 """Number of unusual structs in a list after which the interpreter tries another pattern."""
 
+KEPT: Final = 3
+"""Laziness of a field that is decoded at once, but whose bytes can be written as they were read."""
+
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
 
 LAZY: Final = "_lazy"
-"""Attribute of structs: places of the fields that were only located."""
+"""Attribute of structs: places of the fields that were only located, or are `KEPT`."""
 
 _double = Struct("<d")
 
@@ -178,7 +181,10 @@ def read_struct(
             else:
                 fields[name], at = read_struct(field.plan, data, at, depth + 1, lazy)
         elif wire == LIST:
+            start = at
             fields[name], at = _read_list(field, data, at, depth, lazy)
+            if field.lazy == KEPT and lazy > 0:
+                _locate(fields, name, data, start, at)
         else:
             fields[name], at = _read_scalar(wire, data, at)
     if at > size:

@@ -32,6 +32,7 @@ from modcrypt.parquet.format.compact import (
     I16,
     I32,
     I64,
+    KEPT,
     LAZY,
     LIST,
     MAP,
@@ -64,13 +65,14 @@ STATISTICS, CHUNKS = 1, 2
 only located, and decoded when they are used."""
 
 _LAZY = {
+    ("FileMetaData", "schema"): KEPT,
     ("FileMetaData", "column_orders"): STATISTICS,
     ("RowGroup", "columns"): CHUNKS,
     ("ColumnMetaData", "statistics"): STATISTICS,
     ("ColumnMetaData", "size_statistics"): STATISTICS,
     ("ColumnMetaData", "geospatial_statistics"): STATISTICS,
 }
-"""The fields, by struct and name, that are only located from a laziness on."""
+"""The fields, by struct and name, that are only located from a laziness on, or are `KEPT`."""
 
 
 @cache
@@ -150,6 +152,12 @@ def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStru
         located = fields[LAZY]
         twin.__dict__[LAZY] = {name: located[name] for name in keep if name in located}
     return twin
+
+
+def restore_field(value: ThriftStruct, name: str) -> None:
+    """Let `encode` write the bytes from which a field was decoded, if `decode` kept them."""
+    if name in value.__dict__.get(LAZY, ()):
+        value.__dict__.pop(name, None)
 
 
 # --- fields that the IDL doesn't know --------------------------------------------------------

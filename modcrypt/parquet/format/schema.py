@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
 from modcrypt.parquet.format.idl import ThriftStruct, copy
@@ -24,42 +24,48 @@ def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
 
 def _walk_leaves(schema: list[ThriftStruct]) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
     """Return each leaf's path and the indexes of the schema elements on it, the leaf's own last."""
-    if not schema:
-        raise FormatError("the schema is empty")
     leaves: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
-    open_groups: list[list[int]] = [[_count_children(schema[0])]]  # children still to come
-    path: list[str] = []
-    elements: list[int] = []
-    index = 0
-    while open_groups:
-        if open_groups[-1][0] == 0:
-            open_groups.pop()
-            if path:
-                path.pop()
-                elements.pop()
-            continue
-        open_groups[-1][0] -= 1
-        index += 1
-        if index >= len(schema):
-            raise FormatError("the schema declares more children than it has elements")
+    groups: dict[int, tuple[tuple[str, ...], tuple[int, ...]]] = {0: ((), ())}
+    parents = _find_parents(schema)
+    for index in range(1, len(schema)):
         element = schema[index]
         try:
             name = element.name.decode()
         except UnicodeDecodeError:
             raise FormatError(f"schema element {index}: the name is not UTF-8") from None
-        if element.type is not None:  # some writers give leaves a num_children of 0
-            if element.num_children:
-                raise FormatError(f"schema element {index} has both a type and children")
+        path, elements = groups[parents[index]]
+        if element.type is not None:
             leaves.append(((*path, name), (*elements, index)))
             continue
         if len(path) >= MAX_SCHEMA_DEPTH:
             raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
-        path.append(name)
-        elements.append(index)
-        open_groups.append([_count_children(element)])
-    if index != len(schema) - 1:
-        raise FormatError("the schema has elements that belong to no group")
+        groups[index] = ((*path, name), (*elements, index))
     return leaves
+
+
+def _find_parents(schema: list[ThriftStruct]) -> list[int]:
+    """Return the index of the group around each element; 0 for the root.
+
+    Raises:
+        FormatError: Child counts do not add up.
+    """
+    if not schema:
+        raise FormatError("the schema is empty")
+    parents: list[int] = []
+    missing = [0]  # the parent of each element that is still to come, the next one's last
+    for index in range(len(schema)):
+        if not missing:
+            raise FormatError("the schema has elements that belong to no group")
+        parents.append(missing.pop())
+        element = schema[index]
+        if not (count := _count_children(element)):
+            continue
+        if index and element.type is not None:  # some writers give leaves a num_children of 0
+            raise FormatError(f"schema element {index} has both a type and children")
+        if count >= len(schema) - index - len(missing):
+            raise FormatError("the schema declares more children than it has elements")
+        missing += [index] * count
+    return parents
 
 
 def _count_children(element: ThriftStruct) -> int:
@@ -93,19 +99,24 @@ class Leaf(NamedTuple):
         return self.elements[0]
 
 
+_new_tuple: Any = tuple.__new__  # calling a named tuple's class takes twice as long
+
+
 def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
     """Return every leaf with its levels, in column order; the errors are those of `leaf_paths`."""
-    out = []
+    out: list[Leaf] = []
     maps = {n for n, element in enumerate(schema) if element.type is None and is_map(element)}
     for path, elements in _walk_leaves(schema):
         definition = repetition = 0
+        names: list[bytes] = []
         for index in elements:
-            kind = schema[index].repetition_type
+            element = schema[index]
+            kind = element.repetition_type
             definition += kind != _REQUIRED
             repetition += kind == _REPEATED
-        names = [schema[index].name for index in elements]
+            names.append(element.name)
         in_map = next((index for index in elements if index in maps), None) if maps else None
-        out.append(Leaf(path, names, elements, definition, repetition, in_map))
+        out.append(_new_tuple(Leaf, (path, names, elements, definition, repetition, in_map)))
     return out
 
 
@@ -154,34 +165,35 @@ def ambiguous_names(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list
 
 
 def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
-    """Return the schema without some leaves, and without the groups that this empties."""
-    flags = zip(_walk_leaves(schema), keep, strict=True)
-    kept_leaf = {elements[-1]: flag for (_, elements), flag in flags}
-    out: list[ThriftStruct] = []
+    """Return the schema without some leaves, and without the groups that this empties.
 
-    def walk(index: int) -> tuple[int, bool]:
-        """Copy the subtree at `index`; return the index after it and whether any leaf is kept."""
-        element = schema[index]
-        if index in kept_leaf:
-            if kept_leaf[index]:
-                out.append(element)
-            return index + 1, kept_leaf[index]
-        place = len(out)
-        out.append(element)
-        following, children = index + 1, 0
-        for _ in range(element.num_children or 0):
-            following, kept = walk(following)
-            children += kept
-        # A group that had no children before stays, and the root always stays.
-        if children == 0 and index > 0 and element.num_children:
-            del out[place:]
-            return following, False
-        out[place] = copy(element)
-        out[place].num_children = children
-        _check_map(out, place, schema[index + 1 : index + 2])
-        return following, True
+    A group that had no children before stays, and the root always stays.
 
-    walk(0)
+    Raises:
+        FormatError: Child counts do not add up.
+        ValueError: There is not one flag for each leaf.
+    """
+    parents = _find_parents(schema)
+    children = [0] * len(schema)  # number of those that stay
+    kept: list[int] = []
+    leaves = [i for i, element in enumerate(schema) if i and element.type is not None]
+    flags = dict(zip(leaves, keep, strict=True))
+    for index in range(len(schema) - 1, 0, -1):
+        flag = flags.get(index)
+        if flag is None:  # a group
+            flag = children[index] > 0 or not schema[index].num_children
+        if flag:
+            children[parents[index]] += 1
+            kept.append(index)
+    kept.append(0)
+    kept.reverse()
+    out = [schema[index] for index in kept]
+    for place in range(len(kept) - 1, -1, -1):  # groups inside maps before the maps
+        index = kept[place]
+        if schema[index].type is None:
+            out[place] = copy(schema[index])
+            out[place].num_children = children[index]
+            _check_map(out, place, schema[index + 1 : index + 2])
     return out
 
 

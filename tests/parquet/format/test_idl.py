@@ -27,6 +27,7 @@ from modcrypt.parquet.format.idl import (
     is_known,
     known_bytes,
     new,
+    restore_field,
     set_extension,
     unknown_fields,
     varint,
@@ -672,6 +673,20 @@ def test_a_copy_is_one_level_deep_and_can_keep_some_fields() -> None:
     assert encode(value) == data
     assert encode(copy(value)) == data
     assert encode(copy(value, keep=("key",))) == b"\x18\x01k" + STOP
+
+
+def test_a_restored_field_is_written_as_it_was_read() -> None:
+    # Its list states the count in the long form, which `encode` does not use.
+    data = b"\x15\x02\x19\xfc\x01" + b"\x48\x01r" + STOP + b"\x16\x00" + b"\x19\x0c" + STOP
+    value, _ = decode("FileMetaData", data, lazy=CHUNKS)
+    twin = copy(value)
+    twin.schema = []
+    restore_field(twin, "schema")
+    assert encode(twin) == data
+    assert encode(value) != data
+    eager, _ = decode("FileMetaData", data)
+    restore_field(eager, "schema")
+    assert [element.name for element in eager.schema] == [b"r"]
 
 
 def test_no_copy_shares_its_unknown_fields_with_the_original() -> None:
