@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 import modcrypt as mc
-from modcrypt.parquet.arrow.schema_files import SchemaFiles
+from modcrypt.parquet.arrow.decoding import Decoder
+from modcrypt.parquet.arrow.schema_files import SchemaFile, SchemaFiles
 from tests.support.keys import FOOTER_KEY
 
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -49,11 +52,12 @@ def test_only_the_last_files_are_kept() -> None:
     files = SchemaFiles(16)
     made: list[int] = []
 
-    def get(schema: int) -> None:
-        files.get(schema, lambda: made.append(schema) or object())  # type: ignore[func-returns-value]
+    def make(schema: int) -> SchemaFile:
+        made.append(schema)
+        return SchemaFile(pa.py_buffer(b""), ds.ParquetFileFormat(), Decoder("none"))
 
     for schema in (*range(16), 0, 16, 0, 1):
-        get(schema)
+        files.get(schema, partial(make, schema))
     assert made == [*range(17), 1]
 
 
