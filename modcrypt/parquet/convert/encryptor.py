@@ -224,8 +224,10 @@ def assign_file_keys(
 
 def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
     """Raise LimitError for too many pages before writing, if the source's writer counted them."""
-    stats = md.encoding_stats or ()
-    pages = sum(s.count for s in stats if s.page_type in (DATA_PAGE, DATA_PAGE_V2))
+    pages = 0
+    for stats in md.encoding_stats or ():
+        if stats.page_type in (DATA_PAGE, DATA_PAGE_V2):
+            pages += stats.count
     if pages > MAX_ORDINAL + 1:
         raise too_many_pages_error(
             f"row group {row_group}, column {column} with {pages} data pages"
@@ -352,8 +354,10 @@ class Encryption(NewFile):
             row_group.ordinal = addition.first + r
             for c, chunk in enumerate(row_group.columns):
                 chunk.crypto_metadata = crypto[c]
-                rule, cipher = plan.columns[c], addition.chunk_cipher(r, c)
-                if cipher is not None and rule is not None and (rule.own or plaintext_footer):
+                rule = plan.columns[c]
+                if rule is None or not (rule.own or plaintext_footer):
+                    continue
+                if (cipher := addition.chunk_cipher(r, c)) is not None:
                     protect_metadata(chunk, cipher, plaintext_footer)
         for span, index in addition.held:
             chunk = row_groups[span.row_group].columns[span.column]

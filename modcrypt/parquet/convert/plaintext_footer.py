@@ -64,12 +64,14 @@ def plain_metadata(
     shown = set(plan.footer_leaves)
     if len(shown) < len(plan.leaves):
         metadata = drop_columns(metadata, [c in shown for c in range(len(plan.leaves))])
+    of_group = absent & {"ordinal", "file_offset", "total_compressed_size"}
+    of_chunk = absent & {"bloom_filter_length", "encoding_stats"}
     for row_group in metadata.row_groups:
-        for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
+        for name in of_group:
             setattr(row_group, name, None)
         for chunk in row_group.columns:
             chunk.crypto_metadata = chunk.encrypted_column_metadata = None
-            for name in absent & {"bloom_filter_length", "encoding_stats"}:
+            for name in of_chunk:
                 setattr(chunk.meta_data, name, None)
     if plan.missing and not keep_unknown_fields:
         metadata = without_unknown(metadata)

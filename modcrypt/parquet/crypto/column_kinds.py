@@ -26,6 +26,15 @@ def chunk_kind(chunk: ThriftStruct) -> str:
     return _UNKNOWN if crypto.ENCRYPTION_WITH_FOOTER_KEY is None else FOOTER_KEY
 
 
+def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
+    """Return whether any chunk of a file has crypto metadata, so that the file is encrypted."""
+    for row_group in metadata.row_groups:
+        for chunk in row_group.columns:
+            if chunk.crypto_metadata is not None:
+                return True
+    return False
+
+
 def find_kinds(
     metadata: ThriftStruct,
     leaves: Sequence[tuple[str, ...]],

@@ -28,6 +28,7 @@ from modcrypt.errors import (
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import FileCipher
+from modcrypt.parquet.crypto.column_kinds import has_encrypted_chunks
 from modcrypt.parquet.crypto.crypto_fields import (
     CryptoFields,
     check_algorithm,
@@ -74,11 +75,6 @@ _OPEN_BY_DESIGN = (
 
 _SMALL_FOOTER = 4 << 10
 """Size in bytes up to which decoding all chunks takes no longer than locating them."""
-
-
-def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
-    """Return whether any chunk of a file has crypto metadata, so that it is encrypted."""
-    return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
 
 
 @dataclass(slots=True)

@@ -60,6 +60,15 @@ _MISSES: Final = 16
 KEPT: Final = 3
 """Laziness of a field that is decoded at once, but whose bytes can be written as they were read."""
 
+SHARED: Final = 4
+"""Laziness of lists that many structs repeat: equal ones are one tuple, written as it was read."""
+
+_RECENT: Final = 4
+"""Number of shared lists that a field remembers."""
+
+_SHORT: Final = 64
+"""Longest shared list in bytes."""
+
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
 
@@ -72,7 +81,7 @@ _double = Struct("<d")
 class Field:
     """The codec's description of one field."""
 
-    __slots__ = ("element", "id", "lazy", "name", "plan", "wire")
+    __slots__ = ("element", "id", "lazy", "name", "plan", "recent", "wire")
 
     def __init__(
         self, field_id: i64, wire: i64, name: str, plan: StructPlan | None, element: i64, lazy: i64
@@ -85,6 +94,7 @@ class Field:
         )
         self.element: i64 = element  # wire type of a list's elements
         self.lazy: i64 = lazy  # laziness from which on it is only located; 0 for never
+        self.recent: tuple[tuple[bytes, Any], ...] = ()  # the last shared lists and their bytes
 
 
 class StructPlan:
@@ -182,7 +192,10 @@ def read_struct(
                 fields[name], at = read_struct(field.plan, data, at, depth + 1, lazy)
         elif wire == LIST:
             start = at
-            fields[name], at = _read_list(field, data, at, depth, lazy)
+            if field.lazy == SHARED and lazy > 0:
+                fields[name], at = _read_shared_list(field, data, at, depth)
+            else:
+                fields[name], at = _read_list(field, data, at, depth, lazy)
             if field.lazy == KEPT and lazy > 0:
                 _locate(fields, name, data, start, at)
         else:
@@ -343,6 +356,17 @@ def _read_list(field: Field, data: bytes, at: i64, depth: i64, lazy: i64) -> tup
             scalar, at = _read_scalar(element, data, at)
             values.append(scalar)
     return values, at
+
+
+def _read_shared_list(field: Field, data: bytes, at: i64, depth: i64) -> tuple[Any, i64]:
+    for raw, known in field.recent:
+        if data.startswith(raw, at):  # no list begins with the bytes of another one
+            return known, at + len(raw)
+    values, end = _read_list(field, data, at, depth, 0)
+    value = tuple(values)
+    if end - at <= _SHORT:
+        field.recent = ((data[at:end], value), *field.recent[: _RECENT - 1])
+    return value, end
 
 
 def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bool], i64]:
@@ -747,6 +771,10 @@ def _write_unsigned(out: bytearray, value: i64) -> None:
 
 
 def _write_list(out: bytearray, field: Field, items: Any) -> None:
+    for raw, known in field.recent:
+        if items is known:
+            out += raw
+            return
     count: i64 = len(items)
     if count < 15:
         out.append(count << 4 | field.element)

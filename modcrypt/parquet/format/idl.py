@@ -38,6 +38,7 @@ from modcrypt.parquet.format.compact import (
     MAP,
     MAX_FIELD_ID,
     SET,
+    SHARED,
     STRUCT,
     TRUE,
     UNKNOWN,
@@ -68,11 +69,13 @@ _LAZY = {
     ("FileMetaData", "schema"): KEPT,
     ("FileMetaData", "column_orders"): STATISTICS,
     ("RowGroup", "columns"): CHUNKS,
+    ("ColumnMetaData", "encodings"): SHARED,
+    ("ColumnMetaData", "encoding_stats"): SHARED,
     ("ColumnMetaData", "statistics"): STATISTICS,
     ("ColumnMetaData", "size_statistics"): STATISTICS,
     ("ColumnMetaData", "geospatial_statistics"): STATISTICS,
 }
-"""The fields, by struct and name, that are only located from a laziness on, or are `KEPT`."""
+"""The fields, by struct and name, that are only located from a laziness on, `KEPT` or `SHARED`."""
 
 
 @cache
