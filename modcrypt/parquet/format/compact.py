@@ -263,6 +263,9 @@ def read_int(data: bytes, at: i64, bits: i64) -> tuple[i64, i64]:
 INTERPRETED: Final = isinstance(read_int, FunctionType)
 """Whether this module runs in the interpreter."""
 
+_STEP: Final = 1 if INTERPRETED else 16
+"""Number of structs in a list of which one position is stored; the others are found from there."""
+
 
 def _read_length(data: bytes, at: i64) -> tuple[i64, i64]:
     """Read a length or count, which is an i32; return it and the position after it."""
@@ -382,9 +385,23 @@ def _read_flags(field: Field, data: bytes, at: i64, count: i64) -> tuple[list[bo
 def _locate_structs(
     plan: StructPlan, data: bytes, at: i64, count: i64, depth: i64
 ) -> tuple[StructList, i64]:
-    # Without compilation, patterns find the ends of usual structs faster.
+    starts: list[int] = []
+    if INTERPRETED:
+        starts, at = _find_starts(data, at, count, depth)
+    else:
+        for number in range(count):
+            if number % _STEP == 0:
+                starts.append(at)
+            at = skip_struct(data, at, depth + 1)
+    if at > len(data):
+        raise IndexError
+    return StructList(plan, data, starts, count, at), at
+
+
+def _find_starts(data: bytes, at: i64, count: i64, depth: i64) -> tuple[list[int], i64]:
+    """Return the start of each struct and the end of the last, by patterns where that is faster."""
     patterns = [append_usual_ends, append_chunk_ends]
-    if not INTERPRETED or len(data) < _LARGE:
+    if len(data) < _LARGE:
         patterns.clear()
     misses: i64 = 0
     starts: list[int] = [at]
@@ -397,10 +414,8 @@ def _locate_structs(
         misses += 1
         if misses % _MISSES == 0:
             del patterns[:1]
-    at = starts[-1]
-    if at > len(data):
-        raise IndexError
-    return StructList(plan, data, starts), at
+    end = starts.pop()
+    return starts, end
 
 
 class StructList:
@@ -409,43 +424,63 @@ class StructList:
     Args:
         plan: Plan of the structs.
         data: Bytes that contain them.
-        starts: Their positions, and the position after the last.
+        starts: Position of every `_STEP`th struct.
+        count: Number of structs.
+        end: Position after the last.
     """
 
-    __slots__ = ("_data", "_decoded", "_plan", "_starts")
+    __slots__ = ("_count", "_data", "_decoded", "_end", "_next", "_plan", "_starts")
 
-    def __init__(self, plan: StructPlan, data: bytes, starts: list[int]) -> None:
+    def __init__(
+        self, plan: StructPlan, data: bytes, starts: list[int], count: i64, end: i64
+    ) -> None:
         self._plan: StructPlan = plan
         self._data: bytes = data
         self._starts: list[int] = starts
+        self._count: i64 = count
+        self._end: i64 = end
+        self._next: tuple[int, int] = (count, end)  # a struct and its position, usually wanted next
         self._decoded: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return self._count
 
     def __getitem__(self, index: int) -> Any:
         """Return a struct, which stays decoded; raise FormatError if its bytes are invalid."""
         value = self._decoded.get(index)
         if value is None:
-            if not 0 <= index < len(self._starts) - 1:
+            if not 0 <= index < self._count:
                 raise IndexError(index)
-            value = read_located(self._plan, self._data, self._starts[index])
+            value, end = read_located(self._plan, self._data, self._find(index))
+            self._next = (index + 1, end)
             self._decoded[index] = value
         return value
 
     def __iter__(self) -> Iterator[Any]:
-        for index in range(len(self._starts) - 1):
+        for index in range(self._count):
             yield self[index]
+
+    def _find(self, index: i64) -> i64:
+        """Return the position of a struct."""
+        known, at = self._next
+        if known == index:
+            return at
+        start: i64 = self._starts[index // _STEP]
+        for _ in range(index % _STEP):
+            start = skip_struct(self._data, start, 1)
+        return start
 
     def write(self, out: bytearray) -> None:
         """Append the structs: those that were decoded encoded again, the others as read."""
-        starts = self._starts
-        at = starts[0]
+        if not self._count:
+            return
+        done: i64 = self._starts[0]
         for index in sorted(self._decoded):
-            out += self._data[at : starts[index]]
+            start = self._find(index)
+            out += self._data[done:start]
             write_struct(out, self._plan, self._decoded[index])
-            at = starts[index + 1]
-        out += self._data[at : starts[-1]]
+            done = skip_struct(self._data, start, 1)
+        out += self._data[done : self._end]
 
 
 class LazyField:
@@ -467,19 +502,21 @@ class LazyField:
         if place is None or self._field.plan is None:
             return None
         data, at, _ = place
-        decoded = read_located(self._field.plan, data, at)
+        decoded, _ = read_located(self._field.plan, data, at)
         fields[self._field.name] = decoded
         return decoded
 
 
-def read_located(plan: StructPlan, data: bytes, at: int) -> Any:
+def read_located(plan: StructPlan, data: bytes, at: i64) -> tuple[Any, i64]:
     """Read a struct that was located before, with its own lazy fields still located only.
+
+    Return it and the position after its STOP.
 
     Raises:
         FormatError: The bytes are not that struct.
     """
     try:
-        return read_struct(plan, data, at, 0, 1)[0]
+        return read_struct(plan, data, at, 0, 1)
     except FormatError as error:
         raise type(error)(f"{plan.cls.__name__}: {error}") from None
 
