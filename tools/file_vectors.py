@@ -445,10 +445,10 @@ def insider_cases() -> Iterator[Json]:
                "truncation", module=page, tags=("insider",))  # fmt: skip
     yield case(name, "offset-index-lies", "a page location is not where the page is",
                lie(name, T.OFFSET_INDEX, other_place, "OffsetIndex"), "format",
-               tags=("insider",))  # fmt: skip
+               tags=("insider",), opens="page-indexes")  # fmt: skip
     yield case(name, "bloom-filter-header-lies", "the bitset has another size",
                lie(name, T.BLOOM_FILTER_HEADER, bigger_bitset, "BloomFilterHeader"), "format",
-               tags=("insider",))  # fmt: skip
+               tags=("insider",), opens="bloom-filters")  # fmt: skip
 
 
 def file_cases() -> Iterator[Json]:
