@@ -7,7 +7,7 @@ from typing import Any
 Json = dict[str, Any]
 
 FEATURES = {
-    "ctr": "AES_GCM_CTR_V1",
+    "ctr": "AES_GCM_CTR_V1: page bodies under AES-CTR",
     "encrypted-footer": "files with an encrypted footer",
     "plaintext-footer": "files with a signed plaintext footer",
     "column-keys": "columns with keys of their own",
@@ -24,6 +24,7 @@ FEATURES = {
     "unchecked-footer": "the signature of a plaintext footer is ignored on request",
     "metadata": "the operation `metadata`: the columns whose metadata can be read",
     "external-keys": "key material in a file beside the Parquet file",
+    "mldsa65": "signatures by ML-DSA-65; those by Ed25519 need no feature",
     "unverified-length": "AGS1: reading without a trusted length",
     "block-length": "AGS1: block lengths other than 1 MiB",
 }
@@ -102,6 +103,19 @@ def pkmt1_terms(case: Json) -> Json:
     if "security" in case["tags"]:
         terms["severity"] = "security"
     return terms
+
+
+def signature_terms(case: Json, *, plaintext_footer: bool) -> Json:
+    """Return the terms of a signed file."""
+    found = {"column-keys", "plaintext-footer" if plaintext_footer else "encrypted-footer"}
+    needed = {
+        "ctr": case["algorithm"] == "AES_GCM_CTR_V1",
+        "aad-prefix": case["aad_prefix"] is not None,
+        "mldsa65": case["verifier"] == "mldsa65.pub",
+    }
+    found |= {feature for feature, needs in needed.items() if needs}
+    refused = case["expect"] != "ok"
+    return _terms(found, refused, refused, free=False)
 
 
 def _key_sizes(case: Json) -> set[str]:

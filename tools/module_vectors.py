@@ -21,6 +21,8 @@ KEYS = {
         ("footer", 128), ("footer", 192), ("footer", 256), ("column-a", 128), ("column-b", 128),
         ("column-c", 192), ("column-d", 256), ("other", 128),
     ]
+} | {
+    "signed-footer-128": b"0123456789012345", "signed-column-128": b"1234567890123450",
 }  # fmt: skip
 """Every key by its name; keys.json has them in hex."""
 

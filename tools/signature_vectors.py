@@ -9,7 +9,6 @@ tests check them with modcrypt and with the independent verifier.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,11 +17,15 @@ import pyarrow as pa
 import modcrypt as mc
 from modcrypt.parquet.format.idl import extension, set_extension
 from tests.support.forging import change_footer, join_tail, split_tail
+from tools.case_terms import signature_terms
+from tools.conformance.clients.arrow_rows import tagged_rows
+from tools.conformance.rows import row_digest
+from tools.module_vectors import KEYS
 from tools.vector_patches import FOLDER
 
 Json: TypeAlias = "dict[str, Any]"
 SIGNATURES = FOLDER / "signatures"
-FOOTER_KEY, COLUMN_KEY = b"0123456789012345", b"1234567890123450"
+FOOTER_KEY, COLUMN_KEY = KEYS["signed-footer-128"], KEYS["signed-column-128"]
 TABLE = pa.table({"id": [1, 2, 3, 4], "name": ["a", None, "c", "d"], "city": ["x"] * 4})
 CTR = "AES_GCM_CTR_V1"
 FILES: dict[str, tuple[str, Json]] = {
@@ -99,41 +102,82 @@ ATTACKS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
+REPLAYED = "footer-of-another"
+"""The case of a file that has the footer of another one, from the same table and key."""
+STRANGER = "stranger"
+"""The case of a verifying key that signed nothing."""
+COMMENTS = {
+    "encrypted-footer": "signed with Ed25519, the footer is encrypted",
+    "plaintext-footer": "signed with Ed25519, the footer is in plaintext",
+    "ctr": "signed with Ed25519, pages are under AES_GCM_CTR_V1",
+    "mldsa65": "signed with ML-DSA-65",
+    "prefix": "signed with Ed25519, the reader supplies the AAD prefix",
+    "unsigned": "a valid file without a signature",
+    STRANGER: "a valid file by another writer than the one that is required",
+    "signature-removed": "the footer's extension is taken out",
+    "signature-removed-plaintext-footer": "the same in a plaintext footer",
+    "plaintext-column-altered": "a value of a plaintext column is another one",
+    "ctr-page-altered": "a bit of a page under CTR, which no tag protects",
+    "row-group-dropped": "the footer lists one row group less",
+    "row-group-dropped-plaintext-footer": "the same in a plaintext footer",
+    "list-altered": "a bit of the list of hashes",
+    "list-shortened": "the list of hashes lacks its first entry",
+    "signature-altered": "a bit of the signature",
+    "scheme-of-another": "the signature names another scheme",
+    "id-of-another": "the signature names another verifying key",
+    "version-0": "the signature has another version of the format",
+    "size-of-the-list": "the signature states another length of the list",
+    REPLAYED: "the signed footer of another file of the same writer",
+}
+
+
 def build() -> None:
-    """Write the keys, the files and cases.json."""
+    """Write the keys and the files; `tools/vectors.py build` writes cases.json."""
     SIGNATURES.mkdir(exist_ok=True)
     keys = {scheme: mc.SigningKey.generate(scheme) for scheme in ("ed25519", "mldsa65")}
     for scheme, key in keys.items():
         (SIGNATURES / f"{scheme}.pub").write_text(f"{key.verifier}\n")
     (SIGNATURES / "stranger.pub").write_text(f"{mc.SigningKey.generate().verifier}\n")
     files = {name: write_file(keys.get(s), options) for name, (s, options) in FILES.items()}
-    cases = [make_case(name, name, *made, files[name]) for name, made in FILES.items()]
-    cases.append(make_case("stranger", "encrypted-footer", "stranger", {}, b""))
     for name, (base, attack) in ATTACKS.items():
-        altered = attack(files[base])
-        assert altered != files[base], name
-        scheme, options = FILES[base]
-        cases.append(make_case(name, name, scheme, options, altered))
+        files[name] = attack(files[base])
+        assert files[name] != files[base], name
     body, _, magic = split_tail(files["encrypted-footer"])
     again = write_file(keys["ed25519"], {})
-    replayed = join_tail(body, split_tail(again)[1], magic)
-    cases.append(make_case("footer-of-another", "footer-of-another", "ed25519", {}, replayed))
-    (SIGNATURES / "cases.json").write_text(json.dumps({"cases": cases}, indent=1) + "\n")
+    files[REPLAYED] = join_tail(body, split_tail(again)[1], magic)
+    for name, data in files.items():
+        (SIGNATURES / f"{name}.parquet").write_bytes(data)
 
 
-def make_case(name: str, file: str, scheme: str, options: Json, data: bytes) -> Json:
-    """Return a case, after writing its file unless it is that of another case."""
-    if data:
-        (SIGNATURES / f"{file}.parquet").write_bytes(data)
-    supplied = options.get("aad_prefix")
-    return {
+def cases() -> list[Json]:
+    """Return the cases."""
+    bases = {
+        **{name: name for name in FILES},
+        STRANGER: "encrypted-footer",
+        **{name: base for name, (base, _) in ATTACKS.items()},
+        REPLAYED: "encrypted-footer",
+    }
+    return [make_case(name, base) for name, base in bases.items()]
+
+
+def make_case(name: str, base: str) -> Json:
+    """Return the case of a file that was made from `base`."""
+    scheme, options = FILES[base]
+    supplied, valid = options.get("aad_prefix"), name == base and bool(scheme)
+    made = {
         "id": name,
-        "file": f"{file}.parquet",
-        "verifier": f"{scheme or 'ed25519'}.pub",
+        "comment": COMMENTS[name],
+        "spec": "signatures.md",
+        "file": f"{base if name == STRANGER else name}.parquet",
+        "verifier": f"{STRANGER if name == STRANGER else scheme or 'ed25519'}.pub",
+        "keys": {"footer": "signed-footer-128", "columns": {"name": "signed-column-128"}},
         "algorithm": options.get("encryption_algorithm", "AES_GCM_V1"),
         "aad_prefix": None if supplied is None else supplied.hex(),
-        "expect": "ok" if name in FILES and scheme else "writer-signature",
+        "expect": "ok" if valid else "writer-signature",
+        "rows": {"count": TABLE.num_rows, "sha256": row_digest(**tagged_rows(TABLE))},
+        "control": None if valid else base if scheme else "encrypted-footer",
     }
+    return made | signature_terms(made, plaintext_footer=options.get("plaintext_footer", False))
 
 
 if __name__ == "__main__":

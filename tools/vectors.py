@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a s
 
 from modcrypt.code_form import code_form
 from modcrypt.module_ids import ModuleType
-from tools import ags1_vectors, pkmt1_vectors, verify_pme, write_scenarios
+from tools import ags1_vectors, pkmt1_vectors, signature_vectors, verify_pme, write_scenarios
 from tools.file_vectors import parquet_cases
 from tools.module_vectors import KEYS, aad_cases, ctr_cases, gcm_cases
 from tools.vector_files import (
@@ -116,6 +116,7 @@ def documents() -> dict[str, bytes]:
         "write.json": text(
             "Scenarios: what writers are asked to make", write_scenarios.scenarios()
         ),
+        "signatures/cases.json": text("Signed files", signature_vectors.cases()),
         **pkmt1_vectors.documents(),
         **ags1_vectors.documents(),
     }

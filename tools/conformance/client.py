@@ -17,6 +17,7 @@ MAX_TIMEOUTS = 10
 OUTCOMES = {
     ("read", "parquet"): "rows",
     ("read", "pkmt1"): "rows",
+    ("read", "signatures"): "rows",
     ("read", "ags1"): "bytes",
     ("read", "key-metadata"): "key",
     ("write", "key-metadata"): "encoded",

@@ -74,6 +74,7 @@ def read_cases() -> Iterator[Case]:
     documents = {
         "parquet": "parquet/cases.json",
         "pkmt1": "pkmt1/cases.json",
+        "signatures": "signatures/cases.json",
         "ags1": "ags1/cases.json",
         "key-metadata": "ags1/key_metadata.json",
     }
@@ -106,7 +107,8 @@ def read_request(case: Case, folder: Path, port: int) -> Json:
     path = folder / ("data" + (".ags1" if case.format == "ags1" else ".parquet"))
     path.write_bytes(case_bytes(case).replace(PORT, _with_port(port)))
     request["path"] = str(path)
-    make = {"parquet": _parquet_members, "pkmt1": _pkmt1_members, "ags1": _ags1_members}
+    make = {"parquet": _parquet_members, "pkmt1": _pkmt1_members,
+            "signatures": _signature_members, "ags1": _ags1_members}  # fmt: skip
     if case.format == "pkmt1":
         _put_material_beside(case, path, port)
     return request | make[case.format](case)
@@ -177,6 +179,15 @@ def _pkmt1_members(case: Case) -> Json:
     return {"master_keys": masters, "external": "external-keys" in case.raw["features"]}
 
 
+def _signature_members(case: Case) -> Json:
+    raw = case.raw
+    return hex_keys(raw) | {
+        "aad_prefix": raw["aad_prefix"],
+        "algorithms": [raw["algorithm"]],
+        "verifier": _read(f"signatures/{raw['verifier']}").decode().strip(),
+    }
+
+
 def _ags1_members(case: Case) -> Json:
     key = keys("ags1/keys.json")[case.raw["key"]]
     return {"key": key, "aad_prefix": case.raw["aad_prefix"], "length": case.raw["length"]}
@@ -186,7 +197,7 @@ def stream(name: str) -> bytes:
     """Make an AGS1 stream that is too large to be stored."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ModuleNotFoundError:
+    except ImportError:
         raise UnavailableError("the stream is not stored; making it needs cryptography") from None
     base = _streams()[name]
     cipher = AESGCM(bytes.fromhex(keys("ags1/keys.json")[base["key"]]))

@@ -55,6 +55,10 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "Hostile address of the key service": ("read/pkmt1/url-*", "read/pkmt1/instance-*"),
         "Hostile material": ("read/pkmt1/*",),
     },
+    "Signatures of writers": {
+        "Valid signatures": ("read/signatures/*",),
+        "Removed, altered or of another": ("read/signatures/*",),
+    },
     "AGS1 and Iceberg's key metadata": {
         "Valid streams": ("read/ags1/*",),
         "Wrong lengths": ("read/ags1/*trusted*", "read/ags1/*cut-to*", "read/ags1/*-bytes*",
@@ -68,7 +72,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "AGS1": ("write/ags1/*",),
     },
 }  # fmt: skip
-VALID = {"Reading valid Parquet files", "Valid material", "Valid streams"}
+VALID = {"Reading valid Parquet files", "Valid material", "Valid signatures", "Valid streams"}
 """Areas and rows of cases that must be accepted; the others in reading are of hostile ones."""
 
 

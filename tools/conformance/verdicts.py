@@ -19,9 +19,11 @@ TIMEOUT = "timeout"
 NOT_DECLARED = "not declared"
 EXPECTED = "expected failure"
 
+NOT_JUDGED = "not judged: "
+"""Beginning of the detail of a scenario that is not declared because no verifier can run here."""
 CONTACTED = "connected to an address that the file names"
 FAILURES = (FAIL_OPEN, FAIL_CLOSED, WRONG_ROWS, CRASH, TIMEOUT)
-SUBSTITUTIONS = {"plaintext", "aad-prefix", "signature", "no-key"}
+SUBSTITUTIONS = {"plaintext", "aad-prefix", "signature", "writer-signature", "no-key"}
 """Error codes of files in another one's place: that their rows are the same is no comfort."""
 
 ALL = (PASS, *FAILURES, EXPECTED, NOT_DECLARED)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 import modcrypt as mc
 from modcrypt.keys import key_bytes
+from tools.conformance.clients.arrow_options import encoder_options
 from tools.conformance.clients.arrow_rows import tagged_rows
 from tools.conformance.clients.client_loop import Json, abilities, serve, unhex, unhex_values
 from tools.conformance.clients.local_kms import LocalKms
@@ -21,7 +22,7 @@ BOTH = [
 ]  # fmt: skip
 READ = [
     *BOTH, "v2-levels-clear", "page-checksums", "algorithm-choice", "drop-columns", "metadata",
-    "unchecked-footer", "unverified-length", "block-length",
+    "unchecked-footer", "unverified-length", "block-length", "mldsa65",
 ]  # fmt: skip
 WRITE = [
     *BOTH, "plaintext-columns", "footer-key-columns", "nested-column-keys", "key-metadata",
@@ -29,21 +30,28 @@ WRITE = [
 ]  # fmt: skip
 
 
+def decryption(request: Json, **options: Any) -> mc.FileDecryptionProperties:
+    return mc.FileDecryptionProperties(
+        footer_key=unhex(request["footer_key"]), aad_prefix=unhex(request["aad_prefix"]),
+        column_keys=unhex_values(request["column_keys"]), algorithms=request["algorithms"],
+        **options,
+    )  # fmt: skip
+
+
 def read_parquet(request: Json) -> Json:
-    properties = mc.FileDecryptionProperties(
-        footer_key=unhex(request["footer_key"]),
-        column_keys=unhex_values(request["column_keys"]),
-        aad_prefix=unhex(request["aad_prefix"]),
-        algorithms=request["algorithms"],
-        on_missing_key=request["on_missing_key"],
-        check_footer_integrity=request["check_footer_integrity"],
-    )
+    options = {name: request[name] for name in ("on_missing_key", "check_footer_integrity")}
+    properties = decryption(request, **options)
     if request["operation"] == "metadata":
         shown = mc.ParquetFile(request["path"], properties).metadata
         groups = [shown.row_group(n) for n in range(shown.num_row_groups)]
         chunks = [group.column(n) for group in groups for n in range(shown.num_columns)]
         return {"outcome": "metadata", "columns": [chunk.path_in_schema for chunk in chunks]}
     return read_rows(request["path"], properties)
+
+
+def read_signed(request: Json) -> Json:
+    verifier = mc.VerifyingKey.parse(request["verifier"])
+    return read_rows(request["path"], decryption(request, signed_by=[verifier]))
 
 
 def read_rows(path: str, properties: Any) -> Json:
@@ -65,8 +73,8 @@ def read_ags1(request: Json) -> Json:
         return {"outcome": "error", "message": str(error)}
     prefix = unhex(request["aad_prefix"])
     mc.decrypt_ags1(request["path"], out, key, aad_prefix=prefix, length=length)
-    digest = hashlib.sha256(out.getvalue()).hexdigest()
-    return {"outcome": "bytes", "length": len(out.getvalue()), "sha256": digest}
+    data = out.getvalue()
+    return {"outcome": "bytes", "length": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def read_key_metadata(request: Json) -> Json:
@@ -79,6 +87,7 @@ def read_key_metadata(request: Json) -> Json:
 READERS = {
     "parquet": read_parquet,
     "pkmt1": read_pkmt1,
+    "signatures": read_signed,
     "ags1": read_ags1,
     "key-metadata": read_key_metadata,
 }
@@ -97,7 +106,8 @@ def write(request: Json) -> Json:
     else:
         make = encryption_by_kms if request["format"] == "pkmt1" else encryption_by_keys
         table = pq.read_table(request["input"])
-        mc.write_table(table, request["path"], make(request), **layout(request["options"], table))
+        options = encoder_options(request["options"], table)
+        mc.write_table(table, request["path"], make(request), **options)
     return {"outcome": "written"}
 
 
@@ -128,21 +138,10 @@ def encryption_by_kms(request: Json) -> Any:
     return mc.KeyTools(LocalKms(request["master_keys"])).encryption(policy)
 
 
-def layout(options: Json, table: Any) -> Json:
-    """Return the arguments of PyArrow's encoder."""
-    blooms = {name: {"ndv": table.num_rows} for name in options.get("bloom_filter_columns", ())}
-    wanted = {
-        "data_page_version": f"{options.get('data_page_version', 1)}.0",
-        "max_rows_per_page": options.get("max_rows_per_page"),
-        "write_batch_size": options.get("max_rows_per_page"),
-        "write_page_index": options.get("write_page_index", False),
-        "row_group_size": options.get("row_group_size"),
-        "bloom_filter_options": blooms or None,
-    }
-    return {name: value for name, value in wanted.items() if value is not None}
-
-
 if __name__ == "__main__":
-    declared = {"read": abilities(FORMATS, READ), "write": abilities(FORMATS, WRITE)}
+    declared = {
+        "read": abilities([*FORMATS, "signatures"], READ),
+        "write": abilities(FORMATS, WRITE),
+    }
     about = {"name": "modcrypt", "version": mc.__version__, **declared}
     serve(about, lambda r: READERS[r["format"]](r), write, mc.ModcryptError)

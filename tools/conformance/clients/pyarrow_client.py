@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 from pyarrow.fs import LocalFileSystem
 
+from tools.conformance.clients.arrow_options import encoder_options
 from tools.conformance.clients.arrow_rows import tagged_rows
 from tools.conformance.clients.client_loop import Json, UnsupportedError, abilities, serve, unhex
 from tools.conformance.clients.local_kms import LocalKms, connect
@@ -87,17 +88,11 @@ def read_metadata(path: str, decryption: Any) -> Json:
 
 
 def write(request: Json) -> Json:
-    table, options = pq.read_table(request["input"]), request["options"]
+    table = pq.read_table(request["input"])
     make = encryption_by_kms if request["format"] == "pkmt1" else encryption_by_keys
-    blooms = {name: {"ndv": table.num_rows} for name in options.get("bloom_filter_columns", ())}
-    size = options.get("max_rows_per_page")
     pq.write_table(
         table, request["path"], encryption_properties=make(request, table), store_schema=False,
-        data_page_version=f"{options.get('data_page_version', 1)}.0",
-        write_page_index=options.get("write_page_index", False),
-        row_group_size=options.get("row_group_size"),
-        **({"max_rows_per_page": size, "write_batch_size": size} if size else {}),
-        **({"bloom_filter_options": blooms} if blooms else {}),
+        **encoder_options(request["options"], table),
     )  # fmt: skip
     return {"outcome": "written"}
 
