@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.conformance import RUNNER, copy_fake, run_suite
+from tools import case_terms
+from tools.conformance import __main__ as conformance
 from tools.conformance import corpus, registry, trace
 from tools.conformance.expected_failures import read_expected
 from tools.conformance.message_schema import InvalidMessageError, check_message
@@ -22,6 +24,7 @@ from tools.conformance.registry import CLIENTS, Entry, SkippedError, known_clien
 from tools.conformance.report import shorten
 from tools.conformance.rows import canonical_bytes, row_digest
 from tools.conformance.verdicts import FAILURES
+from tools.vector_files import BY_NAME, modules
 
 Json = dict[str, Any]
 
@@ -84,6 +87,7 @@ def test_expected_failures_need_reasons_and_must_happen(tmp_path: Path) -> None:
         ("--only", "read/ags1", "no case matches"),
         ("--xfails", "/absent", "does not exist"),
         ("--entrypoint", " ", "--entrypoint is empty"),
+        ("modcrypt", "polars", "remove modcrypt polars"),
     ],
 )
 def test_a_run_that_would_test_nothing_fails(option: str, value: str, fault: str) -> None:
@@ -95,6 +99,36 @@ def test_a_client_that_does_not_start_is_named_and_fails_the_run() -> None:
     status, output = run_suite("--entrypoint", "/does/not/exist", "--name", "absent")
     assert "absent: skipped: it does not start" in output
     assert status == 1
+
+
+def test_expected_failures_of_a_list_are_no_others(tmp_path: Path) -> None:
+    """A client of the list has its own file, and a client that is given has none by its name."""
+    assert "--xfails belongs to --entrypoint" in run_suite("polars", "--xfails", tmp_path / "x")[1]
+    command = copy_fake("refuses", tmp_path)
+    status, output = run_suite("--entrypoint", command, "--name", "iceberg-java")
+    assert (status, "did not happen" in output) == (1, False), output
+
+
+def test_a_client_that_is_given_needs_no_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "CLIENTS", tmp_path)
+    command = ["--entrypoint", copy_fake("refuses", tmp_path), "--only", "read/key-metadata/*"]
+    monkeypatch.setattr(sys, "argv", ["conformance", *command])
+    assert conformance.main() == 1
+    assert "fail-closed" in capsys.readouterr().out
+
+
+def test_a_verifier_that_cannot_be_imported_is_the_reason_for_what_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "cryptography"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('no libssl')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _, output = run_suite("--entrypoint", copy_fake("writes-file", tmp_path))
+    reason = "not judged: the verifier cannot be imported: ImportError: no libssl"
+    assert f"6 scenarios {reason}" in output
 
 
 def test_one_case_is_shown_with_its_files(tmp_path: Path) -> None:
@@ -232,6 +266,40 @@ def test_messages_are_checked() -> None:
         check_message(failed, "result")
     with pytest.raises(InvalidMessageError, match="of none of rows, metadata, bytes,"):
         check_message({"type": "result", "id": "x", "outcome": "maybe"}, "result")
+
+
+def test_faults_of_indexes_and_filters_need_readers_that_open_them() -> None:
+    opened = {6: "page-indexes", 7: "page-indexes", 8: "bloom-filters", 9: "bloom-filters"}
+    seen = set()
+    for case in corpus.read_cases():
+        base = Path(str(case.raw.get("file"))).stem
+        if case.format != "parquet" or base not in BY_NAME or not case.raw["patches"]:
+            continue
+        changed = {kind for patch in case.raw["patches"] for kind in changed_types(base, patch)}
+        needed = {opened.get(kind, "") for kind in changed}
+        if case.raw["outcome"] == "refuse" and "" not in needed:
+            assert needed <= case.features, case.id
+            seen |= needed
+    assert seen == {*opened.values()}
+
+
+def changed_types(base: str, patch: Json) -> set[int]:
+    """Return the types of the modules that a patch changes; 0 stands for bytes of no module."""
+    places = patch.get("swap") or [patch["at"]]
+    return {
+        next((m.type for m in modules(base) if m.offset and m.offset <= at < m.offset + m.size), 0)
+        for at in places
+    }
+
+
+def test_the_protocol_lists_every_feature() -> None:
+    protocol = (RUNNER / "PROTOCOL.md").read_text()
+    text = protocol.partition("### Features")[2].partition("### Reading")[0]
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    read, write = case_terms.FEATURES, case_terms.WRITE_FEATURES
+    same = {name: "the same" for name in write if write[name] == read.get(name)}
+    expected = {name: (read.get(name, "-"), (write | same).get(name, "-")) for name in read | write}
+    assert {name: (reader, writer) for name, reader, writer in listed} == expected
 
 
 def test_the_digest_of_the_readme_is_that_of_its_example() -> None:

@@ -33,12 +33,7 @@ def main() -> int:
         return show(options.show, Path("conformance-case"))
     if fault := find_fault(options):
         raise SystemExit(fault)
-    known = known_clients()
-    if unknown := [name for name in options.clients if name not in known]:
-        raise SystemExit(f"no client named {', '.join(unknown)}; there are {', '.join(known)}")
-    entries = [known[name] for name in options.clients or known]
-    if options.entrypoint:
-        entries = [Entry(options.name, tuple(shlex.split(options.entrypoint)), folder=Path.cwd())]
+    entries = [find_entrypoint(options)] if options.entrypoint else find_known(options)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # clients may crash
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         work = Path(folder)
@@ -53,10 +48,28 @@ def main() -> int:
     return int(bool(absent) or any(failed(run) for run in runs))
 
 
+def find_entrypoint(options: argparse.Namespace) -> Entry:
+    """Return the client of --entrypoint, about which clients.toml says nothing."""
+    command = tuple(shlex.split(options.entrypoint))
+    return Entry(options.name, command, xfails=options.xfails, folder=Path.cwd())
+
+
+def find_known(options: argparse.Namespace) -> list[Entry]:
+    """Return the clients of clients.toml that are named, or all."""
+    known = known_clients()
+    if unknown := [name for name in options.clients if name not in known]:
+        raise SystemExit(f"no client named {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in options.clients or known]
+
+
 def find_fault(options: argparse.Namespace) -> str | None:
-    """Return what is wrong with options that would make a run pass without testing anything."""
+    """Return what is wrong with options that would make a run test nothing, or something else."""
     if options.entrypoint is not None and not shlex.split(options.entrypoint):
         return "--entrypoint is empty; pass the command that starts the client"
+    if options.entrypoint and options.clients:
+        return f"--entrypoint is the only client; remove {' '.join(options.clients)}"
+    if options.xfails and not options.entrypoint:
+        return "--xfails belongs to --entrypoint; the other clients have lists of their own"
     if options.xfails and not options.xfails.exists():
         return f"{options.xfails} does not exist"
     cases = (*corpus.read_cases(), *corpus.write_cases())
@@ -98,7 +111,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help="names in clients.toml")
     parser.add_argument("--entrypoint", metavar="COMMAND", help="a client that is not in the list")
-    parser.add_argument("--name", default="client", help="its name in results and FILE.xfails")
+    parser.add_argument("--name", default="client", help="its name in results")
     parser.add_argument("--xfails", type=Path, help="its expected failures")
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", help="write JSON files and badges"

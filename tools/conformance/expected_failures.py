@@ -24,13 +24,15 @@ class ExpectedFailure:
     used: int = field(default=0)
 
 
-def read_expected(path: Path) -> list[ExpectedFailure]:
-    """Return the entries of a file, none if it does not exist.
+def read_expected(path: Path | None) -> list[ExpectedFailure]:
+    """Return the entries of a file, none without one.
 
     Raises:
         ExpectationError: A line has no reason, or names no failure.
     """
-    lines = path.read_text().splitlines() if path.exists() else []
+    if path is None or not path.exists():
+        return []
+    lines = path.read_text().splitlines()
     return [_entry(path, line) for line in lines if line.strip() and not line.startswith("#")]
 
 

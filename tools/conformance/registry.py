@@ -22,13 +22,17 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A client; names in braces in its commands are replaced, see clients.toml."""
+    """A client; names in braces in its commands are replaced, see clients.toml.
+
+    `xfails` is the file of its expected failures, and need not exist.
+    """
 
     name: str
     command: tuple[str, ...]
     build: tuple[tuple[str, ...], ...] = ()
     programs: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    xfails: Path | None = None
     folder: Path = ROOT
 
     def argv(self) -> list[str]:
@@ -90,6 +94,7 @@ def known_clients() -> dict[str, Entry]:
             build=tuple(map(tuple, entry.get("build", ()))),
             programs=tuple(entry.get("programs", ())),
             packages=tuple(entry.get("packages", ())),
+            xfails=CLIENTS / f"{name}.xfails",
         )
         for name, entry in listed.items()
     }

@@ -16,6 +16,7 @@ from tools.conformance.verdicts import (
     FAIL_OPEN,
     FAILURES,
     NOT_DECLARED,
+    NOT_JUDGED,
     PASS,
     Verdict,
 )
@@ -43,11 +44,19 @@ def print_summary(runs: list[ClientRun]) -> None:
             counts = run.counts(severity)
             shown = ", ".join(f"{counts[kind]} {kind}" for kind in ALL if counts[kind])
             print(f"  {severity}: {shown}")
+        for reason, count in _unjudged(run).items():
+            print(f"  {count} scenarios {_printable(reason)}")
         for case, (_, verdict) in run.unexpected().items():
             intact = " (rows intact)" if verdict.intact else ""
             print(f"  {verdict.kind}{intact}: {case}: {shorten(verdict.detail)}")
         for pattern in run.unused:
             print(f"  expected, but it did not happen: {pattern}")
+
+
+def _unjudged(run: ClientRun) -> Counter[str]:
+    """Count the scenarios that were not asked for because nobody here can judge them."""
+    details = [verdict.detail for _, verdict in run.verdicts.values()]
+    return Counter(detail for detail in details if detail.startswith(NOT_JUDGED))
 
 
 def write_results(folder: Path, runs: list[ClientRun], matrix: Matrix) -> None:

@@ -22,7 +22,7 @@ from tools.conformance.expected_failures import (
 )
 from tools.conformance.process import ClientGoneError, ClientTimeoutError
 from tools.conformance.reading import run_reads
-from tools.conformance.registry import CLIENTS, Entry, SkippedError
+from tools.conformance.registry import Entry, SkippedError
 from tools.conformance.verdicts import FAIL_OPEN, FAILURES, Verdict
 from tools.conformance.writing import Written, read_back, run_writes
 
@@ -70,7 +70,7 @@ def run_client(entry: Entry, work: Path, options: argparse.Namespace) -> ClientR
     try:
         entry.prepare()
         run.abilities = client.start()
-        expected = read_expected(options.xfails or CLIENTS / f"{entry.name}.xfails")
+        expected = read_expected(entry.xfails)
         _run_cases(run, client, work, options.only, expected)
         run.unused = [] if options.only != "*" else unused(expected)
     except SkippedError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +21,7 @@ from tools.conformance.verdicts import (
     FAIL_CLOSED,
     FAIL_OPEN,
     NOT_DECLARED,
+    NOT_JUDGED,
     PASS,
     Verdict,
 )
@@ -77,9 +80,23 @@ def _run(client: Client, case: Case, folder: Path) -> tuple[Verdict, Written | N
 
 def _unjudged(case: Case) -> Verdict | None:
     """Return the verdict of a scenario that nobody here can judge, else None."""
-    if case.format == "key-metadata" or importlib.util.find_spec("cryptography") is not None:
-        return None
-    return Verdict(NOT_DECLARED, "judging files needs the package cryptography")
+    fault = None if case.format == "key-metadata" else judge_fault()
+    return None if fault is None else Verdict(NOT_DECLARED, NOT_JUDGED + fault)
+
+
+@cache
+def judge_fault() -> str | None:
+    """Return why the independent verifiers cannot be imported, None if they can."""
+    if importlib.util.find_spec("cryptography") is None:
+        return "judging files needs the package cryptography"
+    # A damaged build fails with more than ImportError, and Rust's panics are no Exception.
+    try:
+        importlib.import_module("tools.conformance.judge")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return f"the verifier cannot be imported: {type(error).__name__}: {error}"
+    return None
 
 
 def _judge(request: Json, path: Path) -> Verdict:
