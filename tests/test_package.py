@@ -3,54 +3,87 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
-from tools.hatch_metadata import describe
+from tools.hatch_metadata import ADDRESS, describe
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return two wheels that were built one after the other."""
-    made: list[Path] = []
-    for number in range(2):
-        folder = tmp_path_factory.mktemp(f"dist{number}")
-        build = ("-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
-        subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
-        made += folder.glob("*.whl")
+REPOSITORY = "https://example.com/group/modcrypt"
+
+
+def build_wheel(folder: Path, repository: str = "") -> Path:
+    """Build a wheel into a folder; `repository` is the address that a release has."""
+    build = ("-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
+    environment = os.environ | {ADDRESS: repository}
+    subprocess.run(
+        [sys.executable, *build], cwd=ROOT, check=True, capture_output=True, env=environment
+    )
+    (made,) = folder.glob("*.whl")
     return made
 
 
-def test_a_wheel_built_twice_has_the_same_hash(wheels: list[Path]) -> None:
-    first, second = (hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels)
+def read_metadata(path: Path) -> Message:
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        return message_from_bytes(wheel.read(name))
+
+
+def links_of(metadata: Message) -> list[str]:
+    description = metadata.get_payload()
+    assert isinstance(description, str)
+    assert "key service" in description
+    return re.findall(r"\]\(([^)]+)\)", description)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("dist"))
+
+
+def test_a_wheel_built_twice_has_the_same_hash(wheel: Path, tmp_path: Path) -> None:
+    first, second = (
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (wheel, build_wheel(tmp_path))
+    )
     assert first == second
 
 
-def test_the_description_has_no_link_into_the_repository(wheels: list[Path]) -> None:
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        (name,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
-        metadata = message_from_bytes(wheel.read(name))
+def test_the_description_has_no_link_into_the_repository(wheel: Path) -> None:
+    metadata = read_metadata(wheel)
     assert metadata["Description-Content-Type"].startswith("text/markdown")
-    description = metadata.get_payload()
-    assert isinstance(description, str)
-    links = re.findall(r"\]\(([^)]+)\)", description)
+    assert [link for link in links_of(metadata) if not link.startswith("https://")] == []
+    assert metadata.get_all("Project-URL") is None
+
+
+def test_a_release_links_to_the_repository_that_it_was_built_in(tmp_path: Path) -> None:
+    metadata = read_metadata(build_wheel(tmp_path, REPOSITORY))
+    files = f"{REPOSITORY}/blob/v{PROJECT['version']}"
+    links = links_of(metadata)
+    assert f"{files}/docs/tutorial.md" in links
+    targets = [link.removeprefix(f"{files}/") for link in links if link.startswith(REPOSITORY)]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
     assert [link for link in links if not link.startswith("https://")] == []
-    assert "key service and a policy" in re.sub(r"\s+", " ", description)
+    addresses = dict(entry.split(", ") for entry in metadata.get_all("Project-URL") or ())
+    assert addresses["Source"] == REPOSITORY
+    assert {*addresses} == {"Source", "Issues", "Documentation", "Changelog"}
 
 
 def test_links_with_an_address_stay() -> None:
-    text = "[a](b.md), [c](https://example.com) and [d](#e)"
-    assert describe(text) == "a, [c](https://example.com) and d"
+    text = "[a](b.md), [c](https://example.com)"
+    assert describe(text, None) == "a, [c](https://example.com)"
+    assert describe(text, "https://x/y") == "[a](https://x/y/b.md), [c](https://example.com)"
 
 
 def test_the_extra_all_has_every_other_one() -> None:

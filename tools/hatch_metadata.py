@@ -1,29 +1,46 @@
-"""The long description of a package: README.md without links to files of the repository.
+"""Metadata of a package that depends on the address of its repository.
 
-A package index shows the description without these files, and the repository has no public address
-to link to yet. So the links become their text.
+A package index shows README.md without the files beside it. The release workflow passes the address
+of the repository that it runs in, so that links lead there. Other builds have no address that could
+be trusted to stay, and their links become text.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_RELATIVE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?!https?:)[^)\s]+\)")
+ADDRESS = "MODCRYPT_REPOSITORY"
+_RELATIVE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>(?!https?:)[^)\s]+)\)")
 
 
-class ReadmeHook(MetadataHookInterface):
+class AddressHook(MetadataHookInterface):
     """The hook that hatchling calls for a package's metadata."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add the long description to the metadata."""
+        """Add the long description, and the addresses of the project if they are known."""
+        address = os.environ.get(ADDRESS)
+        files = address and f"{address}/blob/v{metadata['version']}"
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": describe(text)}
+        metadata["readme"] = {"content-type": "text/markdown", "text": describe(text, files)}
+        metadata["urls"] = list_addresses(address, files) if address and files else {}
 
 
-def describe(readme: str) -> str:
-    """Return the text of README.md for a package index."""
-    return _RELATIVE_LINK.sub(lambda link: link["text"], readme)
+def list_addresses(repository: str, files: str) -> dict[str, str]:
+    """Return what an index links to, for the address of a repository and of its files."""
+    return {
+        "Source": repository,
+        "Issues": f"{repository}/issues",
+        "Documentation": f"{files}/docs/tutorial.md",
+        "Changelog": f"{files}/CHANGELOG.md",
+    }
+
+
+def describe(readme: str, files: str | None) -> str:
+    """Return README.md with links to an address of files, or without links to files."""
+    shown = r"[\g<text>](" + files + r"/\g<target>)" if files else r"\g<text>"
+    return _RELATIVE_LINK.sub(shown, readme)
