@@ -21,6 +21,7 @@ def test_results_are_short_and_say_what_matters(tmp_path: Path) -> None:
         (mc.verify_parquet(path, DECRYPTION), "everything authenticated: yes"),
         (mc.verify_dataset([path], DECRYPTION), "files: 1, 0 with faults"),
         (mc.inspect_parquet(path), "footer: encrypted"),
+        (mc.ParquetFile(path, DECRYPTION), "rows: 1, row groups: 1, columns: 200"),
     ):
         assert repr(result).startswith(f"<{type(result).__name__}")
         assert fact in repr(result)

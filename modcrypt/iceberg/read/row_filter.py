@@ -40,22 +40,26 @@ from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUI
 
 from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 
+_EXAMPLE = "'id > 5 and name is not null'"
+
 
 def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
-    """Return a filter as an expression; raise ValueError if a text is not a valid one."""
+    """Return a filter as an expression; raise ValueError if it is not a valid one."""
     from pyiceberg.expressions.parser import parse
 
     if filters is None:
         return AlwaysTrue()
-    if not isinstance(filters, str):
+    if isinstance(filters, BooleanExpression):
         return filters
+    if not isinstance(filters, str):
+        raise ValueError(f"filters must be a text, such as {_EXAMPLE}, or pyiceberg's expression")
     try:
         return parse(filters)
     except Exception as error:  # pyparsing's, whose text repeats the whole grammar
         place = getattr(error, "loc", None)
         where = "" if place is None else f": error at character {place}"
         raise ValueError(
-            f"the filter is not an expression{where}; for example: 'id > 5 and name is not null'"
+            f"the filter is not an expression{where}; for example: {_EXAMPLE}"
         ) from None
 
 

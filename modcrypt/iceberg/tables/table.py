@@ -27,6 +27,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.expected_keys import expect_keys
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.references import open_kms
+from modcrypt.report.fact_sheet import FactSheet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +42,8 @@ Read: TypeAlias = Callable[[], CurrentVersion]
 """Function that reads a version of a table."""
 
 
-@dataclass(frozen=True)
-class IcebergTable(TableVersion):
+@dataclass(frozen=True, repr=False)
+class IcebergTable(FactSheet, TableVersion):
     """One version of a table, as `open_table` returns it: its rows, files, keys and snapshots.
 
     Attributes:
@@ -54,6 +55,14 @@ class IcebergTable(TableVersion):
         restrictions: Read restrictions of the catalog for this reader, as JSON, which scans apply;
             None without any.
     """
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what represents the table in a terminal or notebook."""
+        return [
+            ("Metadata", self.metadata.name),
+            ("Snapshots", str(len(self.metadata.snapshots))),
+            ("Master key", self.metadata.master_key_id or "none"),
+        ]
 
     def append(self, data: pa.Table | ArrowStream) -> IcebergTable:
         """Append rows as a new snapshot; takes and raises the same as `modcrypt.iceberg.append`."""

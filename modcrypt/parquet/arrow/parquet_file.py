@@ -28,6 +28,7 @@ from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.report.fact_sheet import FactSheet
 
 TABLE_BYTES = 64 << 20
 """Encrypted bytes of a lot when a table is read; two lots are read at once."""
@@ -38,7 +39,7 @@ BATCH_BYTES = 32 << 20
 _MAX_THREADS = 8
 
 
-class ParquetFile:
+class ParquetFile(FactSheet):
     """An encrypted Parquet file, read as Arrow data; safe to use from several threads.
 
     The constructor reads the footer. Keys are retrieved, and chunks read and decrypted, on demand.
@@ -86,6 +87,15 @@ class ParquetFile:
                 lock=fork_safe(threading.Lock()),
                 shared=SharedResources(stack.pop_all()),
             )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what represents the file in a terminal or notebook."""
+        return [
+            ("File", self._session.decoder.name),
+            ("Rows", f"{self.num_rows:,}"),
+            ("Row groups", f"{self.num_row_groups:,}"),
+            ("Columns", f"{len(self.open_file.leaves):,}"),
+        ]
 
     # --- metadata --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -95,6 +96,14 @@ def test_a_new_table_has_no_rows(kms: SampleKms, tmp_path: Path) -> None:
     assert table.scan().num_rows == 0
     assert table.scan().column_names == small_table().column_names
     assert open_table(tmp_path / "t", kms).snapshots().num_rows == 0
+    assert repr(table) == (
+        f"<IcebergTable: metadata: {tmp_path}/t/metadata/v1.metadata.json, snapshots: 0, "
+        "master key: keyA>"
+    )
+    of_pyarrow: list[Any] = [[("id", ">", 5)], pc.field("id") > 5]
+    for filters in of_pyarrow:
+        with pytest.raises(ValueError, match="filters must be a text"):
+            table.scan(filters=filters)
 
 
 def test_a_schema_of_pyiceberg_gets_fresh_ids_and_its_spec_follows(
