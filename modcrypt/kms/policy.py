@@ -29,6 +29,7 @@ from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.crypto.properties import GCM_V1, list_mode_faults
 from modcrypt.pkmt1.material import check_id
+from modcrypt.report.short_repr import ShortRepr
 
 _VERIFIER = "modcrypt-verifier:"  # the beginning of the line of a verifying key
 
@@ -43,8 +44,8 @@ MAX_CACHE_LIFETIME = 7 * 24 * 3600
 """Upper limit of `cache_lifetime_seconds`, so that a revocation reaches running processes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Policy(ShortRepr):
     """A policy for encrypting files with keys from a key service.
 
     Args:

@@ -56,12 +56,13 @@ from modcrypt.parquet.crypto.properties import (
     FileEncryptionProperties,
     KeySettings,
 )
+from modcrypt.report.short_repr import ShortRepr
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(KeySettings):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Settings(KeySettings, ShortRepr):
     """References to keys and the requirements of reading; picklable and without secrets.
 
     modcrypt accepts Settings wherever it accepts `FileEncryptionProperties` or

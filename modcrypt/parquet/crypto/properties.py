@@ -19,6 +19,7 @@ from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
 from modcrypt.parquet.signatures.signers import Signer, Verifier, check_signer, list_verifiers
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
+from modcrypt.report.short_repr import ShortRepr
 from modcrypt.tracebacks import hide_frames
 
 GCM_V1 = "AES_GCM_V1"
@@ -30,8 +31,8 @@ FILE_UNIQUE_SIZE = 8
 """Size of `aad_file_unique` in bytes, as every compliant writer creates it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileEncryptionProperties:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FileEncryptionProperties(ShortRepr):
     """The keys and options for encrypting a file (PME 4, 5).
 
     Args:
@@ -155,8 +156,8 @@ Encryption: TypeAlias = FileEncryptionProperties | FileEncryption
 """The properties of one file, or a source of properties for many files."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileDecryptionProperties:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FileDecryptionProperties(ShortRepr):
     """The keys for decrypting a file, and the caller's requirements.
 
     Args:
