@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
+from tests.support.paths import ROOT
 from tools.conformance import page, results_table, trace
 from tools.conformance.page_groups import AREAS, group_cases
 
@@ -31,6 +32,25 @@ def test_every_case_is_in_one_row_and_no_row_is_empty() -> None:
 def test_the_document_has_the_tables_of_the_results() -> None:
     published = results_table.DOCUMENT.read_text()
     assert published == results_table.make_document(RESULTS, published)
+
+
+def test_the_comparison_with_alternatives_has_figures_of_the_results() -> None:
+    names = ["modcrypt", "PyArrow", "parquet-java", "Polars", "DuckDB"]
+    runs = {run["name"]: run for run in page.read_runs(RESULTS)}
+    rows: dict[str, list[page.Group]] = {}
+    for area, groups in page.group_rows([runs[name] for name in names]):
+        rows |= {area: groups, **{group.title: [group] for group in groups}}
+    text = (ROOT / "docs/explanation/alternatives.md").read_text()
+    for start, row in (
+        ("valid files read", "Reading valid Parquet files"),
+        ("plaintext in an encrypted file's place", "Plaintext in an encrypted file's place"),
+        ("hostile address of the key service", "Hostile address of the key service"),
+    ):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {start}")]
+        columns = zip(*(group.tallies for group in rows[row]), strict=True)
+        sums = [(sum(t.passed for t in column), sum(t.ran for t in column)) for column in columns]
+        expected = [f"{passed}/{ran}" if ran else "-" for passed, ran in sums]
+        assert line.strip("| ").split(" | ")[1:] == expected
 
 
 def test_the_results_are_of_cases_that_exist() -> None:
