@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
 from modcrypt.parquet.format.idl import ThriftStruct, copy
@@ -13,34 +13,8 @@ MAX_SCHEMA_DEPTH = 200
 
 
 def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
-    """Return the path of every leaf, in column order.
-
-    Raises:
-        FormatError: Child counts do not add up, or a name is not UTF-8.
-        LimitError: The schema is nested deeper than `MAX_SCHEMA_DEPTH`.
-    """
-    return [path for path, _ in _walk_leaves(schema)]
-
-
-def _walk_leaves(schema: list[ThriftStruct]) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
-    """Return each leaf's path and the indexes of the schema elements on it, the leaf's own last."""
-    leaves: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
-    groups: dict[int, tuple[tuple[str, ...], tuple[int, ...]]] = {0: ((), ())}
-    parents = _find_parents(schema)
-    for index in range(1, len(schema)):
-        element = schema[index]
-        try:
-            name = element.name.decode()
-        except UnicodeDecodeError:
-            raise FormatError(f"schema element {index}: the name is not UTF-8") from None
-        path, elements = groups[parents[index]]
-        if element.type is not None:
-            leaves.append(((*path, name), (*elements, index)))
-            continue
-        if len(path) >= MAX_SCHEMA_DEPTH:
-            raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
-        groups[index] = ((*path, name), (*elements, index))
-    return leaves
+    """Return the path of every leaf, in column order; the errors are those of `leaf_elements`."""
+    return [leaf.path for leaf in leaf_elements(schema)]
 
 
 def _find_parents(schema: list[ThriftStruct]) -> list[int]:
@@ -99,25 +73,44 @@ class Leaf(NamedTuple):
         return self.elements[0]
 
 
+_ROOT: Final = Leaf((), [], (), 0, 0, None)
+
 _new_tuple: Any = tuple.__new__  # calling a named tuple's class takes twice as long
 
 
 def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
-    """Return every leaf with its levels, in column order; the errors are those of `leaf_paths`."""
-    out: list[Leaf] = []
-    maps = {n for n, element in enumerate(schema) if element.type is None and is_map(element)}
-    for path, elements in _walk_leaves(schema):
-        definition = repetition = 0
-        names: list[bytes] = []
-        for index in elements:
-            element = schema[index]
-            kind = element.repetition_type
-            definition += kind != _REQUIRED
-            repetition += kind == _REPEATED
-            names.append(element.name)
-        in_map = next((index for index in elements if index in maps), None) if maps else None
-        out.append(_new_tuple(Leaf, (path, names, elements, definition, repetition, in_map)))
-    return out
+    """Return every leaf with its levels, in column order.
+
+    Raises:
+        FormatError: Child counts do not add up, or a name is not UTF-8.
+        LimitError: The schema is nested deeper than `MAX_SCHEMA_DEPTH`.
+    """
+    leaves: list[Leaf] = []
+    groups: dict[int, Any] = {0: _ROOT}  # what their leaves inherit
+    parents = _find_parents(schema)
+    for index in range(1, len(schema)):
+        element = schema[index]
+        raw, kind = element.name, element.repetition_type
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"schema element {index}: the name is not UTF-8") from None
+        path, names, elements, definition, repetition, in_map = groups[parents[index]]
+        is_group = element.type is None
+        if is_group and in_map is None and is_map(element):
+            in_map = index
+        definition += kind != _REQUIRED
+        repetition += kind == _REPEATED
+        leaf = _new_tuple(
+            Leaf, ((*path, name), [*names, raw], (*elements, index), definition, repetition, in_map)
+        )
+        if not is_group:
+            leaves.append(leaf)
+        elif len(path) < MAX_SCHEMA_DEPTH:
+            groups[index] = leaf
+        else:
+            raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+    return leaves
 
 
 def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
