@@ -36,7 +36,8 @@ def verify(folder: Path, line: str) -> list[str]:
     statement, rest = (folder / "_modcrypt_seal.json").read_bytes().split(b"\n", 1)
     signature = base64.b64decode(json.loads(rest)["signature"], validate=True)
     try:
-        load_verifier(line).verify(signature, b"modcrypt-seal\0\x01" + statement)
+        message = b"modcrypt-seal\0\x01" + hashlib.sha256(statement).digest()
+        load_verifier(line).verify(signature, message)
     except InvalidSignature:
         raise SystemExit("the signature does not match") from None
     seal = json.loads(statement)

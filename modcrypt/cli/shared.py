@@ -376,7 +376,12 @@ def choose_key_pair(path: str, private: str, public: str) -> tuple[Path, Path]:
     if Path(path).suffix != ".key":
         raise click.UsageError(f"the name of {private} ends in .key; the {public}'s in .pub")
     pair = Path(path), Path(path).with_suffix(".pub")
-    for existing in pair:
-        if existing.is_symlink() or existing.exists():
-            raise click.UsageError(f"{existing} exists and may be needed; choose another name")
+    for key in pair:
+        refuse_existing(key)
     return pair
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise a usage error if the path of a new key exists: no option replaces keys."""
+    if path.is_symlink() or path.exists():
+        raise click.UsageError(f"{path} exists and may be needed; choose another name")

@@ -6,7 +6,7 @@
 
 Two lines of JSON. `previous` is the SHA-256 of the seal before, null for the first one; each file
 has its path, its size and the SHA-256 of all its bytes. The signature, in base64, is over
-`"modcrypt-seal" | 0x00 | 0x01` and the bytes of the first line.
+`"modcrypt-seal" | 0x00 | 0x01` and the SHA-256 of the first line: key services sign short messages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def encode_seal(key: SigningKey, old: bytes | None, files: Mapping[str, SealedFi
         "files": [[path, files[path].size, files[path].sha256] for path in sorted(files)],
     }
     statement = json.dumps(document, separators=(",", ":")).encode()
-    signature = base64.b64encode(key.sign(_CONTEXT + statement)).decode()
+    signature = base64.b64encode(key.sign(_message(statement))).decode()
     return statement + b"\n" + json.dumps({"signature": signature}).encode() + b"\n"
 
 
@@ -96,7 +96,8 @@ def open_seal(data: bytes, signed_by: Mapping[str, VerifyingKey]) -> Seal:
         signature = decode_base64(members["signature"], "the signature")
     except KeyMaterialError:
         raise IntegrityError("the seal has no signature, or a malformed one") from None
-    signers = [key for key in signed_by.values() if key.verify(signature, _CONTEXT + statement)]
+    message = _message(statement)
+    signers = [key for key in signed_by.values() if key.verify(signature, message)]
     if not signers:
         raise IntegrityError(
             f"the seal is not signed by {', '.join(signed_by)}: it was altered, or others signed it"
@@ -105,6 +106,10 @@ def open_seal(data: bytes, signed_by: Mapping[str, VerifyingKey]) -> Seal:
     if seal.signer not in signers:
         raise IntegrityError("the seal names another signer than the one whose signature it has")
     return seal
+
+
+def _message(statement: bytes) -> bytes:
+    return _CONTEXT + hashlib.sha256(statement).digest()
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:

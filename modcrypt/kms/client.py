@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -63,7 +63,8 @@ class KmsClient(Protocol):
     master_key_id, *, aad) -> str` and `wrap_many(keys, master_key_id, *, aad) -> list[str]`;
     `is_current(wrapped, master_key_id) -> bool`, if the service knows whether a key is wrapped
     under the newest version of its master key; `default_key`, the id of the master key in the
-    client's URI; and the methods of `KeyAdmin`.
+    client's URI; the methods of `KeyAdmin`; and `find_signer(key_id) -> ServiceSigner`, if keys of
+    the service can sign.
     """
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -126,6 +127,21 @@ class KeyAdmin(Protocol):
 
         If the service can undo this, `enable_key(master_key_id, version=None)` does.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSigner:
+    """A key that signs inside its key service.
+
+    Attributes:
+        scheme: Name of the signature scheme, as in `modcrypt.kms.signing.schemes`.
+        public_key: The encoded public key.
+        sign: Function that returns the signature of a message; it raises as `KmsClient.wrap`.
+    """
+
+    scheme: str
+    public_key: bytes
+    sign: Callable[[bytes], bytes]
 
 
 class UnpicklableClient:
@@ -211,6 +227,24 @@ def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | No
         return None
     answer = _call_with_retries(lambda: ask(wrapped, master_key_id), master_key_id)
     return answer if isinstance(answer, bool) else None
+
+
+@hide_frames
+def find_signer(client: KmsClient, key_id: str) -> ServiceSigner:
+    """Return the key of a service that signs, whose calls are retried; raise as `KmsClient.wrap`.
+
+    Raises:
+        ValueError: The service does not sign.
+    """
+    find = getattr(client, "find_signer", None)
+    if find is None:
+        raise ValueError(f"keys of {type(client).__name__} do not sign")
+    signer: ServiceSigner = _call_with_retries(lambda: find(key_id), key_id)
+
+    def sign(message: bytes) -> bytes:
+        return _call_with_retries(lambda: signer.sign(message), key_id)
+
+    return replace(signer, sign=sign)
 
 
 def _pass_aad(aad: bytes) -> dict[str, bytes]:

@@ -45,6 +45,7 @@ from modcrypt.kms.setting_values import (
 )
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import (
+    absolute_signing_reference,
     check_signing_reference,
     load_signing_key,
     read_verifying_keys,
@@ -103,8 +104,9 @@ class Settings(KeySettings, ShortRepr):
         recipients: Recipients of new files, beside a key service or without one.
         identities: References `file:PATH` to identities, beside other keys or without any.
         identity_passphrase: Reference to the passphrase of identities, as `passphrase`.
-        signing_key: Reference `file:PATH` to the key with which new files are signed.
-        signing_passphrase: Reference to the passphrase of the signing key, as `passphrase`.
+        signing_key: Reference to the key with which new files are signed: `file:PATH`, or the URI
+            of a key in Vault, AWS KMS or a PKCS#11 token.
+        signing_passphrase: Reference to the passphrase of the signing key's file, as `passphrase`.
         signed_by: Keys of writers, one of whom must have signed each file that is read; empty for
             the policy's.
 
@@ -218,11 +220,11 @@ class Settings(KeySettings, ShortRepr):
             raise ValueError(
                 "other processes cannot ask for a passphrase; pass passphrase=env:NAME or file:PATH"
             )
-        for name in (
-            "footer_key", "passphrase", "identity_passphrase", "signing_key", "signing_passphrase"
-        ):  # fmt: skip
+        for name in ("footer_key", "passphrase", "identity_passphrase", "signing_passphrase"):
             if values[name] is not None:
                 values[name] = absolute_reference(values[name])
+        if self.signing_key is not None:
+            values["signing_key"] = absolute_signing_reference(self.signing_key)
         for name in ("root", "audit"):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
@@ -363,7 +365,7 @@ class Settings(KeySettings, ShortRepr):
         """The key that signs new files, read once; None if none is named.
 
         Raises:
-            KeyRetrievalError: As `SigningKey.load`.
+            KeyRetrievalError: As `SigningKey.load` and `SigningKey.open`.
         """
         if self.signing_key is None:
             return None

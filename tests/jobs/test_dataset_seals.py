@@ -165,7 +165,8 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object], *, sign: bool
     change(document)
     statement = json.dumps(document, separators=(",", ":")).encode()
     if sign:
-        signature = WRITER.sign(b"modcrypt-seal\x00\x01" + statement)
+        message = b"modcrypt-seal\x00\x01" + hashlib.sha256(statement).digest()
+        signature = WRITER.sign(message)
         rest = json.dumps({"signature": base64.b64encode(signature).decode()}).encode()
     path.write_bytes(statement + b"\n" + rest)
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:  # not to be loaded for the help
 sign_options = combine_options(
     click.option(
         "--sign",
-        metavar="FILE",
+        metavar="KEY",
         type=click.Path(),
-        help="Sign with this key of the writer.",
+        help="Sign with this key of the writer: a file, or a URI of hcvault:, aws-kms: or pkcs11:.",
     ),
     click.option(
         "--sign-passphrase",
         metavar="PATH",
-        help="Passphrase of the signing key, in a file.",
+        help="Passphrase of the signing key's file, in a file.",
     ),
     needs_one_of("sign_passphrase", "sign"),
 )
@@ -41,11 +41,16 @@ def signing_references(options: dict[str, Any]) -> dict[str, Any]:
         return {}
     from modcrypt.cli.options.kms_options import runs_on_spark
     from modcrypt.kms.keyring.keyring_passphrase import PROMPT
+    from modcrypt.kms.signing.signing_references import names_service
 
-    file = options["sign_passphrase"]
+    key, file = options["sign"], options["sign_passphrase"]
+    if names_service(key):
+        if file is not None:
+            raise click.UsageError("--sign-passphrase is for a signing key in a file")
+        return {"signing_key": key}
     prompt = None if runs_on_spark() else PROMPT
     return {
-        "signing_key": f"file:{options['sign']}",
+        "signing_key": f"file:{key}",
         "signing_passphrase": prompt if file is None else f"file:{file}",
     }
 
@@ -64,14 +69,15 @@ def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
     """Return the key that `sign_options` name; None if they name none, or do not exist.
 
     Raises:
-        KeyRetrievalError: As `SigningKey.load`.
+        ValueError: The URI of a key service is invalid, or names no key.
+        KeyRetrievalError: As `SigningKey.load` and `SigningKey.open`.
     """
     references = signing_references(options)
     if not references:
         return None
     from modcrypt.kms.signing.signing_references import load_signing_key
 
-    return load_signing_key(references["signing_key"], references["signing_passphrase"])
+    return load_signing_key(references["signing_key"], references.get("signing_passphrase"))
 
 
 def read_verify_keys(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:

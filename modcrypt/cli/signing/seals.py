@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from modcrypt.cli.shared import (
     make_reference,
     print_json,
     print_line,
+    refuse_existing,
     threads_option,
 )
 from modcrypt.errors import printable
@@ -34,6 +36,10 @@ Example: a writer signs the files of a folder, and a reader compares them
 _GENERATE_EXAMPLE = """\b
 Example: against quantum computers, too, under a passphrase that modcrypt asks for
   modcrypt seals generate --scheme mldsa65 --passphrase archive.key"""
+
+_EXPORT_EXAMPLE = """\b
+Example: a key of Vault's transit engine, which never leaves it
+  modcrypt seals export "hcvault://vault.example.com/transit/keys/writer" writer.pub"""
 
 _CREATE_EXAMPLE = """\b
 Example:
@@ -101,6 +107,38 @@ def generate(*, path: str, scheme: str, ask: bool, as_json: bool, **options: Any
     print_line(f"verifier     {public}, id {id_}")
 
 
+@seals.command(epilog=_EXPORT_EXAMPLE)
+@click.argument("key")
+@click.argument("path", metavar="FILE.pub")
+@_passphrase_options
+@json_option
+def export(*, key: str, path: str, ask: bool, as_json: bool, **options: Any) -> None:
+    """Write the verifying key of a signing key to FILE.pub, which must not exist.
+
+    KEY is a file of `generate`, or the URI of a key that signs inside Vault or OpenBao (type
+    ed25519), AWS KMS (ECC_NIST_EDWARDS25519 or ML_DSA_65) or a PKCS#11 token (edwards25519). Give
+    FILE.pub to readers, and compare the id with them.
+    """
+    refuse_existing(Path(path))
+    verifier = _load_key(key, ask, options).verifier
+    with open(path, "x", encoding="ascii") as file:
+        file.write(f"{verifier}\n")
+    if as_json:
+        print_json("seals.verifier", {"verifier": path, "id": verifier.hex_id})
+        return
+    print_line(f"verifier  {path}, id {verifier.hex_id}")
+
+
+def _load_key(key: str, ask: bool, options: dict[str, Any]) -> modcrypt.SigningKey:
+    from modcrypt.kms.signing.signing_references import names_service
+
+    if not names_service(key):
+        return modcrypt.SigningKey.load(key, _read_passphrase(key, ask, options))
+    if ask or make_reference(options, "--passphrase") is not None:
+        raise click.UsageError("a passphrase is for a signing key in a file")
+    return modcrypt.SigningKey.open(key)
+
+
 def _read_passphrase(path: str, ask: bool, options: dict[str, Any], *, twice: bool = False) -> Any:
     from modcrypt.kms.keyring.keyring_passphrase import ask_passphrase, make_reference_asker
 
@@ -113,7 +151,10 @@ def _read_passphrase(path: str, ask: bool, options: dict[str, Any], *, twice: bo
 @seals.command(epilog=_CREATE_EXAMPLE)
 @click.argument("folder")
 @click.option(
-    "--sign", metavar="FILE", required=True, help="Signing key of `modcrypt seals generate`."
+    "--sign",
+    metavar="KEY",
+    required=True,
+    help="Signing key: a file, or the URI of a key in a key service.",
 )
 @_passphrase_options
 @_verify_key_option
@@ -128,7 +169,7 @@ def create(
     Every visible file is read and hashed; no other key is needed. An older seal must be signed with
     the same key, or one that --verify-key names; the new one has the next number.
     """
-    key = modcrypt.SigningKey.load(sign, _read_passphrase(sign, ask, options))
+    key = _load_key(sign, ask, options)
     with batch_bar("Hashing", 0, None) as bar:
         sealed = modcrypt.seal_dataset(
             folder, key, signed_by=_read_keys(verify_keys), threads=threads,

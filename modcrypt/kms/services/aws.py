@@ -13,6 +13,8 @@ base64. AAD becomes the encryption context, which CloudTrail shows in plaintext:
 Requests go to the region of the URI (or the environment), whatever a file names. modcrypt refuses
 an ARN of another region and, if the URI contains an ARN, one of another account. It unwraps a blob
 under the master key in the caller's material, not under the one that the blob names.
+
+Keys for SIGN_VERIFY of the specs ECC_NIST_EDWARDS25519 and ML_DSA_65 sign.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -37,7 +40,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
+from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
 from modcrypt.kms.uris import is_loopback, missing_extra, parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
@@ -59,6 +62,9 @@ MAX_LISTED = 1000
 
 DELETION_DAYS = 7
 """Days for which KMS keeps a destroyed key before it deletes it; the minimum of KMS."""
+
+MAX_MESSAGE = 4096
+"""Length limit of a message that KMS signs, in bytes (KMS API Reference, Sign)."""
 
 CONTEXT = "modcrypt:aad"
 """Name of the AAD in the encryption context."""
@@ -110,6 +116,16 @@ _UNAVAILABLE = {
     "TooManyRequestsException",
 }
 _CODE = re.compile(r"[A-Za-z]{1,60}", re.ASCII)
+
+_SIGNING = {
+    "ed25519": ("ED25519_SHA_512", bytes.fromhex("302a300506032b6570032100"), 32),
+    "mldsa65": (
+        "ML_DSA_SHAKE_256",
+        bytes.fromhex("308207b2300b0609608648016503040312038207a100"),
+        1952,
+    ),
+}
+"""For each signature scheme KMS's name, and the header (DER) and size of a public key."""
 
 _NO_CREDENTIALS = (
     aws_errors.NoCredentialsError,
@@ -213,6 +229,37 @@ class AwsKms(UnpicklableClient):
             master_key_id,
         )
         return _encode_blob(answer)
+
+    # --- signing ---------------------------------------------------------------------------------
+
+    def find_signer(self, key_id: str) -> ServiceSigner:
+        """Return a key that signs, of two specs; see `client.find_signer`."""
+        name = self._check_target(key_id, "signing key")
+        answer = self._call_kms(
+            lambda kms: kms.get_public_key(KeyId=name), key_id, kind="signing key"
+        )
+        scheme, public = _decode_public_key(_require_member(answer, "PublicKey", bytes), key_id)
+        return ServiceSigner(
+            scheme=scheme, public_key=public, sign=partial(self._sign, key_id, scheme)
+        )
+
+    @hide_frames
+    def _sign(self, key_id: str, scheme: str, message: bytes) -> bytes:
+        if len(message) > MAX_MESSAGE:
+            raise KeyRetrievalError(
+                f"signing key {key_id}: AWS KMS signs at most {MAX_MESSAGE} bytes, and the message "
+                f"has {len(message)}; use a shorter AAD prefix"
+            )
+        name, algorithm = self._check_target(key_id), _SIGNING[scheme][0]
+        answer = self._call_kms(
+            lambda kms: kms.sign(
+                KeyId=name, Message=message, MessageType="RAW", SigningAlgorithm=algorithm
+            ),
+            key_id,
+            kind="signing key",
+        )
+        signature: bytes = _require_member(answer, "Signature", bytes)
+        return signature
 
     # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
@@ -333,7 +380,7 @@ class AwsKms(UnpicklableClient):
 
     # --- requests to KMS -------------------------------------------------------------------------
 
-    def _check_target(self, master_key_id: str) -> str:
+    def _check_target(self, master_key_id: str, kind: str = "master key") -> str:
         """Return the key id for a request, after a check that it leads to no other region.
 
         Raises:
@@ -345,21 +392,21 @@ class AwsKms(UnpicklableClient):
             if _KEY_ID.fullmatch(name) or _ALIAS.fullmatch(name):
                 return name
             raise KeyNotFoundError(
-                f"master key {master_key_id[:80]!r} is not an ARN, id, alias or name of AWS KMS"
+                f"{kind} {master_key_id[:80]!r} is not an ARN, id, alias or name of AWS KMS"
             )
         if arn["region"] != self.region:
             raise KeyNotFoundError(
-                f"master key {master_key_id} is in another region than this client, which is for "
+                f"{kind} {master_key_id} is in another region than this client, which is for "
                 f"{self.region}: open aws-kms://?region={arn['region']} for it"
             )
         if self._account not in (None, arn["account"]):
             raise KeyNotFoundError(
-                f"master key {master_key_id} is in another account than the key in the URI: open "
+                f"{kind} {master_key_id} is in another account than the key in the URI: open "
                 f"aws-kms://?region={arn['region']} to use keys of several accounts"
             )
         return master_key_id
 
-    def _call_kms(self, ask: Callable[[Any], T], master_key_id: str) -> T:
+    def _call_kms(self, ask: Callable[[Any], T], key_id: str, *, kind: str = "master key") -> T:
         """Call KMS once; do not chain errors, because they may contain the request."""
         if self._pid != os.getpid():  # a forked process must not share its parent's connections
             self._client, self._pid = self._connect(), os.getpid()
@@ -368,7 +415,7 @@ class AwsKms(UnpicklableClient):
             with _suppress_logging():
                 return ask(self._client)
         except aws_errors.ClientError as error:
-            failed = _convert_error(error, f"master key {master_key_id}: AWS KMS in {self.region}")
+            failed = _convert_error(error, f"{kind} {key_id}: AWS KMS in {self.region}")
         except aws_errors.SSLError:
             failed = KeyRetrievalError(
                 f"the TLS certificate of AWS KMS in {self.region} is not trusted here; set "
@@ -459,6 +506,17 @@ def _make_answer_error(name: str) -> KeyRetrievalError:
     return KeyRetrievalError(
         f"the answer is not from AWS KMS: {name} is missing or malformed; check the endpoint "
         "(AWS_ENDPOINT_URL_KMS) and proxies"
+    )
+
+
+def _decode_public_key(der: bytes, key_id: str) -> tuple[str, bytes]:
+    """Return scheme and encoded key; raise KeyRetrievalError for other kinds of keys."""
+    for scheme, (_, header, size) in _SIGNING.items():
+        if der.startswith(header) and len(der) == len(header) + size:
+            return scheme, der[len(header) :]
+    raise KeyRetrievalError(
+        f"signing key {key_id} is of another kind; create one of the spec ECC_NIST_EDWARDS25519 or "
+        "ML_DSA_65, for SIGN_VERIFY"
     )
 
 

@@ -14,6 +14,9 @@ AES-GCM wraps keys, in the format of parquet-java's local wrapping:
     {"masterKeyVersion":"NO_VERSION","encryptedKey":base64( nonce (12) | ciphertext | tag (16) )}
     AAD: the master key id in UTF-8; with AAD of the caller: master key id | 00 | AAD
 
+A signing key is a pair of Edwards keys (CKK_EC_EDWARDS, edwards25519) with one label, which is its
+id; the private key never leaves the token.
+
 PKCS#11 logs in the whole application, not a session. If this process is already logged in to the
 token, no PIN is needed; if any part of the process logs out, no part can use the keys any more.
 """
@@ -24,6 +27,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from modcrypt.aead import TAG_SIZE
@@ -39,7 +43,7 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
+from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
 from modcrypt.kms.uris import missing_extra
@@ -255,6 +259,21 @@ class Pkcs11Kms(UnpicklableClient):
                     _encrypt(master, bytes(16), b"")  # fails as well if the token itself fails
                 raise _make_mismatch_error(master_key_id) from error
 
+    def find_signer(self, key_id: str) -> ServiceSigner:
+        """Return a key that signs with EdDSA; see `client.find_signer`."""
+        with self._open_session(f"signing key {key_id}") as session:
+            key = self._find_signing_half(session, key_id, pkcs11.ObjectClass.PUBLIC_KEY)
+            public = _decode_point(bytes(key[pkcs11.Attribute.EC_POINT]), key_id)
+            self._find_signing_half(session, key_id, pkcs11.ObjectClass.PRIVATE_KEY)
+        return ServiceSigner(scheme="ed25519", public_key=public, sign=partial(self._sign, key_id))
+
+    @hide_frames
+    def _sign(self, key_id: str, message: bytes) -> bytes:
+        with self._open_session(f"signing key {key_id}") as session:
+            key = self._find_signing_half(session, key_id, pkcs11.ObjectClass.PRIVATE_KEY)
+            _check_enabled(key, pkcs11.Attribute.SIGN, "signing key")
+            return bytes(key.sign(message, mechanism=pkcs11.Mechanism.EDDSA))
+
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create an AES key of 256 bits that never leaves the token.
 
@@ -323,15 +342,22 @@ class Pkcs11Kms(UnpicklableClient):
             self._find_key(session, master_key_id).destroy()
 
     def _find_key(self, session: Any, label: str) -> Any:
-        keys = _list_keys(session, label, self._where.id if label == self._where.object else None)
-        if not keys:
-            raise KeyNotFoundError(f"the token has no AES key with the label {label}")
-        if len(keys) > 1:
-            raise KeyRetrievalError(
-                f"the token has {len(keys)} AES keys with the label {label}; add id= to the URI, "
-                "or change the labels of all but one"
-            )
-        return keys[0]
+        return _require_one(_list_keys(session, label, self._id_of(label)), "AES", label)
+
+    def _find_signing_half(self, session: Any, label: str, half: Any) -> Any:
+        """Return the private or the public key of a pair."""
+        template = {
+            pkcs11.Attribute.CLASS: half,
+            pkcs11.Attribute.KEY_TYPE: pkcs11.KeyType.EC_EDWARDS,
+            pkcs11.Attribute.TOKEN: True,
+        }
+        kind = "private Edwards" if half == pkcs11.ObjectClass.PRIVATE_KEY else "public Edwards"
+        return _require_one(
+            _find_objects(session, template, label, self._id_of(label)), kind, label
+        )
+
+    def _id_of(self, label: str) -> bytes | None:
+        return self._where.id if label == self._where.object else None
 
     @contextlib.contextmanager
     def _open_session(self, what: str, writing: bool = False) -> Iterator[Any]:
@@ -398,13 +424,41 @@ def _list_keys(session: Any, label: str | None, id_: bytes | None = None) -> lis
         pkcs11.Attribute.KEY_TYPE: pkcs11.KeyType.AES,
         pkcs11.Attribute.TOKEN: True,
     }
+    return _find_objects(session, template, label, id_)
+
+
+def _find_objects(
+    session: Any, template: dict[Any, Any], label: str | None, id_: bytes | None
+) -> list[Any]:
     if label == "":
         return []  # an empty label would match all keys without a label
     if label is not None:
-        template[pkcs11.Attribute.LABEL] = label
+        template = {**template, pkcs11.Attribute.LABEL: label}
     if id_ is not None:
-        template[pkcs11.Attribute.ID] = id_
+        template = {**template, pkcs11.Attribute.ID: id_}
     return list(session.get_objects(template))
+
+
+def _require_one(keys: list[Any], kind: str, label: str) -> Any:
+    if not keys:
+        raise KeyNotFoundError(f"the token has no {kind} key with the label {label}")
+    if len(keys) > 1:
+        raise KeyRetrievalError(
+            f"the token has {len(keys)} {kind} keys with the label {label}; add id= to the URI, "
+            "or change the labels of all but one"
+        )
+    return keys[0]
+
+
+def _decode_point(point: bytes, label: str) -> bytes:
+    """Return the 32 bytes of a public key, which tokens store with or without a DER header."""
+    raw = point.removeprefix(b"\x04\x20") if len(point) == 34 else point
+    if len(raw) != 32:
+        raise KeyRetrievalError(
+            f"signing key {label} is not on the curve edwards25519, or its CKA_EC_POINT has an "
+            "unknown form"
+        )
+    return raw
 
 
 def _describe(key: Any) -> MasterKey:
@@ -412,11 +466,9 @@ def _describe(key: Any) -> MasterKey:
     return MasterKey(id=key.label, enabled=bool(able))
 
 
-def _check_enabled(key: Any, permission: Any) -> None:
+def _check_enabled(key: Any, permission: Any, kind: str = "master key") -> None:
     if not key[permission]:
-        raise KeyDisabledError(
-            f"master key {key.label} is disabled: it lacks CKA_{permission.name}"
-        )
+        raise KeyDisabledError(f"{kind} {key.label} is disabled: it lacks CKA_{permission.name}")
 
 
 def _encrypt(master: Any, key: bytes, aad: bytes) -> bytes:

@@ -39,8 +39,11 @@ def parse_pkcs11_uri(uri: str) -> Pkcs11Uri:
     options = _parse_attributes(query, "&", _QUERY_NAMES)
     named = {**values, **options}
     text = {name: _decode_text(name, value) for name, value in named.items() if name != "id"}
-    if text.get("type", "secret-key") != "secret-key":
-        raise ValueError("PKCS#11 URI: type must be secret-key, the type of master keys")
+    if text.get("type", "secret-key") not in ("secret-key", "private"):
+        raise ValueError(
+            "PKCS#11 URI: type must be secret-key, the type of master keys, or private, that of "
+            "signing keys"
+        )
     if "id" in values and "object" not in values:
         raise ValueError("PKCS#11 URI: id requires object, because labels identify master keys")
     return Pkcs11Uri(

@@ -20,6 +20,8 @@ such a key and wraps it again. With `derived=true`, AAD becomes the `context` th
 (the master key's id without AAD), and Vault rewraps internally. AAD requires Vault 1.9 or later; an
 older version ignores associated data.
 
+Keys of the type ed25519 sign; modcrypt reads their newest public key, and signs with that version.
+
 modcrypt does not follow redirects, because their targets would receive the token.
 
 This module has more than 400 lines because wrapping, key management and the handling of answers are
@@ -36,6 +38,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.private_files import read_secret
 from modcrypt.keys import Secret
-from modcrypt.kms.client import Capabilities, MasterKey, UnpicklableClient
+from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
 from modcrypt.kms.uris import KmsUri, is_loopback, missing_extra, parse_kms_uri
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
@@ -200,12 +203,7 @@ class VaultKms(UnpicklableClient):
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`."""
         _parse_version(wrapped)
         body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
-        plain = self._call_transit("decrypt", body, master_key_id, "plaintext")
-        try:
-            return base64.b64decode(plain, validate=True)
-        except ValueError:
-            failed = self._make_answer_error()
-        raise failed
+        return self._decode_base64(self._call_transit("decrypt", body, master_key_id, "plaintext"))
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -230,6 +228,39 @@ class VaultKms(UnpicklableClient):
                 newest = None
             self._newest[master_key_id] = newest, time.monotonic() + VERSION_LIFETIME
         return None if newest is None else version >= newest
+
+    # --- signing ---------------------------------------------------------------------------------
+
+    def find_signer(self, key_id: str) -> ServiceSigner:
+        """Return the newest version of an ed25519 key, which signs; see `client.find_signer`."""
+        data = self._read(key_id, "signing key")
+        if data is None:
+            raise self._make_missing_error(key_id, "signing key")
+        if data.get("soft_deleted"):
+            raise KeyDisabledError(f"signing key {key_id} is disabled (soft-deleted) in Vault")
+        if data.get("type") != "ed25519" or data.get("derived"):
+            raise KeyRetrievalError(
+                f"signing key {key_id} is not of the type ed25519, or is a derived key; create one "
+                f"with `vault write -f {self._engine.mount}/keys/NAME type=ed25519`"
+            )
+        version = data["latest_version"]
+        versions = data.get("keys")
+        newest = versions.get(str(version)) if isinstance(versions, dict) else None
+        public = self._decode_base64(self._require_member(newest, "public_key"))
+        return ServiceSigner(
+            scheme="ed25519", public_key=public, sign=partial(self._sign, key_id, version)
+        )
+
+    @hide_frames
+    def _sign(self, key_id: str, version: int, message: bytes) -> bytes:
+        body = {"input": _encode_base64(message), "key_version": version}
+        path = f"sign/{_check_name(key_id)}"
+        answer = self._ask("post", path, body, key_id, kind="signing key")
+        text = self._require_member(answer, "signature")
+        prefix = f"vault:v{version}:"
+        if not text.startswith(prefix):
+            raise self._make_answer_error()
+        return self._decode_base64(text.removeprefix(prefix))
 
     # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
@@ -326,10 +357,10 @@ class VaultKms(UnpicklableClient):
             else None
         )
 
-    def _read(self, master_key_id: str) -> dict[str, Any] | None:
+    def _read(self, key_id: str, kind: str = "master key") -> dict[str, Any] | None:
         """Return Vault's data about a key; None if the key does not exist."""
-        path = f"keys/{_check_name(master_key_id)}"
-        data = self._ask("get", path, None, master_key_id, missing_is_empty=True)
+        path = f"keys/{_check_name(key_id, kind)}"
+        data = self._ask("get", path, None, key_id, missing_is_empty=True, kind=kind)
         if not data:
             return None
         if not all(_is_version(data.get(name), least) for name, least in _VERSIONS.items()):
@@ -378,14 +409,15 @@ class VaultKms(UnpicklableClient):
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
-        master_key_id: str = "",
+        key_id: str = "",
         missing_is_empty: bool = False,
+        kind: str = "master key",
     ) -> dict[str, Any]:
         """Send one request, and return the answer's data.
 
         `method` is an HTTP method or "list", `path` the path below the engine's mount. With
         `missing_is_empty`, return no data if Vault reports that nothing exists; an answer of status
-        200 must then contain data.
+        200 must then contain data. Messages call the key `kind`.
 
         Raises:
             KeyRetrievalError: Vault refuses, fails or is unreachable, or the answer is not Vault's.
@@ -398,7 +430,7 @@ class VaultKms(UnpicklableClient):
         if status == 404 and missing_is_empty and content.get("errors") == []:
             return {}  # the key does not exist; a missing engine would report errors
         verb = path.partition("/")[0]
-        raise self._convert_error(status, _extract_errors(content), master_key_id, verb)
+        raise self._convert_error(status, _extract_errors(content), key_id, verb, kind)
 
     def _extract_data(self, content: dict[str, Any], *, demanded: bool) -> dict[str, Any]:
         """Return the data of an answer of status 200, which is an object or null in Vault."""
@@ -451,18 +483,18 @@ class VaultKms(UnpicklableClient):
         return self._own.client.adapter
 
     def _convert_error(
-        self, status: int, texts: list[str], master_key_id: str, verb: str
+        self, status: int, texts: list[str], key_id: str, verb: str, kind: str
     ) -> KeyRetrievalError:
         """Convert an answer to an error, which repeats none of Vault's text."""
         text = " ".join(texts)
-        what = f"master key {master_key_id}: " if master_key_id else ""
+        what = f"{kind} {key_id}: " if key_id else ""
         if status in (401, 403):
             return KeyAccessDeniedError(
                 f"{what}Vault at {self._engine} refuses to {_ACTIONS.get(verb, verb)}: the token "
                 "has expired, or its policies do not permit it"
             )
         if status == 404 or any(phrase in text for phrase in _NO_KEY):
-            return self._make_missing_error(master_key_id)
+            return self._make_missing_error(key_id, kind)
         if status in (412, 429, 472, 473) or status >= 500:
             return KmsUnavailableError(f"{what}Vault at {self._engine} answered {status}")
         if 300 <= status < 400:
@@ -490,8 +522,8 @@ class VaultKms(UnpicklableClient):
             )
         return KeyRetrievalError(f"{what}Vault at {self._engine} rejected the request to {verb}")
 
-    def _make_missing_error(self, master_key_id: str) -> KeyNotFoundError:
-        what = f"master key {master_key_id}" if master_key_id else "transit engine"
+    def _make_missing_error(self, key_id: str, kind: str = "master key") -> KeyNotFoundError:
+        what = f"{kind} {key_id}" if key_id else "transit engine"
         return KeyNotFoundError(f"Vault has no {what} at {self._engine}")
 
     def _require_member(self, data: Any, name: str) -> str:
@@ -499,6 +531,14 @@ class VaultKms(UnpicklableClient):
         if not isinstance(value, str):
             raise self._make_answer_error()
         return value
+
+    @hide_frames
+    def _decode_base64(self, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError:
+            failed = self._make_answer_error()
+        raise failed  # outside the handler, whose error contains the text
 
     def _check_wrapped(self, text: str) -> str:
         """Return a wrapped key after the check that `unwrap` will make."""
@@ -623,14 +663,14 @@ def _connect(engine: _Engine) -> Any:
     )
 
 
-def _check_name(master_key_id: str) -> str:
+def _check_name(key_id: str, kind: str = "master key") -> str:
     """Return a name if it is safe in a path, because it may come from a file."""
-    if not _NAME.fullmatch(master_key_id):
+    if not _NAME.fullmatch(key_id):
         raise KeyNotFoundError(
-            f"master key {master_key_id[:80]!r}: a key name in Vault consists of letters, digits, "
+            f"{kind} {key_id[:80]!r}: a key name in Vault consists of letters, digits, "
             "_, and . or - in between"
         )
-    return master_key_id
+    return key_id
 
 
 def _parse_version(wrapped: str) -> int:

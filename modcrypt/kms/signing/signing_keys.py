@@ -6,12 +6,14 @@ modcrypt-verifier:ed25519:BASE64URL-OF-THE-KEY:32-HEX-DIGITS-OF-ITS-ID
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
-from modcrypt.errors import KeyMaterialError
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.keys import Secret, Unpicklable
+from modcrypt.kms.client import find_signer
 from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 from modcrypt.kms.recipients.private_key_file import (
     PrivateKeyFormat,
@@ -24,6 +26,7 @@ from modcrypt.kms.recipients.public_lines import (
     parse_public_line,
     read_lines,
 )
+from modcrypt.kms.references import open_kms
 from modcrypt.kms.signing.schemes import ED25519, find_scheme
 from modcrypt.parquet.signatures.signers import MAX_VERIFYING_KEYS
 from modcrypt.tracebacks import hide_frames
@@ -94,14 +97,20 @@ class VerifyingKey:
 class SigningKey(Unpicklable):
     """A private key that signs; it never shows itself, and can't be pickled.
 
-    Create one with `generate` or `load`.
+    Create one with `generate`, `load` or `open`.
     """
 
-    __slots__ = ("_secret", "verifier")
-    _advice = "pass its path instead"
+    __slots__ = ("_secret", "_sign", "verifier")
+    _advice = "pass its path or URI instead"
 
-    def __init__(self, verifier: VerifyingKey, secret: Secret[bytes]) -> None:
-        self.verifier, self._secret = verifier, secret
+    def __init__(
+        self,
+        verifier: VerifyingKey,
+        secret: Secret[bytes] | None,
+        sign: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """Keep a private key, or the function of a key service that signs with it."""
+        self.verifier, self._secret, self._sign = verifier, secret, sign
 
     @classmethod
     @hide_frames
@@ -125,18 +134,61 @@ class SigningKey(Unpicklable):
             raise KeyMaterialError("the private key does not belong to the verifier in the file")
         return cls(verifier, secret)
 
+    @classmethod
+    @hide_frames
+    def open(cls, uri: str, **options: Any) -> Self:
+        """Return a key that signs inside its key service, which reports the verifying key now.
+
+        Args:
+            uri: URI of a key of Vault or OpenBao, AWS KMS or a PKCS#11 token, as for `open_kms`.
+            options: Arguments of `open_kms`.
+
+        Raises:
+            ValueError: The URI is invalid or names no key, or the service does not sign.
+            KeyRetrievalError: The key does not exist or is of another kind, or the service refuses
+                or is unavailable. So does `sign`.
+        """
+        client: Any = open_kms(uri, **options)
+        key_id = getattr(client, "default_key", None)
+        if not key_id:
+            raise ValueError("the URI of a signing key must name the key, not only its service")
+        signer = find_signer(client, key_id)
+        try:
+            verifier = VerifyingKey(signer.scheme, signer.public_key)
+        except ValueError as error:
+            raise KeyRetrievalError(f"signing key {key_id}: {error}") from None
+        return cls(verifier, None, partial(_sign_in_service, signer.sign, verifier, key_id))
+
     @hide_frames
     def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
         """Write a new file of mode 0600; arguments and errors are those of `Identity.save`."""
+        if self._secret is None:
+            raise ValueError("this signing key stays in its key service; it can't be saved")
         save_private_key(path, SIGNING_FILE, str(self.verifier), self._secret(), passphrase)
 
     @hide_frames
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message."""
+        if self._sign is not None:
+            return self._sign(message)
+        assert self._secret is not None
         return find_scheme(self.verifier.scheme).sign(self._secret(), message)
 
     def __repr__(self) -> str:
         return f"SigningKey({self.verifier.scheme}, id {self.verifier.hex_id}, REDACTED)"
+
+
+def _sign_in_service(
+    sign: Callable[[bytes], bytes], verifier: VerifyingKey, key_id: str, message: bytes
+) -> bytes:
+    """Return the signature of a service; files must not get one that nobody can verify."""
+    signature = sign(message)
+    if not isinstance(signature, bytes) or not verifier.verify(signature, message):
+        raise KeyRetrievalError(
+            f"signing key {key_id}: the key service returned a signature that does not verify "
+            "under the public key that it reported"
+        )
+    return signature
 
 
 def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:

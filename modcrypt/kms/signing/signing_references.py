@@ -1,4 +1,8 @@
-"""References to signing keys, `file:PATH`, and the verifying keys that files and lines name."""
+"""References to signing keys, and the verifying keys that files and lines name.
+
+A signing key is in a file, `file:PATH`, or in a key service, whose URI names the key:
+`hcvault://HOST/MOUNT/keys/NAME`, `aws-kms://ARN` or `pkcs11:token=TOKEN;object=NAME`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.keyring.keyring_passphrase import (
     PROMPT,
     ask_passphrase,
@@ -15,28 +20,45 @@ from modcrypt.kms.keyring.keyring_passphrase import (
 )
 from modcrypt.kms.signing.signing_keys import PREFIX, SigningKey, VerifyingKey
 
+SERVICES = ("hcvault", "aws-kms", "pkcs11")
+"""Schemes of the URIs of key services that sign."""
+
+
+def names_service(reference: str) -> bool:
+    """Return whether a reference is the URI of a key in a key service."""
+    return reference.partition(":")[0].lower() in SERVICES
+
 
 def check_signing_reference(key: str | None, passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
-    if key is not None:
+    if key is not None and not names_service(key):
         kind, _, where = key.partition(":")
         if kind != "file" or not where:
             raise ValueError(
-                "name a signing key as file:PATH, never the key itself (not repeated here)"
+                "name a signing key as file:PATH, or as a URI of hcvault:, aws-kms: or pkcs11:, "
+                "never the key itself (not repeated here)"
             )
     if passphrase is None:
         return
-    if key is None:
-        raise ValueError("signing_passphrase needs signing_key")
+    if key is None or names_service(key):
+        raise ValueError("signing_passphrase needs signing_key, a file")
     check_passphrase_reference(passphrase)
+
+
+def absolute_signing_reference(key: str) -> str:
+    """Return a reference that has the same meaning in processes that run in other folders."""
+    return key if names_service(key) else absolute_reference(key)
 
 
 def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
     """Return the signing key that a reference names.
 
     Raises:
-        KeyRetrievalError: As `SigningKey.load`.
+        ValueError: The URI of a key service is invalid, or names no key.
+        KeyRetrievalError: As `SigningKey.load` and `SigningKey.open`.
     """
+    if names_service(key):
+        return SigningKey.open(key)
     path = key.partition(":")[2]
     if passphrase is None:
         return SigningKey.load(path)

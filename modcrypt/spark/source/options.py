@@ -9,8 +9,9 @@
     recipients        lines of recipients, to whom new files are encrypted; writing only
     signedBy          lines of verifying keys, or paths of .pub files, which the driver reads: one
                       of these writers must have signed each file; reading only
-    signingKey        file:PATH of the key on all executors that signs new files; signingPassphrase:
-                      file:PATH or env:NAME of its passphrase
+    signingKey        file:PATH of the key on all executors that signs new files, or the URI of a
+                      key in a key service; signingPassphrase: file:PATH or env:NAME of the
+                      passphrase of the file
     aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
     lake, dataset     path of a modcrypt.toml, which the driver reads, and name of a dataset in it;
                       they replace all other options about keys and a missing path; reading only
@@ -50,7 +51,7 @@ from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.signing.signing_references import names_service, read_verifying_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.spark.lake_reference import LakeReference
 
@@ -272,7 +273,7 @@ class _Options:
             identities=tuple(map(_make_reference, self.names("identity") or ())),
             recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
             signed_by=read_verifying_keys(self.names("signedBy") or ()),
-            signing_key=None if signing is None else _make_reference(signing),
+            signing_key=None if signing is None else _make_signing_reference(signing),
             signing_passphrase=None if secret is None else absolute_reference(secret),
             aad_prefix=self.text("aadPrefix"),
             root=None if root is None else _make_absolute(root),
@@ -392,6 +393,10 @@ def _parse_strings(name: str, text: str) -> tuple[str, ...]:
     if not isinstance(strings, Sequence) or not all(isinstance(item, str) for item in strings):
         raise ValueError(f"{name} must be a JSON list of strings")
     return tuple(strings)
+
+
+def _make_signing_reference(reference: str) -> str:
+    return reference if names_service(reference) else _make_reference(reference)
 
 
 def _make_reference(reference: str) -> str:

@@ -11,7 +11,11 @@ import modcrypt
 from modcrypt.kms.recipients import private_key_file
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke, private, run_program
+from tests.support.kms.key_servers import Bao
+from tests.support.kms.server_fixtures import bao, bao_running, bare_environment
 from tests.support.tables import write_plain
+
+__all__ = ["bao", "bao_running", "bare_environment"]  # fixtures
 
 
 @pytest.fixture
@@ -64,3 +68,33 @@ def test_nothing_is_replaced_and_a_writer_is_named(folder: Path) -> None:
     check_refusal(invoke(folder, "seals", "generate", "writer"))
     assert "--verify-key" in check_refusal(invoke(folder, "seals", "verify", "lake"))
     check_refusal(invoke(folder, *VERIFY, "lake"), "integrity", 1)
+
+
+def test_the_verifying_key_of_a_file_is_exported(folder: Path) -> None:
+    answer = run_ok(folder, "seals", "export", "--json", "writer.key", "again.pub")
+    assert (folder / "again.pub").read_text() == (folder / "writer.pub").read_text()
+    line = modcrypt.VerifyingKey.load(folder / "writer.pub")
+    assert json.loads(answer)["id"] == line.hex_id
+    assert "exists" in check_refusal(invoke(folder, "seals", "export", "writer.key", "again.pub"))
+
+
+def test_a_key_of_vault_signs_files_and_folders(
+    folder: Path, bao: Bao, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VAULT_TOKEN", bao.root_token)
+    key = f"{bao.mount()}/keys/writer"
+    bao.judge().write(key, type="ed25519")
+    uri = bao.uri(key)
+    run_ok(folder, "seals", "export", uri, "vault.pub")
+    run_ok(folder, "seals", "create", "--sign", uri, "lake")
+    run_ok(folder, "seals", "verify", "--verify-key", "vault.pub", "lake")
+    private(folder / "footer.key", b"0123456789abcdef")
+    keys = ("--key-file", "footer.key")
+    run_ok(folder, "encrypt", *keys, "--sign", uri, "lake/a.parquet", "signed.parquet")
+    run_ok(folder, "verify", *keys, "--verify-key", "vault.pub", "signed.parquet")
+    private(folder / "word", b"correct horse battery staple")
+    for command in (
+        ("seals", "create", "--passphrase-file", "word", "--sign", uri, "lake"),
+        ("encrypt", *keys, "--sign-passphrase", "word", "--sign", uri, "lake/a.parquet", "x"),
+    ):
+        assert "for a signing key in a file" in check_refusal(invoke(folder, *command))

@@ -258,7 +258,7 @@ def test_a_uri_is_read_as_rfc_7512_has_it() -> None:
         ("pkcs11:slot-id=", "decimal"),
         ("pkcs11:slot-id=%D9%A1", "decimal"),
         ("pkcs11:id=%01", "requires object"),
-        ("pkcs11:type=private;object=k", "secret-key"),
+        ("pkcs11:type=public;object=k", "secret-key"),
         ("pkcs11:pin-source=file:/x", "NAME=VALUE"),
         ("pkcs11:?module-name=softhsm2", "module-path=/absolute"),
         ("pkcs11:?module-path=softhsm2.so", "absolute path"),
