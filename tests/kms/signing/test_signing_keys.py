@@ -79,6 +79,7 @@ def test_keys_of_one_purpose_are_not_taken_for_another(tmp_path: Path) -> None:
 
 def test_a_signing_key_never_leaves_the_process() -> None:
     key = SigningKey.generate()
+    assert key._secret is not None
     assert key._secret().hex() not in repr(key)
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="can't be pickled") as caught:
