@@ -1,8 +1,9 @@
-"""Compare a folder with its seal with only `cryptography`, independently of modcrypt.
+"""Compare a folder, or an Iceberg table, with its seal with only `cryptography`, without modcrypt.
 
 This was written from docs/reference/seals.md, and shares no code with the package.
 
     python tools/verify_seal.py FOLDER VERIFIER-LINE
+    python tools/verify_seal.py TABLE/metadata/v3.metadata.json VERIFIER-LINE
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -31,8 +33,8 @@ def load_verifier(line: str) -> Ed25519PublicKey | MLDSA65PublicKey:
     return MLDSA65PublicKey.from_public_bytes(key)
 
 
-def verify(folder: Path, line: str) -> list[str]:
-    """Return the paths that are missing, foreign or changed."""
+def read_statement(folder: Path, line: str, form: str) -> dict[str, Any]:
+    """Return the statement of the seal in a folder, after the check of its signature."""
     statement, rest = (folder / "_modcrypt_seal.json").read_bytes().split(b"\n", 1)
     signature = base64.b64decode(json.loads(rest)["signature"], validate=True)
     try:
@@ -40,9 +42,24 @@ def verify(folder: Path, line: str) -> list[str]:
         load_verifier(line).verify(signature, message)
     except InvalidSignature:
         raise SystemExit("the signature does not match") from None
-    seal = json.loads(statement)
-    if (seal["format"], seal["version"], seal["signer"]) != ("modcrypt-seal", 1, line):
+    seal: dict[str, Any] = json.loads(statement)
+    if (seal["format"], seal["version"], seal["signer"]) != (form, 1, line):
         raise SystemExit("another format, version or signer")
+    return seal
+
+
+def verify_table(folder: Path, name: str, line: str) -> bool:
+    """Return whether a metadata.json is the one that was sealed."""
+    seal = read_statement(folder, line, "modcrypt-table-seal")
+    document = json.loads((folder / name).read_bytes())
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    same = hashlib.sha256(text.encode()).hexdigest() == seal["sha256"]
+    return same and document["table-uuid"] == seal["table_uuid"]
+
+
+def verify(folder: Path, line: str) -> list[str]:
+    """Return the paths that are missing, foreign or changed."""
+    seal = read_statement(folder, line, "modcrypt-seal")
     sealed = {path: (size, digest) for path, size, digest in seal["files"]}
     found = {}
     for parent, folders, names in os.walk(folder):
@@ -57,6 +74,10 @@ def verify(folder: Path, line: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    different = verify(Path(sys.argv[1]), sys.argv[2])
+    sealed = Path(sys.argv[1])
+    if sealed.name.endswith(".metadata.json"):
+        different = [] if verify_table(sealed.parent, sealed.name, sys.argv[2]) else [sealed.name]
+    else:
+        different = verify(sealed, sys.argv[2])
     print("\n".join(different) or "as sealed")
     sys.exit(bool(different))

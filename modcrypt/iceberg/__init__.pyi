@@ -4,6 +4,7 @@ from modcrypt.iceberg.keys.key_policies import KeyPolicy as KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyStore as KeyStore
 from modcrypt.iceberg.keys.key_stores import FileKeyStore as FileKeyStore
 from modcrypt.iceberg.keys.key_stores import SqliteKeyStore as SqliteKeyStore
+from modcrypt.iceberg.read.table_seals import TableSeal as TableSeal
 from modcrypt.iceberg.rotate.catalog_rotation import RotatedTable as RotatedTable
 from modcrypt.iceberg.rotate.catalog_rotation import rotate_catalog as rotate_catalog
 from modcrypt.iceberg.rotate.expiry import Expired as Expired
@@ -30,3 +31,4 @@ from modcrypt.iceberg.verify.key_trees import key_tree as key_tree
 from modcrypt.iceberg.verify.table_results import TableVerification as TableVerification
 from modcrypt.iceberg.verify.table_verification import verify_table as verify_table
 from modcrypt.iceberg.write.append import append as append
+from modcrypt.iceberg.write.table_sealing import seal_table as seal_table

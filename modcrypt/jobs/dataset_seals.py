@@ -13,19 +13,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from modcrypt.errors import CommitConflictError, IntegrityError
-from modcrypt.io.destinations import open_sink_at
+from modcrypt.errors import IntegrityError
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
-from modcrypt.jobs.seal_format import MAX_SEAL, Seal, SealedFile, encode_seal, open_seal
+from modcrypt.jobs.seal_format import Seal, SealedFile, encode_seal, open_seal
+from modcrypt.jobs.sealed_statements import SEAL_NAME, check_sequence, read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.report.json_fields import JsonFields
-
-SEAL_NAME = "_modcrypt_seal.json"
-"""Name of the seal in its folder; readers of datasets skip names that begin with an underscore."""
 
 _BLOCK = 1 << 20
 
@@ -93,24 +90,12 @@ def seal_dataset(
     """
     known = check_verifying_keys((key.verifier, *signed_by))
     place = _seal_place(where, filesystem)
-    old = _read_seal(place)
+    old = read_seal(place)
     if old is not None:
         open_seal(old, known)
     data = encode_seal(key, old, _hash_files(where, filesystem, threads, progress))
-    if len(data) > MAX_SEAL:
-        raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
-    with place.lock():
-        if _read_seal(place) != old:
-            raise CommitConflictError(
-                f"{place.path}: another writer has sealed the dataset meanwhile; check its files, "
-                "and seal again"
-            )
-        with open_sink_at(place) as sink:
-            sink.append(data)
-    seal = open_seal(data, known)
-    return SealVerification(
-        sequence=seal.sequence, signer=seal.signer.hex_id, files=len(seal.files)
-    )
+    replace_seal(place, old, data)
+    return _make_result(open_seal(data, known), ())
 
 
 def verify_seal(
@@ -138,19 +123,20 @@ def verify_seal(
         OSError, FileNotFoundError: The file system reports an error.
     """
     known, place = check_verifying_keys(signed_by), _seal_place(where, filesystem)
-    data = _read_seal(place)
+    data = read_seal(place)
     if data is None:
         raise IntegrityError(f"{place.path} does not exist: the dataset is not sealed")
     seal = open_seal(data, known)
-    if seal.sequence < at_least:
-        raise IntegrityError(
-            f"the seal has number {seal.sequence}, but {at_least} was seen before: the dataset was "
-            "rolled back"
-        )
+    check_sequence(seal.statement, at_least, "dataset")
     found = _hash_files(where, filesystem, threads, progress)
+    return _make_result(seal, _compare(seal, found))
+
+
+def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerification:
+    statement = seal.statement
     return SealVerification(
-        sequence=seal.sequence, signer=seal.signer.hex_id, files=len(seal.files),
-        findings=tuple(_compare(seal, found)),
+        sequence=statement.sequence, signer=statement.signer.hex_id, files=len(seal.files),
+        findings=tuple(findings),
     )  # fmt: skip
 
 
@@ -172,16 +158,6 @@ def _folder_at(where: Any, filesystem: Any) -> Place:
 
 def _seal_place(where: Any, filesystem: Any) -> Place:
     return _folder_at(where, filesystem).below(SEAL_NAME)
-
-
-def _read_seal(place: Place) -> bytes | None:
-    try:
-        with open_source_at(place) as source:
-            if source.size > MAX_SEAL:
-                raise IntegrityError(f"{place.path}: a seal has at most {MAX_SEAL} bytes")
-            return bytes(source.read_at(0, source.size))
-    except FileNotFoundError:
-        return None
 
 
 def _hash_files(

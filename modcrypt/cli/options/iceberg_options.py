@@ -18,7 +18,8 @@ from modcrypt.cli.options.kms_options import (
     passphrase_options,
     service_settings,
 )
-from modcrypt.cli.shared import allow_plaintext_option, combine_options
+from modcrypt.cli.options.signing_options import read_verify_keys
+from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of
 from modcrypt.errors import KeyAccessDeniedError, printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -95,6 +96,20 @@ _where_options = combine_options(
         multiple=True,
         help="Require the table to be under this master key, or one of several. Repeatable.",
     ),
+    click.option(
+        "--verify-key",
+        "verify_keys",
+        metavar="VERIFIER",
+        multiple=True,
+        help="Require a seal of this writer (.pub). Repeatable.",
+    ),
+    click.option(
+        "--seal-at-least",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="With --verify-key: require seal number N or a newer one, to reject an older state.",
+    ),
+    needs_one_of("seal_at_least", "verify_keys"),
     allow_plaintext_option,
 )
 table_options = combine_options(tables_service, _where_options)
@@ -132,6 +147,8 @@ def opening_arguments(options: dict[str, Any]) -> dict[str, Any]:
         "table_uuid": options["table_uuid"],
         "at_least": options["at_least"],
         "master_key_ids": options["master_keys"] or None,
+        "signed_by": read_verify_keys(options),
+        "seal_at_least": options["seal_at_least"] or 1,
     }
 
 

@@ -10,8 +10,10 @@ from modcrypt.errors import FormatError, IntegrityError, PlaintextError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import Versions, read_metadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.read.table_seals import check_table_seal
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
+from modcrypt.kms.signing.signing_keys import VerifyingKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,8 @@ class Expectation:
     at_least: int | None = None
     master_key_ids: Collection[str] | None = None
     read_restrictions: Mapping[str, Any] | None = None
+    signed_by: Mapping[str, VerifyingKey] = field(default_factory=dict)
+    seal_at_least: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.master_key_ids, str):  # each letter would count as an id
@@ -49,6 +53,11 @@ class Expectation:
                 f"{name}: the table is under the master key {metadata.master_key_id!r}, which is "
                 "none of those expected; pass master_key_ids to accept it"
             )
+
+    def check_seal(self, place: Place, metadata: TableMetadata) -> None:
+        """Check the seal of a table if it must be signed; raise as `check_table_seal`."""
+        if self.signed_by:
+            check_table_seal(place, metadata, self.signed_by, self.seal_at_least)
 
 
 def _state(metadata: TableMetadata) -> int:
@@ -120,6 +129,8 @@ class TableVersion:
         if metadata.uuid != self.metadata.uuid:
             raise IntegrityError(f"{place.path}: this is the metadata of another table")
         self.expected.check(metadata)
+        if metadata.document != self.metadata.document:  # else it is checked, or its own commit
+            self.expected.check_seal(place, metadata)
         _check_follows(metadata, self.metadata, self.expected)
         if place == self.place and metadata.document != self.metadata.document:
             raise IntegrityError(

@@ -8,7 +8,7 @@ its own for these. Tables of other catalogs can be read, but not changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
@@ -16,11 +16,18 @@ from pyiceberg.catalog import Catalog
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.pointers import Identifier
-from modcrypt.iceberg.tables.table import IcebergTable, open_located_table, reader_of
+from modcrypt.iceberg.tables.table import (
+    IcebergTable,
+    known_writers,
+    open_located_table,
+    reader_of,
+)
 
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
+    from modcrypt.kms.signing.signing_keys import VerifyingKey
+
 MAX_DEPTH = 32
 """Maximum depth of nested namespaces that are listed."""
 
@@ -38,6 +45,8 @@ def load_table(
     at_least: int | None = None,
     master_key_ids: Collection[str] | None = None,
     read_restrictions: Mapping[str, Any] | None = None,
+    signed_by: Iterable[VerifyingKey] = (),
+    seal_at_least: int = 1,
 ) -> IcebergTable:
     """Open a table by its name in a pyiceberg catalog.
 
@@ -46,7 +55,7 @@ def load_table(
             `HiveCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids,
-            read_restrictions: See `open_table`.
+            read_restrictions, signed_by, seal_at_least: See `open_table`.
         location_map: See `open_table`; the mapping also applies to the metadata.json.
         filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
             unmapped locations. By default, the locations name it; for a store of a REST catalog it
@@ -62,6 +71,7 @@ def load_table(
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
+        signed_by=known_writers(signed_by), seal_at_least=seal_at_least,
     )  # fmt: skip
     return open_located_table(versions.read, versions, resolver, expected, location_map, filesystem)
 

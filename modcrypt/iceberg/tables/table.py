@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,6 +27,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.expected_keys import expect_keys
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.references import open_kms
+from modcrypt.kms.signing.signing_keys import VerifyingKey, check_verifying_keys
 from modcrypt.report.fact_sheet import FactSheet
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ def open_table(
     at_least: int | None = None,
     master_key_ids: Collection[str] | None = None,
     read_restrictions: Mapping[str, Any] | None = None,
+    signed_by: Iterable[VerifyingKey] = (),
+    seal_at_least: int = 1,
 ) -> IcebergTable:
     """Open a table by its metadata.json.
 
@@ -186,12 +189,16 @@ def open_table(
             names. Without any of these, every master key is accepted.
         read_restrictions: JSON of Iceberg's read restrictions, as a REST catalog sends them: a row
             filter, and actions on columns. Scans apply them besides those of the catalog.
+        signed_by: Keys of writers, one of whom must have sealed this version of the table, as by
+            `seal_table`; none to accept unsigned tables.
+        seal_at_least: Number that the seal must have at least: the last one that you have seen.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
         FormatError: The file is not table metadata.
         PlaintextError: The table is not encrypted.
-        IntegrityError: It is another table, an older state, or under another master key.
+        IntegrityError: It is another table, an older state, or under another master key, or none of
+            the writers has sealed it.
         KeyRetrievalError, ValueError: See `open_kms`.
         OSError: The file system failed.
     """
@@ -199,8 +206,15 @@ def open_table(
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
+        signed_by=known_writers(signed_by), seal_at_least=seal_at_least,
     )  # fmt: skip
     return open_located_table(read, versions, resolver, expected, location_map, filesystem)
+
+
+def known_writers(signed_by: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:
+    """Return the keys of writers by their ids; raise as `check_verifying_keys`, but accept none."""
+    keys = tuple(signed_by)
+    return check_verifying_keys(keys) if keys else {}
 
 
 def find_versions(metadata_json: Any, filesystem: Any) -> tuple[Read, FolderVersions]:
@@ -243,6 +257,7 @@ def open_located_table(
     require_extra()
     place, metadata, restrictions = read()
     expected.check(metadata)
+    expected.check_seal(place, metadata)
     if metadata.lost_its_history and expected.master_key_ids is None:
         raise IntegrityError(
             f"{metadata.name}: the table had snapshots, but its metadata.json names none, so only "

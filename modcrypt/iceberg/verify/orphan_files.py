@@ -36,6 +36,7 @@ from modcrypt.iceberg.verify.table_findings import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
+from modcrypt.jobs.sealed_statements import SEAL_NAME
 from modcrypt.parquet.datasets.discovery import as_arrow
 
 DAY = 24 * 60 * 60
@@ -101,7 +102,7 @@ def _raise(error: OSError) -> None:
 def _belongs(path: str, reached: set[str]) -> bool:
     """Return whether a file belongs to the table, or is a companion such as a checksum."""
     name = posixpath.basename(path)
-    if path in reached or METADATA.fullmatch(name) or name == HINT:
+    if path in reached or METADATA.fullmatch(name) or name in (HINT, SEAL_NAME):
         return True
     if name.startswith(".") and name.endswith(".crc"):  # Hadoop's checksums
         return _belongs(posixpath.join(posixpath.dirname(path), name[1:-4]), reached)

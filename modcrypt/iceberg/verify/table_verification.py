@@ -5,8 +5,9 @@
       -> keys: used, unused, used twice      -> the folder: orphans, older metadata.json files
 
 Verification continues after a fault; files that only a faulty file leads to are reported as not
-checked. Limits of the format are reported too: metadata.json is not signed, so only a caller who
-remembers the table's last state can detect an older one (`at_least` of `open_table`).
+checked. Limits of the format are reported too: the format does not sign metadata.json, so only a
+seal (`signed_by` of `open_table`), or a caller who remembers the table's last state (`at_least`),
+detects an older one.
 """
 
 from __future__ import annotations
@@ -227,7 +228,9 @@ def _check_references(metadata: TableMetadata, report: TableReport) -> None:
 
 
 def _note_unsigned(table: IcebergTable, report: TableReport) -> None:
-    """Add metadata.json to the unauthenticated parts."""
+    """Add metadata.json to the unauthenticated parts, unless a writer's seal was checked."""
+    if table.expected.signed_by:
+        return
     why = (
         "metadata.json is not signed: anyone who can write it can remove snapshots, and change "
         "names and default values of columns"

@@ -1,0 +1,51 @@
+"""`modcrypt iceberg seal`: sign the metadata.json of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import cloup
+
+from modcrypt.cli.options.iceberg_options import (
+    listing_options,
+    open_selected_table,
+    table_argument,
+)
+from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys, sign_options
+from modcrypt.cli.shared import json_option, print_json, print_line
+from modcrypt.errors import printable
+
+# click keeps the lines of a paragraph after \b as they are.
+_EXAMPLE = """\b
+Examples: seal a table after a change; readers require the seal
+  modcrypt iceberg seal --sign writer.key lake/orders
+  modcrypt iceberg scan --kms file:lake.keyring --verify-key writer.pub lake/orders"""
+
+
+@cloup.command(epilog=_EXAMPLE)
+@table_argument
+@sign_options
+@listing_options
+@json_option
+def seal(*, where: str, as_json: bool, **options: Any) -> None:
+    """Sign the table's current metadata.json, in _modcrypt_seal.json beside it.
+
+    Commands that are given --verify-key then refuse other metadata: an older state, other schemas,
+    partition specs and keys. Seal again after each change of the table. An older seal must be
+    signed with the same key, or one that --verify-key names; the new one has the next number.
+    """
+    key = read_signing_key(options)
+    if key is None:
+        raise click.UsageError("no signing key is named; use --sign")
+    # The version to be sealed has no seal yet: only its old one is checked, by seal_table.
+    table = open_selected_table(where, {**options, "verify_keys": (), "seal_at_least": None})
+    from modcrypt.iceberg import seal_table
+
+    sealed = seal_table(
+        table, key, signed_by=read_verify_keys(options), seal_at_least=options["seal_at_least"] or 0
+    )
+    if as_json:
+        print_json("iceberg.seal", sealed.fields())
+        return
+    print_line(f"seal {sealed.sequence}: {printable(sealed.metadata)}, signed by {sealed.signer}")
