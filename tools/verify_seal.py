@@ -54,7 +54,7 @@ def verify_table(folder: Path, name: str, line: str) -> bool:
     document = json.loads((folder / name).read_bytes())
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     same = hashlib.sha256(text.encode()).hexdigest() == seal["sha256"]
-    return same and document["table-uuid"] == seal["table_uuid"]
+    return same and bool(document["table-uuid"] == seal["table_uuid"])
 
 
 def verify(folder: Path, line: str) -> list[str]:

@@ -25,6 +25,7 @@ from modcrypt.iceberg import (
     seal_table,
     verify_table,
 )
+from modcrypt.iceberg.read.table_seals import encode_table_seal
 from modcrypt.iceberg.write import table_sealing
 from modcrypt.jobs.sealed_statements import SEAL_NAME
 from tests.support.cases import each_case
@@ -187,14 +188,13 @@ def test_an_older_state_is_not_sealed(folder: Path, kms: SampleKms) -> None:
 def test_two_writers_conflict(
     folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = table_sealing.encode_table_seal
 
     def seal_meanwhile(*arguments: Any) -> bytes:
         monkeypatch.undo()
         seal_table(open_table(folder, kms), WRITER)
-        return encode(*arguments)
+        return encode_table_seal(*arguments)
 
-    monkeypatch.setattr(table_sealing, "encode_table_seal", seal_meanwhile)
+    monkeypatch.setattr(f"{table_sealing.__name__}.encode_table_seal", seal_meanwhile)
     with pytest.raises(CommitConflictError, match="another writer has made a seal"):
         seal_table(open_table(folder, kms), WRITER)
     assert opened(folder, kms, seal_at_least=2)
