@@ -70,6 +70,7 @@ from modcrypt.kms.references import open_kms as open_kms
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client as as_pyarrow_client
 from modcrypt.kms.services.pyarrow_clients import from_pyarrow_client as from_pyarrow_client
 from modcrypt.kms.settings import Settings as Settings
+from modcrypt.kms.signing.required_seal import RequiredSeal as RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey as SigningKey
 from modcrypt.kms.signing.signing_keys import VerifyingKey as VerifyingKey
 from modcrypt.lake.application import LakeApplication as LakeApplication

@@ -60,7 +60,7 @@ def verify_table(folder: Path, name: str, line: str) -> bool:
 def verify(folder: Path, line: str) -> list[str]:
     """Return the paths that are missing, foreign or changed."""
     seal = read_statement(folder, line, "modcrypt-seal")
-    sealed = {path: (size, digest) for path, size, digest in seal["files"]}
+    sealed = {path: (size, digest) for path, size, digest, _ in seal["files"]}
     found = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name[0] not in "._"]

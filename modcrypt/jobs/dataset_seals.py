@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from modcrypt.errors import IntegrityError
+from modcrypt.errors import FormatError, LimitError
 from modcrypt.io.places import Place
-from modcrypt.io.sources import open_source_at
+from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
-from modcrypt.jobs.seal_format import Seal, SealedFile, encode_seal, open_seal
-from modcrypt.jobs.sealed_statements import SEAL_NAME, check_sequence, read_seal, replace_seal
+from modcrypt.kms.signing.required_seal import load_seal
+from modcrypt.kms.signing.seal_format import Seal, SealedFile, encode_seal, open_seal
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME, read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.format.framing import close_tail, read_tail
+from modcrypt.parquet.signatures.signers import hash_footer
 from modcrypt.report.json_fields import JsonFields
 
 _BLOCK = 1 << 20
@@ -122,12 +125,7 @@ def verify_seal(
         FormatError: The seal is signed, but malformed.
         OSError, FileNotFoundError: The file system reports an error.
     """
-    known, place = check_verifying_keys(signed_by), _seal_place(where, filesystem)
-    data = read_seal(place)
-    if data is None:
-        raise IntegrityError(f"{place.path} does not exist: the dataset is not sealed")
-    seal = open_seal(data, known)
-    check_sequence(seal.statement, at_least, "dataset")
+    seal = load_seal(_folder_at(where, filesystem), signed_by, at_least)
     found = _hash_files(where, filesystem, threads, progress)
     return _make_result(seal, _compare(seal, found))
 
@@ -181,4 +179,12 @@ def _hash_file(place: Place) -> SealedFile:
     with open_source_at(place) as source:
         for start in range(0, source.size, _BLOCK):
             digest.update(source.read_at(start, min(_BLOCK, source.size - start)))
-        return SealedFile(source.size, digest.hexdigest())
+        return SealedFile(source.size, digest.hexdigest(), _hash_end(source))
+
+
+def _hash_end(source: Source) -> str | None:
+    try:
+        tail = read_tail(source)
+    except (FormatError, LimitError):
+        return None
+    return hash_footer(close_tail(tail.data, tail.magic))

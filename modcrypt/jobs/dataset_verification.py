@@ -7,7 +7,7 @@ The set is verified by the AAD prefix, with which the writer named each file, an
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -27,6 +27,7 @@ from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,
     as_decryption,
+    required_seal,
 )
 from modcrypt.parquet.datasets.aad_prefixes import (
     PrefixTemplate,
@@ -148,6 +149,7 @@ def verify_dataset(
         file_set.report_unidentified(run.unidentified)
     file_set.findings += find_copies(file_set.group_by("unique"))
     file_set.check_row_count(None if is_alone else expected_rows)
+    file_set.compare_seal(None if callable(properties) else properties)
     file_set.note_hidden_files(hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
@@ -418,6 +420,16 @@ class _FileSet:
                 "were dropped or added",
             )
 
+    def compare_seal(self, properties: FileDecryptionProperties | None) -> None:
+        """Report missing files that the seal of a folder names, if one is required."""
+        folders: defaultdict[str, list[Place]] = defaultdict(list)
+        for place, _ in self._aads:
+            if place.root is not None:
+                folders[place.root].append(place)
+        for root, places in folders.items():
+            folder = Place(places[0].filesystem, root)
+            self.findings += find_missing_files(properties, folder, places)
+
     def note_hidden_files(self, places: Sequence[Place]) -> None:
         """Note the files that notes about writes hide from readers; anyone can write such notes."""
         if places:
@@ -443,6 +455,24 @@ def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding
         )
         for prefix, paths in groups.items()
     ]
+
+
+def find_missing_files(
+    properties: FileDecryptionProperties | None, folder: Place, places: Iterable[Place]
+) -> list[Finding]:
+    """Report files below a folder that its seal names, if one is required, and that are missing."""
+    seal = None if properties is None else required_seal(properties)
+    if seal is None:
+        return []
+    paths = [str(place.inside(folder)) for place in places]
+    try:
+        missing = seal.with_root(folder).find_missing(folder, paths)
+    except ModcryptError as error:
+        return [Finding(word=error.word, message=str(error))]
+    if not missing:
+        return []
+    message = f"files of the dataset's seal are missing: {list_names(missing, MAX_LISTED)}"
+    return [Finding(word="integrity", message=message)]
 
 
 def find_copies(groups: Groups) -> list[Finding]:

@@ -19,6 +19,7 @@ from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy, find_service, list_lifetime_faults
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.references import open_kms
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.kms.wrapped_key_metadata import (
@@ -196,7 +197,9 @@ class KeyTools:
             self._check_aad(policy)
             demands["algorithms"] = (policy.encryption_algorithm,)
             demands["aad_prefix"] = policy.path_prefix(root)
-            demands["signed_by"] = read_verifying_keys(policy.signed_by)
+            demands["signed_by"] = writers = read_verifying_keys(policy.signed_by)
+            if policy.seal_at_least is not None:
+                demands["seal"] = RequiredSeal(writers, policy.seal_at_least, root)
         demands["key_retriever"] = KmsKeyRetriever(
             self.wrapper, self.expected_keys(policy, master_key_ids)
         )

@@ -70,6 +70,8 @@ class Policy(ShortRepr):
             most a week.
         signed_by: Verifying keys of writers, as lines or paths of `.pub` files: readers refuse
             files that none of them has signed. Without any, signatures are not checked.
+        seal_at_least: Number that the dataset's seal must have at least, signed by one of these
+            writers: readers refuse files that are not as sealed. None requires no seal.
 
     Raises:
         ValueError: The policy is invalid; the message lists all faults.
@@ -91,6 +93,7 @@ class Policy(ShortRepr):
     kek_length_bits: int = 128
     cache_lifetime_seconds: float = 600.0
     signed_by: Sequence[str] = ()
+    seal_at_least: int | None = None
 
     def __post_init__(self) -> None:
         if faults := _list_faults(
@@ -202,6 +205,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str | None": ((str, type(None)), "a string"),
     "bool": ((bool,), "true or false"),
     "int": ((int,), "a number"),
+    "int | None": ((int, type(None)), "a number"),
     "float": ((int, float), "a number"),
     "Sequence[str]": ((list, tuple), "a list of names"),
     "Mapping[str, Sequence[str]]": ((Mapping,), "a table of master keys and their columns"),
@@ -223,6 +227,10 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
     )
     if not all(isinstance(key, str) and key for key in valid.get("signed_by", ())):
         faults.append("signed_by must be a list of verifying keys, as lines or paths")
+    if (least := valid.get("seal_at_least")) is not None and (
+        least < 1 or not valid.get("signed_by")
+    ):
+        faults.append("seal_at_least must be 1 or more, and needs signed_by")
     for name in ("data_key_length_bits", "kek_length_bits"):
         if valid.get(name, 128) not in KEY_BITS:
             faults.append(f"{name} must be 128, 192 or 256")

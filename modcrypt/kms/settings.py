@@ -43,6 +43,7 @@ from modcrypt.kms.setting_values import (
     prefix_to_bytes,
     prefix_to_text,
 )
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import (
     absolute_signing_reference,
@@ -109,6 +110,8 @@ class Settings(KeySettings, ShortRepr):
         signing_passphrase: Reference to the passphrase of the signing key's file, as `passphrase`.
         signed_by: Keys of writers, one of whom must have signed each file that is read; empty for
             the policy's.
+        seal_at_least: Number that the seal of the dataset must have at least, signed by one of
+            these writers; None for the policy's, which may require no seal.
 
     Raises:
         ValueError: Both kinds of keys are given, or a reference is invalid.
@@ -136,6 +139,7 @@ class Settings(KeySettings, ShortRepr):
     signing_key: str | None = None
     signing_passphrase: str | None = None
     signed_by: tuple[VerifyingKey, ...] = ()
+    seal_at_least: int | None = None
     _opened: dict[tuple[int, str], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -279,6 +283,8 @@ class Settings(KeySettings, ShortRepr):
             arguments["aad_prefix"] = self.prefix
         if self.signed_by:
             arguments["signed_by"] = self.signed_by
+        if (seal := self._required_seal()) is not None:
+            arguments["seal"] = seal
         if self.has_service:
             ids = self.master_key_ids or None
             arguments |= {"master_key_ids": ids, "root": self.root}
@@ -287,6 +293,18 @@ class Settings(KeySettings, ShortRepr):
         if self.identities:
             arguments["key_retriever"] = IdentityRetriever(self.identity_keys)
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
+
+    def _required_seal(self) -> RequiredSeal | None:
+        policy = self.policy
+        least = self.seal_at_least
+        if least is None and self.signed_by and policy is not None:
+            least = policy.seal_at_least  # with the writers that are named here
+        if least is None:
+            return None
+        writers = self.signed_by or read_verifying_keys(() if policy is None else policy.signed_by)
+        if not writers:
+            raise ValueError("a seal needs signed_by, the keys of its writers")
+        return RequiredSeal(writers, least, self.root)
 
     def decryption_of(self, path: str) -> FileDecryptionProperties:
         """Return the properties that decrypt the file at a path: `decryption()` for every file."""

@@ -138,8 +138,12 @@ class LakeDataset:
         if not root.is_folder:
             return self.location, {}
         files = LakeFiles(root, self.policies.dataset.include)
-        names = [root.file(file.path) for file in files]
-        return (names, more) if files.strays else (self.location, more)
+        paths = [file.path for file in files]
+        if not files.strays:
+            return self.location, more
+        if (seal := self.policies.required_seal) is not None:  # the reader does it for folders
+            seal.check_complete(root.place, [*paths, *files.strays])
+        return [root.file(path) for path in paths], more
 
     def _decryption_of(
         self, source: Any, master_key_ids: Collection[str], on_missing_key: str

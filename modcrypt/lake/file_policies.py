@@ -22,6 +22,7 @@ from modcrypt.kms.expected_keys import id_set
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
@@ -249,6 +250,12 @@ class DatasetPolicies:
         """The keys of the writers, one of whom must have signed each file; empty for anyone."""
         return read_verifying_keys(self.dataset.members.get("signed_by", ()))
 
+    @cached_property
+    def required_seal(self) -> RequiredSeal | None:
+        """The seal that the declaration requires; None if it requires none."""
+        least = self.dataset.members.get("seal_at_least")
+        return None if least is None else RequiredSeal(self._writers, least, self.root.place)
+
     def reading(
         self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any
     ) -> FileDecryptionProperties:
@@ -287,7 +294,10 @@ class DatasetPolicies:
             made = (
                 policy,
                 self.tools.decryption(
-                    policy, root=self.root.place, master_key_ids=ids, **properties
+                    policy,
+                    root=self.root.place,
+                    master_key_ids=ids,
+                    **{"seal": self.required_seal, **properties},
                 ),
             )
             if properties:

@@ -35,6 +35,7 @@ data_key_length_bits = 256
 kek_length_bits = 192
 cache_lifetime_seconds = 12.5
 signed_by = ["writer.pub"]
+seal_at_least = 7
 
 [column_keys]
 lake-pii = ["ssn", "address"]
@@ -63,6 +64,7 @@ def test_a_policy_says_all_of_it_in_toml() -> None:
         kek_length_bits=192,
         cache_lifetime_seconds=12.5,
         signed_by=("writer.pub",),
+        seal_at_least=7,
     )
 
 

@@ -121,3 +121,33 @@ def test_mistakes_are_reported(given: str, part: str, tmp_path: Path) -> None:
 
 def test_the_files_of_the_source_are_plaintext(config: Path) -> None:
     assert pq.read_table(min((config.parent / "orders").rglob("*.parquet"))).num_rows > 0
+
+
+def test_a_declared_seal_is_required(config: Path) -> None:
+    """Signatures alone do not tell that a file is missing, or an older one."""
+    Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
+    declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 1')
+    with pytest.raises(mc.IntegrityError, match="the dataset is not sealed"):
+        read(config)
+    folder = config.parent / "orders"
+    mc.seal_dataset(folder, writer_key())
+    rows = read(config).num_rows
+    assert all(result.code == 0 for result in Lake.open(config).verify())
+    path = min(folder.rglob("*.parquet"))
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(mc.IntegrityError, match="in the seal of the dataset, but missing"):
+        read(config)
+    (result,) = Lake.open(config).verify()
+    assert "files of the dataset's seal are missing" in str(result.findings)
+    path.write_bytes(content)
+    assert read(config).num_rows == rows
+    declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 2')
+    with pytest.raises(mc.IntegrityError, match="but 2 was seen before"):
+        read(config)
+
+
+def test_a_seal_needs_writers(config: Path) -> None:
+    declare(config, "seal_at_least = 1")
+    with pytest.raises(ValueError, match="needs signed_by"):
+        Lake.open(config)

@@ -393,6 +393,7 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         "shared_aad_prefix": options.get("shared_aad_prefix", False),
         "aad_prefix": read_aad_prefix(options),  # else the policy's prefix applies, if any
         "signed_by": read_verify_keys(options),  # else those of the policy, if any
+        "seal_at_least": options.get("seal_at_least"),
     }
     keys = key_references(options)
     others = bool(options["kms"] or options["policy_file"] or keys["footer_key"])
@@ -402,6 +403,6 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
         return settings
     refuse({"audit", "master_keys"}, "this needs --kms or --policy")
-    if "identities" not in more:
-        refuse({"root"}, "this needs --kms, --policy or --identity")
+    if "identities" not in more and more["seal_at_least"] is None:
+        refuse({"root"}, "this needs --kms, --policy, --identity or --seal-at-least")
     return modcrypt.Settings(**keys, **more, root=options.get("root"))

@@ -26,12 +26,20 @@ sign_options = combine_options(
     ),
     needs_one_of("sign_passphrase", "sign"),
 )
-verify_key_option = click.option(
-    "--verify-key",
-    "verify_keys",
-    metavar="VERIFIER",
-    multiple=True,
-    help="Require a writer's signature (.pub). Repeatable.",
+verify_key_option = combine_options(
+    click.option(
+        "--verify-key",
+        "verify_keys",
+        metavar="VERIFIER",
+        multiple=True,
+        help="Require a writer's signature (.pub). Repeatable.",
+    ),
+    click.option(
+        "--seal-at-least",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Require seal N of the folder, or a newer one.",
+    ),
 )
 
 

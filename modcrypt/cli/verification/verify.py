@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -112,8 +113,8 @@ def verify(
         return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
-    from modcrypt.jobs.dataset_verification import verify_dataset
-    from modcrypt.jobs.listing import find_named_files
+    from modcrypt.jobs.dataset_verification import find_missing_files, verify_dataset
+    from modcrypt.jobs.listing import find_named_files, place_at
 
     started = time.perf_counter()
     files, root = find_named_files(paths, glob)
@@ -129,13 +130,18 @@ def verify(
             expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
             regions=html is not None, progress=progress, **earlier,
         )  # fmt: skip
+    if root is not None and glob is None:
+        places = (file.place for file in files)
+        missing = find_missing_files(properties, place_at(root), places)
+        verification = replace(verification, findings=(*verification.findings, *missing))
     if html is not None:
         write_page(verification.files[0])
     return print_result(verification, len(files), strict, as_json, started)
 
 
 _NOT_OF_LAKES = {
-    "key_file", "key_env", "key_fd", "column_key_refs", "verify_keys", "aad_prefix",
+    "key_file", "key_env", "key_fd", "column_key_refs", "verify_keys", "seal_at_least",
+    "aad_prefix",
     "aad_prefix_hex", "aad_prefix_file", "root", "kms", "policy_file", "master_keys",
     "shared_aad_prefix", "accept", "aad_prefix_template", "expected_parts", "expected_rows",
     "strict", "glob", "record", "threads", "html",

@@ -5,7 +5,7 @@
      "current_snapshot_id":47,"sha256":HEX}
     {"signature":"..."}
 
-A statement as in `modcrypt.jobs.sealed_statements`, in the folder of the metadata.json. The hash is
+A statement as in `kms.signing.sealed_statements`, in the folder of the metadata.json. The hash is
 over the whole metadata as JSON with sorted names and without white space: a REST catalog sends the
 same metadata in another form. So a reader detects every change of schemas, specs, properties, keys
 and snapshots. What hangs below is bound to the metadata by keys, which readers have, too.
@@ -22,7 +22,7 @@ from typing import Any
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.io.places import Place
-from modcrypt.jobs.sealed_statements import (
+from modcrypt.kms.signing.sealed_statements import (
     SEAL_NAME,
     Statement,
     check_sequence,

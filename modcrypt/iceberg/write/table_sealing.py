@@ -12,7 +12,7 @@ from modcrypt.iceberg.read.table_seals import (
     seal_place,
 )
 from modcrypt.iceberg.read.table_version import TableVersion
-from modcrypt.jobs.sealed_statements import read_seal, replace_seal
+from modcrypt.kms.signing.sealed_statements import read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 
 

@@ -55,6 +55,7 @@ from modcrypt.parquet.format.framing import (
     SIGNATURE_SIZE,
     TAIL_SIZE,
     Tail,
+    close_tail,
     read_tail,
 )
 from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, copy, decode
@@ -65,6 +66,7 @@ from modcrypt.parquet.signatures.signature_block import (
     find_signature_fault,
     take_signature,
 )
+from modcrypt.parquet.signatures.signers import SealedFooter
 from modcrypt.pkmt1.key_info import key_name
 
 _OPEN_BY_DESIGN = (
@@ -222,7 +224,7 @@ def bind_and_report(
         return bind_to_file(strict, source)
     except ModcryptError as error:  # the key material file beside the file cannot be read
         report.add_error(error)
-        return bind_to_file(replace(strict, key_retriever=None), source)
+        return bind_to_file(replace(strict, key_retriever=None, seal=None), source)
 
 
 def open_footer(
@@ -241,7 +243,8 @@ def open_footer(
         AadPrefixError: The AAD prefix is missing, unused or different.
         TagMismatchError, FooterSignatureError: The footer does not authenticate.
         UnsupportedFormatError: The properties do not accept the file's algorithm.
-        WriterSignatureError: None of the required writers signed the file.
+        WriterSignatureError: None of the required writers signed the file, or it is not the one
+            that was sealed.
         FormatError: The bytes violate the format.
     """
     footer, report = Footer(tail, start=tail.start), report or Report(strict=True)
@@ -251,6 +254,7 @@ def open_footer(
     whole = whole or len(tail.data) <= _SMALL_FOOTER
     lazy = 0 if not report.strict else STATISTICS if whole else CHUNKS
     opening = _Opening(tail, properties, name, report, footer, lazy)
+    opening.compare_seal()
     if tail.magic == MAGIC_ENCRYPTED:
         opening.open_encrypted()
     else:
@@ -493,6 +497,15 @@ class _Opening:
             self.report.add_fault("aad-prefix", finding, *self.footer.inside, FOOTER)
         self.footer.accept_cipher(cipher)
         self.footer.is_verified = True
+
+    def compare_seal(self) -> None:
+        """Check that the end of the file is the one that the seal of its dataset names."""
+        seal, tail = self.properties.seal, self.tail
+        if not isinstance(seal, SealedFooter):
+            return
+        if why := seal.find_fault(close_tail(tail.data, tail.magic)):
+            error = WriterSignatureError(f"{self.name}: {why}")
+            self.report.add_error(error, *self.footer.inside, FOOTER)
 
     def verify_writer(self) -> None:
         """Check that a required key signed the footer and its list of hashes.

@@ -17,7 +17,14 @@ from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, require_place
-from modcrypt.parquet.signatures.signers import Signer, Verifier, check_signer, list_verifiers
+from modcrypt.parquet.signatures.signers import (
+    DatasetSeal,
+    SealedFooter,
+    Signer,
+    Verifier,
+    check_signer,
+    list_verifiers,
+)
 from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.tracebacks import hide_frames
@@ -189,10 +196,12 @@ class FileDecryptionProperties(ShortRepr):
             prefix is checked, because the border between the two is not authenticated.
         signed_by: `VerifyingKey` objects, one of which must have signed the file; empty to accept
             files without a signature, and not to check any.
+        seal: `RequiredSeal` of the dataset, whose files must be those that a writer sealed; it
+            needs `signed_by`, since a seal vouches for footers, and signatures for what they name.
 
     Raises:
-        ValueError: A key has another length, an algorithm is unknown, or both a prefix and a
-            verifier are given.
+        ValueError: A key has another length, an algorithm is unknown, both a prefix and a
+            verifier are given, or a seal without `signed_by`.
     """
 
     footer_key: KeyLike | None = None
@@ -206,6 +215,7 @@ class FileDecryptionProperties(ShortRepr):
     check_footer_integrity: bool = True
     aad_file_unique_size: int = FILE_UNIQUE_SIZE
     signed_by: Sequence[Verifier] = ()
+    seal: DatasetSeal | SealedFooter | None = None
 
     def __post_init__(self) -> None:
         if self.footer_key is not None:
@@ -230,6 +240,8 @@ class FileDecryptionProperties(ShortRepr):
             if self.aad_prefix is not None:
                 raise ValueError("pass aad_prefix or aad_prefix_verifier, not both")
         _set_frozen(self, "signed_by", list_verifiers(self.signed_by))
+        if self.seal is not None and not self.signed_by:
+            raise ValueError("a seal needs signed_by: it vouches for footers, but not for pages")
         _set_frozen(self, "_token", urandom(16).hex())
 
     def __dask_tokenize__(self) -> str:
@@ -258,18 +270,29 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
     if retriever is not None and hasattr(retriever, "for_file"):
         keys = retriever.for_file(source, properties.on_missing_key != "error")
         properties = replace(properties, key_retriever=BoundRetriever(keys))
+    if (seal := required_seal(properties)) is not None:
+        properties = replace(properties, seal=seal.for_file(source.place))
     return properties
+
+
+def required_seal(properties: FileDecryptionProperties) -> DatasetSeal | None:
+    """Return the seal that files of a dataset must have; None if none is required."""
+    seal = properties.seal
+    return None if isinstance(seal, SealedFooter) else seal
 
 
 def set_prefix_root(properties: Any, root: Root) -> Any:
     """Return properties whose AAD prefix template uses paths inside `root`, unless it has a root.
 
-    Properties for encryption or decryption without a template are returned unchanged.
+    The same holds for a required seal. Other properties are returned unchanged.
     """
     prefix = getattr(properties, "aad_prefix", None)
-    if not isinstance(prefix, PathPrefix):
-        return properties
-    return replace(properties, aad_prefix=prefix.with_root(root))
+    if isinstance(prefix, PathPrefix):
+        properties = replace(properties, aad_prefix=prefix.with_root(root))
+    seal = getattr(properties, "seal", None)
+    if seal is not None and not isinstance(seal, SealedFooter):
+        properties = replace(properties, seal=seal.with_root(root))
+    return properties
 
 
 class KeySettings(ABC):
@@ -286,7 +309,8 @@ class KeySettings(ABC):
 
 # The generated methods hold the caller's keys as bytes, so their frames must not be in tracebacks.
 for _properties in (FileEncryptionProperties, FileDecryptionProperties):
-    _properties.__init__ = hide_frames(_properties.__init__)  # type: ignore[method-assign]
+    _class: Any = _properties
+    _class.__init__ = hide_frames(_class.__init__)
 
 
 @dataclass(frozen=True, slots=True)

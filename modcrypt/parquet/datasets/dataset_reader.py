@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.errors import ModcryptError
+from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import usable_cores
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
@@ -27,6 +28,7 @@ from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,
     as_decryption,
+    required_seal,
     set_prefix_root,
 )
 from modcrypt.parquet.datasets.aad_prefixes import (
@@ -223,6 +225,17 @@ class _DatasetReader:
         self.result = pa.schema([])  # schema of the returned data
         if template is not None:
             self._prefixes = self._check_parts(PrefixTemplate(template), expected)
+        self._check_seal()
+
+    def _check_seal(self) -> None:
+        """Raise IntegrityError if files of a folder are missing that its seal names."""
+        root, files = self.dataset.root, self.dataset.files
+        if root is None or not files:  # a list may leave out files
+            return
+        seal = required_seal(self._find_properties(files[0].path))
+        if seal is not None:
+            places = (Place(root.filesystem, file.path) for file in files)
+            seal.check_complete(root, [str(place.inside(root)) for place in places])
 
     def _check_parts(self, template: PrefixTemplate, expected: int | None) -> dict[str, bytes]:
         """Identify the part of each file, and return the AAD prefixes that the files must have."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from modcrypt.io.places import Place, Root
 
 MAX_VERIFYING_KEYS = 64
 """Largest number of verifying keys that a reader accepts signatures of."""
@@ -33,6 +38,47 @@ class Signer(Protocol):
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFooter:
+    """What the seal of a dataset states about the footer of one of its files.
+
+    Attributes:
+        sha256: Hash of the end of the file in hex; None if the file was not Parquet.
+        known: Whether the seal names the file.
+    """
+
+    sha256: str | None
+    known: bool
+
+    def find_fault(self, end: bytes) -> str | None:
+        """Return why a file with this end, its footer and the bytes after it, is not the one."""
+        if not self.known:
+            return "the seal of the dataset does not name it"
+        same = self.sha256 is not None and hash_footer(end) == self.sha256
+        return None if same else "it is not the file that was sealed"
+
+
+class DatasetSeal(Protocol):
+    """The requirement that files are those of a dataset's seal."""
+
+    def with_root(self, root: Root) -> DatasetSeal:
+        """Return the requirement for the dataset in a folder, unless it names one."""
+
+    def for_file(self, place: Place | None) -> SealedFooter:
+        """Return what the seal states about a file."""
+
+    def check_complete(self, folder: Place, paths: Iterable[str]) -> None:
+        """Raise IntegrityError if sealed files below a folder are not among these paths."""
+
+    def find_missing(self, folder: Place, paths: Iterable[str]) -> list[str]:
+        """Return the sealed files below a folder that are not among these paths inside it."""
+
+
+def hash_footer(end: bytes) -> str:
+    """Return the hash of the end of a file: its footer, the footer's length and the magic."""
+    return hashlib.sha256(end).hexdigest()
 
 
 def check_signer(key: Signer | None) -> None:

@@ -75,7 +75,8 @@ def _policy_members(policy: Policy) -> dict[str, Any]:
             "the policy requires signatures (signed_by), which Spark's own Parquet cannot check; "
             "read with the data source modcrypt"
         )
-    names = {member.name for member in fields(policy)} - {"kms", "kms_aad", "signed_by"}
+    other = {"kms", "kms_aad", "signed_by", "seal_at_least"}
+    names = {member.name for member in fields(policy)} - other
     members = {name: getattr(policy, name) for name in sorted(names)}
     return {**members, "column_keys": dict(policy.column_keys)}
 

@@ -1,9 +1,9 @@
 """The format of a dataset's seal, which states its files and is signed by their writer.
 
-    {"format":"modcrypt-seal",...,"files":[["day=1/part-0.parquet",4711,HEX],...]}
+    {"format":"modcrypt-seal",...,"files":[["day=1/part-0.parquet",4711,HEX,HEX],...]}
 
-A statement as in `sealed_statements`; each file has its path, its size and the SHA-256 of all its
-bytes.
+A statement as in `sealed_statements`; each file has its path, its size, the SHA-256 of all its
+bytes, and for Parquet that of its end: footer, length of the footer and magic, else null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import FormatError
-from modcrypt.jobs.sealed_statements import (
+from modcrypt.kms.signing.sealed_statements import (
     Statement,
     encode_statement,
     is_hash,
@@ -35,10 +35,12 @@ class SealedFile:
     Attributes:
         size: Size in bytes.
         sha256: SHA-256 of the file in hex.
+        footer: SHA-256 of its end, the footer and what follows; None if it is not Parquet.
     """
 
     size: int
     sha256: str
+    footer: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Seal:
 
 def encode_seal(key: SigningKey, old: bytes | None, files: Mapping[str, SealedFile]) -> bytes:
     """Return a signed seal that follows the seal `old`, which the caller has verified."""
-    listed = [[path, files[path].size, files[path].sha256] for path in sorted(files)]
+    listed = [[path, file.size, file.sha256, file.footer] for path, file in sorted(files.items())]
     return encode_statement(key, FORMAT, old, {"files": listed})
 
 
@@ -72,14 +74,14 @@ def _parse_files(entries: Any) -> dict[str, SealedFile]:
     files: dict[str, SealedFile] = {}
     last = ""
     for entry in entries:
-        if not isinstance(entry, list) or len(entry) != 3:
-            raise FormatError("a file of the seal is not a list of path, size and hash")
-        path, size, sha256 = entry
+        if not isinstance(entry, list) or len(entry) != 4:
+            raise FormatError("a file of the seal is not a list of path, size and two hashes")
+        path, size, sha256, footer = entry
         if not _is_path(path) or path <= last:
             raise FormatError("the paths of the seal are invalid, or not in order")
-        if not is_number(size) or not is_hash(sha256):
+        if not is_number(size) or not is_hash(sha256) or not (footer is None or is_hash(footer)):
             raise FormatError("a file of the seal has no valid size or hash")
-        files[path], last = SealedFile(size, sha256), path
+        files[path], last = SealedFile(size, sha256, footer), path
     return files
 
 

@@ -1,0 +1,187 @@
+"""Readers who require a dataset's seal refuse what is missing, foreign, moved or older."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.errors import IntegrityError, WriterSignatureError
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from tests.support.cases import each_case
+from tests.support.cli.answers import check_refusal, run_ok
+from tests.support.cli.program import invoke
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.signing import PEOPLE, signed_decryption, signed_encryption, writer_key
+
+BY = (writer_key().verifier,)
+SEALED: dict[str, Any] = {"seal": mc.RequiredSeal(BY)}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A sealed dataset of signed files in partitions; a former version of one is beside it."""
+    lake = tmp_path / "lake"
+    for day in ("1", "2"):
+        (lake / f"day={day}").mkdir(parents=True)
+        for part in ("a", "b"):
+            path = lake / f"day={day}/{part}.parquet"
+            mc.write_table(
+                PEOPLE, path, signed_encryption(), compression="none", use_dictionary=False
+            )
+    shutil.copy(lake / "day=1/a.parquet", tmp_path / "former.parquet")
+    mc.write_table(PEOPLE.slice(5), lake / "day=1/a.parquet", signed_encryption())
+    mc.seal_dataset(lake, writer_key())
+    return lake
+
+
+def ways(lake: Path, **seal: Any) -> dict[str, Callable[[], Any]]:
+    """Return functions that read or verify the dataset, and raise if it is not as sealed."""
+    required = signed_decryption(seal=mc.RequiredSeal(BY, **seal))
+
+    def verify() -> None:
+        result = mc.verify_dataset(lake, required)
+        faults = [*result.findings, *(f for file in result.files for f in file.findings)]
+        if not result.ok:
+            raise IntegrityError("; ".join(fault.message for fault in faults))
+
+    return {
+        "read_table": lambda: mc.read_table(lake, required),
+        "iter_batches": lambda: list(mc.iter_batches(lake, required)),
+        "verify": verify,
+    }
+
+
+def test_a_sealed_dataset_is_read(lake: Path) -> None:
+    for read in ways(lake).values():
+        read()
+    required = signed_decryption(**SEALED)
+    assert mc.read_table(lake, required).num_rows == 4 * PEOPLE.num_rows - 5
+    one = signed_decryption(seal=mc.RequiredSeal(BY, root=lake))
+    assert mc.read_table(lake / "day=1", one).num_rows == 2 * PEOPLE.num_rows - 5
+    assert mc.read_table(lake / "day=2/a.parquet", one).num_rows == PEOPLE.num_rows
+    assert mc.read_table([str(lake / "day=2/a.parquet")], one).num_rows == PEOPLE.num_rows
+
+
+ATTACKS: dict[str, Callable[[Path], object]] = {
+    "missing": lambda lake: (lake / "day=2/b.parquet").unlink(),
+    "foreign": lambda lake: shutil.copy(lake / "day=1/a.parquet", lake / "day=1/c.parquet"),
+    "moved": lambda lake: shutil.copy(lake / "day=1/a.parquet", lake / "day=2/a.parquet"),
+    "older": lambda lake: shutil.copy(lake.parent / "former.parquet", lake / "day=1/a.parquet"),
+    "the seal removed": lambda lake: (lake / SEAL_NAME).unlink(),
+    "another seal": lambda lake: mc.seal_dataset(
+        lake, writer_key(number=1), signed_by=BY
+    ),
+}  # fmt: skip
+
+
+@each_case("attack", ATTACKS)
+def test_every_way_of_reading_refuses(attack: str, lake: Path) -> None:
+    ATTACKS[attack](lake)
+    for read in ways(lake).values():
+        with pytest.raises(IntegrityError):
+            read()
+    plain = mc.read_table(lake, signed_decryption())  # signatures alone do not tell
+    assert plain.num_rows >= 3 * PEOPLE.num_rows - 5
+
+
+def test_an_older_seal_is_refused(lake: Path) -> None:
+    shutil.copytree(lake, lake.parent / "old")
+    mc.write_table(PEOPLE, lake / "day=1/c.parquet", signed_encryption())
+    assert mc.seal_dataset(lake, writer_key()).sequence == 2
+    for read in ways(lake, at_least=2).values():
+        read()
+    for read in ways(lake.parent / "old", at_least=2).values():
+        with pytest.raises(IntegrityError, match="but 2 was seen before"):
+            read()
+
+
+def test_a_file_that_is_exchanged_after_the_listing_is_refused(lake: Path) -> None:
+    batches = mc.iter_batches(lake, signed_decryption(**SEALED))
+    next(batches)
+    shutil.copy(lake / "day=1/a.parquet", lake / "day=2/b.parquet")
+    with pytest.raises(WriterSignatureError, match="not the file that was sealed"):
+        list(batches)
+
+
+def test_a_page_that_others_have_forged_is_refused(lake: Path) -> None:
+    """The seal names the footer, the footer's signature names the pages."""
+    path = lake / "day=2/a.parquet"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"city 3") + 5] = ord("4")  # a plaintext column
+    path.write_bytes(data)
+    for read in ways(lake).values():
+        with pytest.raises(IntegrityError):
+            read()
+
+
+def test_a_seal_needs_signatures_and_a_folder(lake: Path) -> None:
+    with pytest.raises(ValueError, match="a seal needs signed_by"):
+        mc.FileDecryptionProperties(footer_key=FOOTER_KEY, **SEALED)
+    with pytest.raises(ValueError, match="a seal needs signed_by"):
+        mc.Settings(footer_key="env:K", seal_at_least=1)._required_seal()
+    required = signed_decryption(**SEALED)
+    with pytest.raises(ValueError, match="pass root="):
+        mc.read_table(lake / "day=1/a.parquet", required)
+    with pytest.raises(ValueError, match="pass root="):
+        mc.read_table((lake / "day=1/a.parquet").read_bytes(), required)
+    with pytest.raises(ValueError, match="seal_at_least must be 1 or more"):
+        mc.Policy(footer_key="k", seal_at_least=1)
+
+
+def test_policies_and_settings_require_it(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOOTER", FOOTER_KEY.hex())
+    monkeypatch.setenv("NAME", COLUMN_KEY.hex())
+    settings = mc.Settings(
+        footer_key="env:FOOTER", column_keys={"name": "env:NAME"}, signed_by=BY, seal_at_least=1
+    )
+    assert mc.read_table(lake, settings).num_rows == 4 * PEOPLE.num_rows - 5
+    (lake / "day=2/b.parquet").unlink()
+    with pytest.raises(IntegrityError, match=r"day=2/b\.parquet: in the seal"):
+        mc.read_table(lake, settings)
+
+
+def test_a_policy_of_a_key_service_requires_it(tmp_path: Path) -> None:
+    ring = mc.Keyring.create(tmp_path / "ring", plaintext=True)
+    ring.create_key("footer")
+    policy = mc.Policy(
+        footer_key="footer", kms=f"file:{tmp_path / 'ring'}", signed_by=[str(BY[0])],
+        seal_at_least=1, aad_prefix="people/{path}",
+    )  # fmt: skip
+    tools = mc.KeyTools.from_policy(policy)
+    mc.write_dataset(
+        pa.table({"id": [1]}), tmp_path / "lake", tools.encryption(policy, signing_key=writer_key())
+    )
+    with pytest.raises(IntegrityError, match="not sealed"):
+        mc.read_table(tmp_path / "lake", tools.decryption(policy))
+    mc.seal_dataset(tmp_path / "lake", writer_key())
+    for reading in (tools.decryption(policy), mc.Settings(policy=policy)):
+        assert mc.read_table(tmp_path / "lake", reading).num_rows == 1
+
+
+def test_the_command_line_requires_it(lake: Path) -> None:
+    folder = lake.parent
+    (folder / "footer.key").write_bytes(FOOTER_KEY)
+    (folder / "name.key").write_bytes(COLUMN_KEY)
+    for name in ("footer.key", "name.key"):
+        (folder / name).chmod(0o600)
+    (folder / "writer.pub").write_text(f"{BY[0]}\n")
+    keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
+    how = (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
+    run_ok(folder, "head", *how, "lake")
+    run_ok(folder, "verify", *how, "lake")
+    run_ok(folder, "decrypt", *how, "--root", "lake", "lake/day=1/a.parquet", "out.parquet")
+    shutil.copy(folder / "former.parquet", lake / "day=1/a.parquet")
+    assert "not the file that was sealed" in check_refusal(
+        invoke(folder, "head", *how, "lake"), "writer-signature", 1
+    )
+    (lake / "day=2/a.parquet").unlink()
+    result = invoke(folder, "verify", *how, "lake")
+    assert result.exit_code == 1
+    assert "seal are missing: day=2/a.parquet" in result.stdout
+    assert "not the file that was sealed" in result.stdout
