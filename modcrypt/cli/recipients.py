@@ -14,7 +14,11 @@ import modcrypt
 from modcrypt.cli.options.kms_options import passphrase_options
 from modcrypt.cli.options.parquet_options import decryption_options, decryption_settings
 from modcrypt.cli.options.recipient_options import read_recipients, recipient_options
-from modcrypt.cli.options.signing_options import warn_about_lost_signatures
+from modcrypt.cli.options.signing_options import (
+    read_signing_key,
+    sign_options,
+    warn_about_lost_signatures,
+)
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
@@ -162,6 +166,7 @@ def list_(*, paths: tuple[str, ...], as_json: bool) -> int:
 @recipients.command(epilog=_ADD_EXAMPLE)
 @paths_argument
 @recipient_options
+@sign_options
 @decryption_options
 @_threads
 @lines_option
@@ -177,7 +182,10 @@ def add(
     if not to:
         raise click.UsageError("no recipient is named; use --to or --recipients-file")
     decryption = decryption_settings(options)
-    run = partial(modcrypt.add_recipients, list(paths), to, decryption, threads=threads)
+    run = partial(
+        modcrypt.add_recipients, list(paths), to, decryption, threads=threads,
+        signing_key=read_signing_key(options),
+    )  # fmt: skip
     return _exit_code(
         _report_changes("Adding recipients", as_json, lambda show: run(progress=show))
     )
@@ -194,6 +202,7 @@ def add(
     help="Recipient to remove: its .pub file, its line or its id. Repeatable.",
 )
 @recipient_options
+@sign_options
 @decryption_options
 @_threads
 @lines_option
@@ -212,7 +221,7 @@ def remove(
     decryption = decryption_settings(options)
     run = partial(
         modcrypt.remove_recipients, list(paths), ids, decryption,
-        new_recipients=remaining, threads=threads,
+        new_recipients=remaining, threads=threads, signing_key=read_signing_key(options),
     )  # fmt: skip
     counts = _report_changes("Removing recipients", as_json, lambda show: run(progress=show))
     if counts["changed"]:
@@ -258,7 +267,7 @@ def _report_changes(
         print_line(format_failures(failures))
     if not as_json:
         print_line(f"{counts.total()} files: {format_counts(counts) or 'nothing to do'}")
-    warn_about_lost_signatures(unsigned, "rekey with --sign signs the file again")
+    warn_about_lost_signatures(unsigned, "pass --sign to sign again")
     return counts
 
 

@@ -16,7 +16,7 @@ from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys
+from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, refuse_lost_signature
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from modcrypt.pkmt1.external import find_material, read_store
@@ -57,8 +57,9 @@ def replace_data_keys(
     retriever = KmsKeyRetriever(wrapper, expected)
     prefix = file.footer.aad_prefix
     encryption = KeyedEncryption(retriever, policy, prefix, signing_key=signing_key)
-    rekey_in_place(source, place, decryption, encryption)
     lost = file.footer.signature is not None and signing_key is None
+    refuse_lost_signature(decryption, place.path, lost=lost)
+    rekey_in_place(source, place, decryption, encryption)
     return 1 + len(policy.key_of_column), lost
 
 

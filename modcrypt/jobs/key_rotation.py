@@ -45,6 +45,7 @@ from modcrypt.kms.wrapped_key_metadata import (
 from modcrypt.parquet.crypto.footer_keys import (
     list_key_metadata,
     new_tail,
+    refuse_lost_signature,
 )
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
@@ -328,6 +329,8 @@ class _Rotation:
             return _encode_and_check(rotated).encode()
 
         tail = new_tail(source, self._decryption, change, self._signing_key)
+        lost = tail is not None and tail.lost_signature
+        refuse_lost_signature(self._decryption, place.path, lost=lost)
         if tail is None:
             return len(changed)
         replace_file(place, source, tail.data, keep=tail.start)

@@ -23,8 +23,9 @@ from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.identity_retriever import IdentityKeys
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.recipients.recipient_encryption import RecipientEncryption
+from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_keys import Change, new_tail
+from modcrypt.parquet.crypto.footer_keys import Change, new_tail, refuse_lost_signature
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     AnyDecryption,
@@ -70,6 +71,7 @@ def add_recipients(
     recipients: Iterable[Recipient],
     decryption: AnyDecryption,
     *,
+    signing_key: SigningKey | None = None,
     filesystem: Any = None,
     threads: int | None = None,
     progress: Callable[[ChangedRecipients, int], object] | None = None,
@@ -83,6 +85,8 @@ def add_recipients(
         recipients: Recipients to add; those that a file has already are skipped.
         decryption: Properties, or Settings, with an identity that opens the files. A file without
             recipients whose keys a key service wraps also opens with that service.
+        signing_key: Key that signed the files, which signs those again whose signature would else
+            be lost; with `signed_by` in the properties, these are refused without it.
         filesystem: The pyarrow or fsspec filesystem of `where`.
         threads: Number of files processed concurrently, 4 by default.
         progress: Function called in the calling thread with each result and the number of files.
@@ -92,7 +96,7 @@ def add_recipients(
         ValueError, TypeError: An argument has a wrong value or type.
     """
     change = partial(_add, check_recipients(recipients))
-    return _run(change, where, decryption, filesystem, threads, progress)
+    return _run(change, where, decryption, signing_key, filesystem, threads, progress)
 
 
 def remove_recipients(
@@ -101,6 +105,7 @@ def remove_recipients(
     decryption: AnyDecryption,
     *,
     new_recipients: Iterable[Recipient] = (),
+    signing_key: SigningKey | None = None,
     filesystem: Any = None,
     threads: int | None = None,
     progress: Callable[[ChangedRecipients, int], object] | None = None,
@@ -111,7 +116,7 @@ def remove_recipients(
     keys, which also open the changed file. Pass `new_recipients` to replace the data keys.
 
     Args:
-        where, decryption, filesystem, threads, progress: As for `add_recipients`.
+        where, decryption, signing_key, filesystem, threads, progress: As for `add_recipients`.
         ids: Ids of the recipients to remove, as in `Recipient.id`.
         new_recipients: All recipients that remain. With these, every page is encrypted again under
             fresh keys. A file does not contain the public keys of its recipients, only their ids.
@@ -124,11 +129,12 @@ def remove_recipients(
         raise ValueError("no recipients to remove; pass their ids")
     remaining = check_recipients(to) if to else None
     change = partial(_remove, removed, remaining)
-    return _run(change, where, decryption, filesystem, threads, progress)
+    return _run(change, where, decryption, signing_key, filesystem, threads, progress)
 
 
 def _run(
     change: Callable[[_OpenedFile], ChangedRecipients], where: Any, decryption: AnyDecryption,
+    signing_key: SigningKey | None,
     filesystem: Any, threads: int | None,
     progress: Callable[[ChangedRecipients, int], object] | None,
 ) -> list[ChangedRecipients]:  # fmt: skip
@@ -141,7 +147,7 @@ def _run(
     def process(place: Place) -> ChangedRecipients:
         place.check_writable()
         with open_source_at(place) as source:
-            return change(_OpenedFile(place, source, properties))
+            return change(_OpenedFile(place, source, properties, signing_key))
 
     job = Job(process, _describe_failure)
     return list(run_job(job, list_files(where, filesystem), threads=threads, progress=progress))
@@ -155,8 +161,17 @@ def _describe_failure(place: Place, error: Exception) -> ChangedRecipients:
 class _OpenedFile:
     """A file whose recipients are to change."""
 
-    def __init__(self, place: Place, source: Source, properties: FileDecryptionProperties) -> None:
+    def __init__(
+        self,
+        place: Place,
+        source: Source,
+        properties: FileDecryptionProperties,
+        signing_key: SigningKey | None,
+    ) -> None:
+        if signing_key is not None:  # it signs again only what it had signed
+            properties = replace(properties, signed_by=(signing_key.verifier,))
         self.place, self.source, self.properties = place, source, properties
+        self.signing_key = signing_key
         # No page is opened, so any page algorithm is acceptable.
         self.file = OpenFile(source, replace(properties, algorithms=ALGORITHMS))
         self.key_metadata: bytes = self.file.footer.key_metadata or b""
@@ -200,11 +215,17 @@ class _OpenedFile:
 
     def write_footer(self, change: Change, recipients: int) -> ChangedRecipients:
         """Replace the file by a copy with a new footer."""
-        tail = new_tail(self.source, replace(self.properties, algorithms=ALGORITHMS), change)
+        properties = replace(self.properties, algorithms=ALGORITHMS)
+        tail = new_tail(self.source, properties, change, self.signing_key)
         if tail is None:
             return self.describe("current", recipients)
+        self.refuse_lost_signature(lost=tail.lost_signature)
         replace_file(self.place, self.source, tail.data, keep=tail.start)
         return self.describe("changed", recipients, lost_signature=tail.lost_signature)
+
+    def refuse_lost_signature(self, *, lost: bool) -> None:
+        """Raise WriterSignatureError if a change drops the signature that is required."""
+        refuse_lost_signature(self.properties, self.place.path, lost=lost)
 
     def describe(
         self, result: str, recipients: int, *, lost_signature: bool = False
@@ -306,8 +327,10 @@ def _rotate(
             "encryption_algorithm": footer.cipher.algorithm,
             "plaintext_footer": footer.plaintext_footer,
             "store_aad_prefix": footer.stored_prefix is not None,
+            "signing_key": opened.signing_key,
         },
     )
+    lost = footer.signature is not None and opened.signing_key is None
+    opened.refuse_lost_signature(lost=lost)
     rekey_in_place(opened.source, opened.place, opened.properties, encryption)
-    is_signed = footer.signature is not None
-    return opened.describe("rotated", len(left), lost_signature=is_signed)
+    return opened.describe("rotated", len(left), lost_signature=lost)

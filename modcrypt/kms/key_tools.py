@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Literal, NoReturn, Self
 
+from modcrypt.errors import WriterSignatureError
 from modcrypt.io.places import Root
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit, record_key
@@ -259,10 +260,17 @@ class KeyTools:
         Raises:
             KeyMaterialError: The metadata is malformed, altered, under an unexpected master key, or
                 from another key service.
+            WriterSignatureError: The policy requires signatures, which AGS1 streams do not have.
             KeyRetrievalError: The key service refuses the master key.
         """
         expected = self.keys_of_whole_files(policy)
         expected.check(parse_wrapped_metadata(sealed), None, file or "the encrypted key metadata")
+        own = policy or self._policy
+        if own is not None and own.signed_by:
+            raise WriterSignatureError(
+                "the policy requires signatures (signed_by), and an AGS1 stream has none; seal its "
+                "folder, and use a policy without signed_by"
+            )
         metadata = open_key_metadata(self.wrapper, sealed)
         self._record_metadata("unwrap", sealed, file)
         return metadata

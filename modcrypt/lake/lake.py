@@ -59,12 +59,15 @@ class Lake:
             takes it.
         audit: Path of a file to which uses of keys are appended, as `Settings` takes it.
         signing_key: Key that signs new files; datasets that declare `signed_by` need one.
+        signing_reference: Reference to that key and, if it has one, to its passphrase, as
+            `Settings` takes them, for executors of Spark.
     """
 
     declaration: LakeDeclaration
     passphrase: str | None = None
     audit: str | None = None
     signing_key: SigningKey | None = None
+    signing_reference: tuple[str, str | None] | None = None
     _policies: dict[str, DatasetPolicies] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod

@@ -50,7 +50,11 @@ class LakeReference:
         if name not in lake.declaration.datasets:
             raise ValueError(f"{name} is an Iceberg table; Spark reads it with its own catalog")
         declaration = lake.declaration
-        settings = Settings(kms=declaration.kms, passphrase=lake.passphrase)
+        key, passphrase = lake.signing_reference or (None, None)
+        settings = Settings(
+            kms=declaration.kms, passphrase=lake.passphrase, signing_key=key,
+            signing_passphrase=passphrase,
+        )  # fmt: skip
         audit = None if lake.audit is None else os.path.abspath(lake.audit)
         return cls(
             dataset=declaration.datasets[name], settings=settings, digest=declaration.digest,
@@ -65,9 +69,12 @@ class LakeReference:
             KeyRetrievalError: The key service cannot be opened.
         """
         service = self.settings.kms, self.settings.passphrase
-        key = os.getpid(), self.digest, *service, self.dataset.name, self.audit
+        signing = self.settings.signing_key
+        key = os.getpid(), self.digest, *service, self.dataset.name, self.audit, signing
         if key not in _opened:
-            _opened[key] = DatasetPolicies(self.dataset, self.settings.client, self.audit)
+            _opened[key] = DatasetPolicies(
+                self.dataset, self.settings.client, self.audit, self.settings.writer_key
+            )
         return _opened[key]
 
     def decryption_of(self, path: str) -> FileDecryptionProperties:

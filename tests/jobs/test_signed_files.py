@@ -97,3 +97,60 @@ def test_a_change_of_recipients_says_that_it_drops_a_signature(tmp_path: Path, a
     reader = mc.FileDecryptionProperties(key_retriever=me, signed_by=[writer_key().verifier])
     with pytest.raises(mc.WriterSignatureError):
         mc.read_table(path, reader)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_required_signature_is_made_again_or_the_file_stays(tmp_path: Path, again: bool) -> None:
+    """Nobody who requires a signature wants a file that lost it."""
+    me, you = identity(), identity("you")
+    path = tmp_path / "signed.parquet"
+    options: dict[str, Any] = {"signing_key": writer_key(), "plaintext_footer": not again}
+    both = [me.recipient, you.recipient]
+    mc.write_table(PEOPLE, path, mc.RecipientEncryption(recipients=both, options=options))
+    before = path.read_bytes()
+    keys = mc.FileDecryptionProperties(key_retriever=me, signed_by=[writer_key().verifier])
+    how: dict[str, Any] = {"new_recipients": [me.recipient] if again else []}
+    (refused,) = mc.remove_recipients(path, [you.recipient.id], keys, **how)
+    assert refused.result == "writer-signature"
+    assert "pass the signing key to sign again" in refused.message
+    other = writer_key(number=1)
+    (foreign,) = mc.remove_recipients(path, [you.recipient.id], keys, signing_key=other, **how)
+    assert foreign.result == "writer-signature"
+    assert path.read_bytes() == before
+    (done,) = mc.remove_recipients(path, [you.recipient.id], keys, signing_key=writer_key(), **how)
+    assert (done.result, done.lost_signature) == ("rotated" if again else "changed", False)
+    assert mc.read_table(path, keys).equals(PEOPLE)
+
+
+@each_case("what", ["mek", "kek", "dek"])
+def test_a_rotation_keeps_a_signature_that_is_required(
+    tools: mc.KeyTools, tmp_path: Path, what: Any
+) -> None:
+    path = tmp_path / "signed.parquet"
+    write_signed(tools, path, columns=True, plaintext=False)
+    before = path.read_bytes()
+    for name in ("footer", "pii"):
+        tools.client.rotate_key(name)  # type: ignore[attr-defined]
+    required = tools.decryption(signed_by=[writer_key().verifier])
+    (refused,) = mc.rotate_keys(path, tools, what=what, decryption=required)
+    assert refused.result == "writer-signature"
+    assert "pass the signing key to sign again" in refused.message
+    assert path.read_bytes() == before
+    how = {"decryption": required, "signing_key": writer_key()}
+    (done,) = mc.rotate_keys(path, tools, what=what, **how)  # type: ignore[arg-type]
+    assert (done.result, done.lost_signature) == ("rotated", False)
+    assert is_signed(tools, path)
+
+
+def test_a_stream_has_no_signature_that_a_policy_could_require(tmp_path: Path) -> None:
+    ring = mc.Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    ring.create_key("footer")
+    key = mc.StandardKeyMetadata(key=mc.Key.generate(), aad_prefix=b"x")
+    sealed = mc.KeyTools(ring).seal_key_metadata(key, "footer")
+    policy = mc.Policy(footer_key="footer", signed_by=[str(writer_key().verifier)])
+    for tools, given in (
+        (mc.KeyTools(ring), policy),
+        (mc.KeyTools.from_policy(policy, kms=ring), None),
+    ):
+        with pytest.raises(mc.WriterSignatureError, match="AGS1 stream has none"):
+            tools.open_key_metadata(sealed, policy=given)

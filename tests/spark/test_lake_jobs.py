@@ -75,6 +75,21 @@ def test_executors_rekey_rotate_and_refuse(spark: Any, config: Path) -> None:
     assert mc.Lake.open(config).status()[0].is_declared
 
 
+def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
+    folder = config.parent
+    key = mc.SigningKey.generate()
+    key.save(folder / "writer.key")
+    text = f'signed_by = ["{key.verifier}"]'
+    config.write_text(DECLARATION.replace('include = "*.parquet"\n', f"{text}\n"))
+    refused = run(folder, "apply", "--spark", "local[1]", "--accept-replaced")
+    assert refused.returncode != 0
+    assert "signed_by" in refused.stdout + refused.stderr
+    how = ("--spark", "local[1]", "--accept-replaced", "--sign", "writer.key")
+    done = run(folder, "apply", *how)
+    assert (done.returncode, "4 encrypted" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert mc.Lake.open(config).dataset("orders").read().num_rows > 0
+
+
 def test_the_command_runs_on_spark(config: Path) -> None:
     folder = config.parent
     answer = run(folder, "apply", "--spark", "local[2]")

@@ -128,7 +128,7 @@ def apply(
     """
     how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
     if spark_master is not None:
-        refuse({"jobs", "passphrase_fd", "sign"}, "not supported with --spark")
+        refuse({"jobs", "passphrase_fd"}, "not supported with --spark")
     lake = open_lake(options)
     if spark_master is not None:
         done = _apply_on_spark(spark_master, lake, dataset, how)

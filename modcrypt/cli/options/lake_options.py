@@ -10,7 +10,7 @@ import click
 import cloup
 
 from modcrypt.cli.options.kms_options import audit_option, passphrase_options, passphrase_reference
-from modcrypt.cli.options.signing_options import read_signing_key
+from modcrypt.cli.options.signing_options import read_signing_key, signing_references
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -81,8 +81,13 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
     passphrase = passphrase_reference(declaration.kms, options)
     return Lake(
         declaration=declaration, passphrase=passphrase, audit=options["audit"],
-        signing_key=read_signing_key(options),
+        signing_key=read_signing_key(options), signing_reference=_signing_reference(options),
     )  # fmt: skip
+
+
+def _signing_reference(options: dict[str, Any]) -> tuple[str, str | None] | None:
+    named = signing_references(options)
+    return (named["signing_key"], named.get("signing_passphrase")) if named else None
 
 
 def adapt_advice(message: str) -> str:

@@ -107,7 +107,8 @@ def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> Seekabl
         magic = source.read_at(source.size - size, size)
         check_not_encrypted(magic, MAGIC_ENCRYPTED, source.name)
         return StoredFile(source)
-    return PlaintextView(source, OpenFile(source, decryption_properties(keys)).select(None))
+    file = OpenFile(source, decryption_properties(keys))
+    return PlaintextView(file.source, file.select(None))
 
 
 class ParquetDataFile:

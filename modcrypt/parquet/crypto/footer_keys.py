@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from modcrypt.errors import KeyNotFoundError
+from modcrypt.errors import KeyNotFoundError, WriterSignatureError
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.crypto_fields import plaintext_file_error, read_crypto_fields
 from modcrypt.parquet.crypto.footer import FOOTER, encode_footer, sign_footer
@@ -250,6 +250,17 @@ def new_tail(
     signature = sign_footer(opened.cipher, opened.footer_key, footer)
     lost = block is not None and signing_key is None
     return NewTail(tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT), lost)
+
+
+def refuse_lost_signature(
+    properties: FileDecryptionProperties | None, name: str, *, lost: bool
+) -> None:
+    """Raise WriterSignatureError if a change drops the signature that the caller requires."""
+    if lost and properties is not None and properties.signed_by:
+        raise WriterSignatureError(
+            f"{name}: the change would drop the signature that signed_by requires; pass the "
+            "signing key to sign again, or do not require a signature"
+        )
 
 
 def _encode_again(metadata: ThriftStruct, opened: Footer, signing_key: Signer | None) -> bytes:
