@@ -219,3 +219,35 @@ def test_mistakes_are_reported(old: str, new: str, mistake: str, tmp_path: Path)
         Lake.open(config)
     assert mistake in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_declared_seal_is_required(tmp_path: Path) -> None:
+    """Nothing else tells an older metadata.json, or one with other names of columns."""
+    table = make_table(tmp_path)
+    writer = mc.SigningKey.generate()
+    (tmp_path / "writer.pub").write_text(f"{writer.verifier}\n")
+    config = declare(tmp_path, 'signed_by = ["writer.pub"]\nseal_at_least = 1\n')
+    sales = Lake.open(config).table("sales")
+    with pytest.raises(mc.IntegrityError, match="the table is not sealed"):
+        sales.read()
+    iceberg.seal_table(table, writer)
+    assert sales.read().num_rows == 6
+    (verified,) = Lake.open(config).verify()
+    assert verified.code == 0
+    Lake(declaration=Lake.open(config).declaration).apply()  # keys may still be rotated
+    table.append(ROWS)
+    for read in (sales.read, lambda: list(sales.scan()), lambda: sales.write(ROWS)):
+        with pytest.raises(mc.IntegrityError, match="not the version that was sealed"):
+            read()
+    (verified,) = Lake.open(config).verify()
+    assert "not the version that was sealed" in str(verified.files[0].findings)
+
+
+@each_case("text", [
+    "seal_at_least = 1", 'signed_by = "x"', 'signed_by = ["none.pub"]',
+    'signed_by = ["writer.pub"]\nseal_at_least = 0',
+])  # fmt: skip
+def test_mistakes_about_seals_are_reported(tmp_path: Path, text: str) -> None:
+    (tmp_path / "writer.pub").write_text(f"{mc.SigningKey.generate().verifier}\n")
+    with pytest.raises(ValueError, match=r"signed_by|seal_at_least|none\.pub"):
+        Lake.open(declare(tmp_path, text))

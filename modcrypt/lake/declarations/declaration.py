@@ -123,6 +123,9 @@ class TableDeclaration:
         previous_master_keys: Ids of former master keys.
         max_kek_age: Seconds after which KEKs are replaced; None for no limit.
         rotation: When versions of the master key are too old.
+        signed_by: Lines of verifying keys of writers, one of whom must have sealed the version that
+            is read; none to accept unsigned tables.
+        seal_at_least: Number that the seal must have at least.
     """
 
     name: str
@@ -138,6 +141,8 @@ class TableDeclaration:
     previous_master_keys: Sequence[str] = ()
     max_kek_age: float | None = None
     rotation: Rotation = field(default_factory=Rotation)
+    signed_by: Sequence[str] = ()
+    seal_at_least: int = 1
 
     @property
     def master_key_ids(self) -> list[str]:

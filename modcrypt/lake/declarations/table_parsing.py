@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.durations import parse_durations
@@ -25,7 +28,7 @@ KEY_POLICY: Mapping[str, Any] = {
 
 TABLE_MEMBERS = (
     "kind", "location", "catalog", "catalog_name", "table", "table_uuid", "location_map",
-    "key_store", "master_key", *KEY_POLICY, "previous", "rotation",
+    "key_store", "master_key", "signed_by", "seal_at_least", *KEY_POLICY, "previous", "rotation",
 )  # fmt: skip
 TABLE_ROTATION = ("max_version_age", "rewrap_after", "max_kek_age")
 
@@ -61,6 +64,7 @@ def parse_table(
     faults.check_names((*path, "previous"), previous, ("master_keys",))
     former = _take_master_keys(faults, path, previous, texts.get("master_key"))
     mapped = _take_map(faults, path, "location_map", given)
+    writers = _take_writers(faults, path, folder, given)
     if len(faults.faults) > before:
         return None
     table = texts.get("table")
@@ -73,6 +77,7 @@ def parse_table(
         key_store=None if "key_store" not in texts else _resolve(folder, texts["key_store"]),
         master_key=texts["master_key"], policy=policy, previous_master_keys=former,
         max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
+        signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
     )  # fmt: skip
 
 
@@ -85,6 +90,27 @@ def _take_texts(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -
         elif value is not None:
             faults.add((*path, name), f"{name} must be a text that is not empty")
     return texts
+
+
+def _take_writers(
+    faults: FaultList, path: MemberPath, folder: Path, given: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the lines of the writers' keys, which files may contain."""
+    names, least = given.get("signed_by", []), given.get("seal_at_least")
+    if least is not None and (type(least) is not int or least < 1 or not names):
+        where = (*path, "seal_at_least")
+        faults.add(where, "seal_at_least must be a whole number, 1 or more, and needs signed_by")
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        faults.add((*path, "signed_by"), "signed_by must be a list of verifying keys")
+        return ()
+    try:
+        return tuple(map(str, read_verifying_keys(map(os.path.expanduser, names), folder)))
+    except OSError as error:
+        name = printable(str(error.filename), MAX_NAME)
+        faults.add((*path, "signed_by"), f"{name}: {error.strerror}")
+    except ValueError as error:
+        faults.add((*path, "signed_by"), str(error))
+    return ()
 
 
 def _check_place(faults: FaultList, path: MemberPath, texts: Mapping[str, str]) -> None:

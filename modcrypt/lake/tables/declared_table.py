@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.declaration import TableDeclaration
 
 if TYPE_CHECKING:
@@ -37,13 +38,17 @@ class DeclaredTable:
         """Path or URL of the table's folder, or its name in a catalog."""
         return self.dataset.location
 
-    def open(self) -> IcebergTable:
+    def open(self, *, sealed: bool = True) -> IcebergTable:
         """Open the current version of the table.
+
+        `sealed` says whether it must have the seal that is declared: what compares or changes its
+        keys goes on without, since it has to be sealed afterwards.
 
         Raises:
             ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
             PlaintextError: The table is not encrypted.
-            IntegrityError: It is another table, or under a master key that is not declared.
+            IntegrityError: It is another table, under a master key that is not declared, or not
+                sealed by a declared writer.
             ModcryptError, ValueError, OSError: As `open_table` and `load_table`.
         """
         from modcrypt.iceberg import load_table, open_table
@@ -56,6 +61,9 @@ class DeclaredTable:
             "key_store": _open_key_store(declared.key_store),
             "table_uuid": declared.table_uuid,
         }
+        if sealed and declared.signed_by:
+            options["signed_by"] = read_verifying_keys(declared.signed_by)
+            options["seal_at_least"] = declared.seal_at_least
         if declared.table is None:
             return open_table(declared.location, tools, **options)
         assert declared.catalog is not None

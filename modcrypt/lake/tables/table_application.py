@@ -62,7 +62,7 @@ def _change(planned: PlannedChange, declared: DeclaredTable, ages: KeyAges) -> A
 
     path, steps = planned.state.path, []
     try:
-        table = declared.open()
+        table = declared.open(sealed=False)
         for change in plan_changes(declared, table, key_tree(table), ages):
             table = _take_step(declared, table, change)
             steps.append(change.why)

@@ -42,7 +42,7 @@ def find_table_status(declared: DeclaredTable, ages: KeyAges) -> DatasetStatus:
         OSError, ValueError: The table does not exist or cannot be listed.
     """
     try:
-        table = declared.open()
+        table = declared.open(sealed=False)
     except PlaintextError as error:
         return _make_closed_status(declared, "plaintext", error)
     except IntegrityError as error:
