@@ -12,6 +12,7 @@ import click
 import cloup
 
 from modcrypt.cli.iceberg.iceberg_policy import policy_members, policy_options
+from modcrypt.cli.iceberg.iceberg_sealing import seal_opened_table
 from modcrypt.cli.options.iceberg_options import (
     catalog_options,
     key_store_option,
@@ -26,6 +27,7 @@ from modcrypt.cli.options.iceberg_options import (
     tables_service,
 )
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
+from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.shared import (
     combine_options,
     key_length_option,
@@ -211,15 +213,19 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
 @table_argument
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @table_options
+@sign_options
 @lines_option
 def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Append the rows of Parquet files to the table.
 
-    FILE is a file, or a folder of files. All rows become one new snapshot.
+    FILE is a file, or a folder of files. All rows become one new snapshot. With --sign, the new
+    version is sealed, as by `modcrypt iceberg seal`; pass --verify-key, too, so that only a sealed
+    version is continued.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    key = read_signing_key(options)
     try:
         rows = ds.dataset([_open_parquet(file) for file in files]).scanner().to_reader()
         done = open_selected_table(where, options).append(rows)
@@ -227,6 +233,8 @@ def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any)
         raise FormatError(
             "the files are not all Parquet with the same columns, or one is damaged"
         ) from None
+    if key is not None:
+        seal_opened_table(done, key, options)
     _print_table("appended", done, as_json)
 
 

@@ -604,8 +604,10 @@ def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path, tmp_path
     run("append", *by, "orders", orders)
     assert "not the version that was sealed" in error_line(run("scan", *by, "orders", code=1))
     assert run("seal", *sign, "orders").stdout.startswith("seal 2: v3.metadata.json, signed by ")
-    run("verify", *by, "--seal-at-least", "2", "--strict", "orders")
-    why = error_line(run("verify", *by, "--seal-at-least", "3", "orders", code=1))
+    run("append", *by, *sign, "orders", orders)
+    run("scan", *by, "--seal-at-least", "3", "orders")
+    run("verify", *by, "--seal-at-least", "3", "--strict", "orders")
+    why = error_line(run("verify", *by, "--seal-at-least", "4", "orders", code=1))
     assert "the table was rolled back" in why
     assert "--sign" in error_line(run("seal", "orders", code=2))
     assert "--verify-key" in error_line(

@@ -102,3 +102,19 @@ def test_spark_in_the_jvm_refuses_a_policy_that_requires_signatures() -> None:
     with pytest.raises(ValueError, match="cannot check"):
         native_options(policy)
     assert "signed_by" not in str(native_options(replace(policy, signed_by=())))
+
+
+def test_a_key_of_a_key_service_is_a_reference(folder: Path) -> None:
+    """URIs stay as they are in other processes, and Spark's options take them."""
+    from modcrypt.spark.source.options import write_options
+
+    uri = "hcvault://127.0.0.1:1/transit/keys/writer?tls=off"
+    settings = mc.Settings(**KEYED, signing_key=uri)
+    assert pickle.loads(pickle.dumps(settings)).signing_key == uri
+    parsed, _ = write_options(
+        {"path": "/lake", "footerKey": "env:K", "signingKey": uri, "sharedAadPrefix": "true"}
+    )
+    assert parsed.signing_key == uri
+    for wrong in ("gcp-kms://projects/p", "azure-kms://v", "env:WRITER", "hcvault"):
+        with pytest.raises(ValueError, match="name a signing key as"):
+            mc.Settings(**KEYED, signing_key=wrong)
