@@ -20,13 +20,13 @@ from modcrypt.kms.keyring.keyring_passphrase import (
 )
 from modcrypt.kms.signing.signing_keys import PREFIX, SigningKey, VerifyingKey
 
-SERVICES = ("hcvault", "aws-kms", "pkcs11")
-"""Schemes of the URIs of key services that sign."""
+SERVICES = ("hcvault:", "aws-kms:", "pkcs11:")
+"""Beginnings of the URIs of key services that sign."""
 
 
 def names_service(reference: str) -> bool:
     """Return whether a reference is the URI of a key in a key service."""
-    return reference.partition(":")[0].lower() in SERVICES
+    return reference.lower().startswith(SERVICES)
 
 
 def check_signing_reference(key: str | None, passphrase: str | None) -> None:
