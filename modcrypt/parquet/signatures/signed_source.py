@@ -15,33 +15,22 @@ from functools import partial
 
 from modcrypt.errors import WriterSignatureError
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import BLOCK, Scratch, fill_bytes
+from modcrypt.io.buffers import fill_bytes
 from modcrypt.io.sources import Source
 from modcrypt.parquet.format.modules import Span
-from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, hash_leaf, start_leaf
+from modcrypt.parquet.signatures.leaf_list import LeafPlace, find_hash, hash_leaf
 
 KEPT_BYTES = 64 << 20
 """Most bytes of parts that stay in memory after they were hashed, besides one part of any size."""
 
 
-def find_span_fault(
-    entries: memoryview, span: Span, source: Source, scratch: Scratch
-) -> str | None:
-    """Return what is wrong with the bytes of a part according to a signed list.
-
-    The bytes are read block by block, for a verification that returns none of them.
-    """
-    place = LeafPlace(span.row_group, span.column, int(span.part))
-    digest, at = start_leaf(place), span.start
-    while at < span.end:
-        block = scratch.reserve(min(max(BLOCK, source.least_read), span.end - at))
-        source.read_into(at, block)
-        digest.update(block)
-        at += len(block)
-    return _compare_hash(entries, span, place, digest.digest())
+def place_of(span: Span) -> LeafPlace:
+    """Return the place of a part in the signed list."""
+    return LeafPlace(span.row_group, span.column, int(span.part))
 
 
-def _compare_hash(entries: memoryview, span: Span, place: LeafPlace, found: bytes) -> str | None:
+def compare_hash(entries: memoryview, span: Span, place: LeafPlace, found: bytes) -> str | None:
+    """Return how the hash of a part differs from the signed list; None if it does not."""
     known = find_hash(entries, place)
     if known is None:
         return f"{span}: the signature of the file does not cover it"
@@ -119,8 +108,8 @@ class SignedSource(Source):
                 return data
         read = partial(self._source.read_into, span.start)
         data = fill_bytes(span.end - span.start, read)
-        place = LeafPlace(span.row_group, span.column, int(span.part))
-        if fault := _compare_hash(self._entries, span, place, hash_leaf(place, data)):
+        place = place_of(span)
+        if fault := compare_hash(self._entries, span, place, hash_leaf(place, data)):
             raise WriterSignatureError(fault)
         with self._lock:
             self._keep(span, data)

@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
-from modcrypt.parquet.signatures.signed_source import find_span_fault
+from modcrypt.parquet.signatures.hashed_reading import HashedReading
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
@@ -36,11 +36,12 @@ class ChunkChecker:
     def __init__(self, plan: ChunkPlan) -> None:
         footer = plan.footer
         self.source, self.scratch = plan.source, Scratch()
-        self.frames = Frames(Window(plan.source), footer.algorithm_name)
+        signed = footer.signed
+        self.hashed = None if signed is None else HashedReading(plan.source, signed)
+        self.frames = Frames(Window(self.hashed or plan.source), footer.algorithm_name)
         self._cipher: FileCipher | None = None
         self._detective: Detective | None = None
         self._regions = plan.report.regions is not None
-        self.signed = footer.signed
         if footer.has_cipher:
             self._cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)
             self._detective = plan.make_detective(self._cipher)
@@ -68,7 +69,7 @@ class _Check:
 
     def run(self) -> None:
         """Open the indexes first: they locate the pages after one that cannot be read."""
-        self._check_signed_bytes()
+        self._check_signed_parts()
         offset_index, _ = self._open_part(Part.OFFSET_INDEX)
         column_index, _ = self._open_part(Part.COLUMN_INDEX)
         self._check_bloom_filter()
@@ -81,23 +82,36 @@ class _Check:
         elif Part.PAGES in self.spans:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
+            pages = self.spans[Part.PAGES]
+            if checker.hashed is not None:
+                checker.hashed.begin(pages)
             facts = check_pages(
-                self.spans[Part.PAGES], self.report, checker.frames, checker.scratch,
+                pages, self.report, checker.frames, checker.scratch,
                 sorted(location.offset for location in starts),
                 keep_headers=column_index is not None,
             )  # fmt: skip
+            self._finish_hash(pages)
             facts = facts if facts.complete else None
         self._compare_with_pages(facts, offset_index, column_index)
 
-    def _check_signed_bytes(self) -> None:
-        """Compare all bytes of the chunk, opened or not, with what the file's writer signed."""
-        checker = self.checker
-        if checker.signed is None:
+    def _check_signed_parts(self) -> None:
+        """Compare all parts of the chunk, opened or not, with what the file's writer signed.
+
+        Pages that are read afterwards are hashed then, see `_finish_hash`.
+        """
+        hashed = self.checker.hashed
+        if hashed is None:
             return
         for span in self.chunk.spans:
-            fault = find_span_fault(checker.signed, span, checker.source, checker.scratch)
-            if fault is not None:
-                self.report.add_fault("writer-signature", fault, span.start, span.end)
+            if span.part is not Part.PAGES or self.chunk.overlapping:
+                hashed.begin(span)
+                self._finish_hash(span)
+
+    def _finish_hash(self, span: Span) -> None:
+        hashed = self.checker.hashed
+        fault = None if hashed is None else hashed.find_fault(span)
+        if fault is not None:
+            self.report.add_fault("writer-signature", fault, span.start, span.end)
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from modcrypt.io.sources import FileSource
 from tests.support.cases import each_case
 from tests.support.forging import decrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
@@ -138,3 +139,19 @@ def test_wrong_arguments_are_refused() -> None:
 def test_no_key_is_shown() -> None:
     shown = repr(signed_encryption())
     assert "REDACTED" in shown
+
+
+def test_a_verification_reads_each_byte_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "signed.parquet", [0]
+    mc.write_table(pa.concat_tables([PEOPLE] * 100), path, signed_encryption(), compression="none")
+    read_into = FileSource.read_into
+
+    def count(self: FileSource, offset: int, view: memoryview) -> None:
+        read[0] += len(view)
+        read_into(self, offset, view)
+
+    monkeypatch.setattr(FileSource, "read_into", count)
+    assert mc.verify_parquet(path, signed_decryption(), threads=1).ok
+    assert read[0] < 1.3 * path.stat().st_size  # the footer, and indexes, are read again
