@@ -128,6 +128,14 @@ class KeyTools:
         """The key service's client."""
         return self.wrapper.client
 
+    @property
+    def required_seal(self) -> RequiredSeal | None:
+        """The seal that the policy of `from_policy` requires of tables; None without writers."""
+        policy = self._policy
+        if policy is None or not policy.signed_by:
+            return None
+        return RequiredSeal(read_verifying_keys(policy.signed_by), policy.seal_at_least or 1)
+
     def __repr__(self) -> str:
         return f"KeyTools({self.client!r})"
 

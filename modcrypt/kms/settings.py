@@ -49,6 +49,7 @@ from modcrypt.kms.signing.signing_references import (
     absolute_signing_reference,
     check_signing_reference,
     load_signing_key,
+    names_service,
     read_verifying_keys,
 )
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
@@ -378,15 +379,25 @@ class Settings(KeySettings, ShortRepr):
         """
         return load_identities(self.identities, self.identity_passphrase)
 
-    @cached_property
+    @property
     def writer_key(self) -> SigningKey | None:
-        """The key that signs new files, read once; None if none is named.
+        """The key that signs new files, read or opened once; None if none is named.
 
         Raises:
             KeyRetrievalError: As `SigningKey.load` and `SigningKey.open`.
         """
         if self.signing_key is None:
             return None
+        if names_service(self.signing_key):  # clients do not survive a fork
+            return self._open_once(f"signing key {self.signing_key}", self._load_writer_key)
+        return self._writer_key_of_file
+
+    @cached_property
+    def _writer_key_of_file(self) -> SigningKey:
+        return self._load_writer_key()
+
+    def _load_writer_key(self) -> SigningKey:
+        assert self.signing_key is not None
         return load_signing_key(self.signing_key, self.signing_passphrase)
 
     @property

@@ -190,7 +190,8 @@ def open_table(
         read_restrictions: JSON of Iceberg's read restrictions, as a REST catalog sends them: a row
             filter, and actions on columns. Scans apply them besides those of the catalog.
         signed_by: Keys of writers, one of whom must have sealed this version of the table, as by
-            `seal_table`; none to accept unsigned tables.
+            `seal_table`; none to accept unsigned tables, unless the policy of the key tools
+            (`KeyTools.from_policy`) names writers.
         seal_at_least: Number that the seal must have at least: the last one that you have seen.
 
     Raises:
@@ -242,6 +243,10 @@ def reader_of(
     """
     kms = open_kms(kms) if isinstance(kms, str) else kms
     ids = _expected_master_keys(kms, master_key_ids)
+    required = kms.required_seal if isinstance(kms, KeyTools) else None
+    if required is not None and not known["signed_by"]:
+        least = max(required.at_least, known["seal_at_least"])
+        known |= {"signed_by": known_writers(required.signed_by), "seal_at_least": least}
     return resolver_of(kms, key_store, ids), Expectation(master_key_ids=ids, **known)
 
 

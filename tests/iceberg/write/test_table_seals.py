@@ -244,3 +244,18 @@ def test_the_independent_verifier_agrees(folder: Path, kms: SampleKms) -> None:
     assert verify_seal.verify_table(folder / "metadata", newest(folder).name, line)
     edit(folder, rename_column)
     assert not verify_seal.verify_table(folder / "metadata", newest(folder).name, line)
+
+
+def test_key_tools_whose_policy_names_writers_require_the_seal(tmp_path: Path) -> None:
+    ring = mc.Keyring.create(tmp_path / "ring", plaintext=True)
+    ring.create_key("keyA")
+    table = create_table(tmp_path / "t", rows(1).schema, ring, master_key_id="keyA")
+    table = table.append(rows(1))
+    policy = mc.Policy(footer_key="keyA", signed_by=[str(WRITER.verifier)])
+    tools = mc.KeyTools.from_policy(policy, kms=ring)
+    with pytest.raises(IntegrityError, match="the table is not sealed"):
+        open_table(tmp_path / "t", tools)
+    seal_table(table, WRITER)
+    assert ids(open_table(tmp_path / "t", tools)) == [1]
+    with pytest.raises(IntegrityError, match="not signed by"):
+        open_table(tmp_path / "t", tools, signed_by=[OTHER.verifier])

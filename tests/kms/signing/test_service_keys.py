@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -259,3 +260,20 @@ def test_readers_need_no_service(uri: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("modcrypt.kms.signing.signing_keys.open_kms", None)
     reader = signed_decryption(mc.VerifyingKey.parse(str(key.verifier)))
     assert mc.read_table(tmp_path / "f.parquet", reader).equals(PEOPLE)
+
+
+def test_a_forked_process_opens_the_key_again(hsm_uri: str) -> None:
+    settings = mc.Settings(footer_key="env:K", signing_key=hsm_uri)
+    key = settings.writer_key
+    assert key is not None
+    assert settings.writer_key is key
+    pid = os.fork()
+    if not pid:
+        try:
+            again = settings.writer_key
+            assert again is not None
+            signed = key.verifier.verify(again.sign(MESSAGE), MESSAGE)
+            os._exit(0 if signed else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
