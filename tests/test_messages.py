@@ -74,6 +74,7 @@ keys scan --kms file:{ring} {kms.parquet}
 seals generate new.key
 seals create --sign {writer.key} .
 seals verify --verify-key {writer.pub} .
+seals export {writer.key} new.pub
 recipients generate --kind x25519 new.key
 recipients list {sealed.parquet}
 recipients add --key-file {footer.key} --recipients-file {me.pub} {sealed.parquet}
@@ -90,6 +91,7 @@ iceberg snapshots {metadata.json} --key-store {store}
 iceberg files --kms file:{ring} {metadata.json}
 iceberg scan --kms file:{ring} {metadata.json}
 iceberg policy {metadata.json}
+iceberg seal --sign {writer.key} {metadata.json}
 iceberg rotate mek --kms file:{ring} {metadata.json}
 iceberg prune --kms file:{ring} {metadata.json}
 iceberg expire --kms file:{ring} {metadata.json} --yes

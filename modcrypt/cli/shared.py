@@ -145,7 +145,7 @@ prefix_options = combine_options(
 root_option = click.option(
     "--root",
     metavar="FOLDER",
-    help="Dataset folder, for {path} in an AAD prefix. Default: the folder on the command line.",
+    help="Folder of the dataset. Default: the named one.",
 )
 shared_prefix_option = click.option(
     "--shared-aad-prefix",

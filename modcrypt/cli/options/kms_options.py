@@ -65,7 +65,7 @@ master_keys_option = click.option(
     "master_keys",
     metavar="ID",
     multiple=True,
-    help="Also accept keys under this master key, for example during a rotation. Repeatable.",
+    help="Also accept this master key. Repeatable.",
 )
 reading_service_options = combine_options(service_options, master_keys_option)
 

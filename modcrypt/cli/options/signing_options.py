@@ -17,12 +17,12 @@ sign_options = combine_options(
         "--sign",
         metavar="KEY",
         type=click.Path(),
-        help="Sign with this key of the writer: a file, or a URI of hcvault:, aws-kms: or pkcs11:.",
+        help="Signing key: a file, or a URI.",
     ),
     click.option(
         "--sign-passphrase",
         metavar="PATH",
-        help="Passphrase of the signing key's file, in a file.",
+        help="Passphrase of the signing key, in a file.",
     ),
     needs_one_of("sign_passphrase", "sign"),
 )
@@ -38,7 +38,7 @@ verify_key_option = combine_options(
         "--seal-at-least",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Require seal N of the folder, or a newer one.",
+        help="Require seal N, or a newer one.",
     ),
 )
 
