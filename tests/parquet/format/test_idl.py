@@ -5,11 +5,14 @@ The invariant of everything below: any bytes either give a struct or raise Forma
 
 from __future__ import annotations
 
+import io
 import tracemalloc
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -407,6 +410,28 @@ def test_what_is_never_used_is_written_back_unchanged(lazy: int) -> None:
     changed = decode("FileMetaData", footer)[0]
     changed.row_groups[-1].columns[1].file_offset = 77
     assert encode(metadata) == encode(changed)
+
+
+@given(order=st.permutations(range(100)), used=st.integers(0, 100), changed=st.integers(0, 100))
+def test_chunks_are_used_and_changed_in_any_order(
+    order: list[int], used: int, changed: int
+) -> None:
+    footer = wide_footer()
+    metadata, expected = (decode("FileMetaData", footer, lazy=lazy)[0] for lazy in (CHUNKS, 0))
+    for count, index in enumerate(order[:used]):
+        chunk, judge = (m.row_groups[0].columns[index] for m in (metadata, expected))
+        assert chunk.meta_data.path_in_schema == judge.meta_data.path_in_schema
+        if count < changed:
+            chunk.meta_data.total_compressed_size = judge.meta_data.total_compressed_size = 1 << 40
+    assert encode(metadata) == encode(expected)
+
+
+@cache
+def wide_footer() -> bytes:
+    """Return the footer of a file with 100 columns, whose chunks differ in size."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({f"c{'x' * (n % 7)}{n}": [n] for n in range(100)}), out)
+    return footer_of(out.getvalue())
 
 
 def test_statistics_that_were_only_located_are_read_set_and_copied() -> None:
