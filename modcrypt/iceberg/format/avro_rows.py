@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.iceberg.format.avro_files import AvroType
+from modcrypt.iceberg.format.avro_schemas import AvroType
 
 FIELD_ID = b"PARQUET:field_id"
 """Key under which PyArrow stores a field's id."""

@@ -22,7 +22,8 @@ import pytest
 from pyroaring import BitMap64
 
 from modcrypt.errors import LimitError
-from modcrypt.iceberg.format.avro_files import MAX_DEPTH, read_avro
+from modcrypt.iceberg.format.avro_files import read_avro
+from modcrypt.iceberg.format.avro_schemas import MAX_DEPTH
 from modcrypt.parquet.format.idl import decode, encode
 from tests.support.iceberg.builder import Builder, arrow, field, optional, struct, varint
 
