@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ Writers end blocks at about 64 KiB of rows. In memory a byte may become a dict o
 
 LOT_VALUES = 1 << 18
 """Maximum number of values in rows that are decoded at once, without items of arrays and maps."""
+
 
 @dataclass(frozen=True)
 class AvroRows:
@@ -66,7 +68,7 @@ class AvroRows:
         at_once = max(1, LOT_VALUES // self.row.values)
         lot: list[dict[str, Any]] = []
         for count, data in self.blocks:
-            for row in decode_rows(count, data, self.row.schema, self.name):
+            for row in _decode_rows(count, data, self.row.schema, self.name):
                 lot.append(row)
                 if len(lot) >= at_once:
                     yield lot
@@ -164,11 +166,12 @@ class _Cursor:
 
     def read_long(self) -> int:
         value = 0
-        for shift in range(0, 70, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
+        for number, byte in enumerate(self.data[self.at : self.at + 10]):
+            value |= (byte & 0x7F) << 7 * number
             if byte < 0x80:
+                self.at += number + 1
                 return value >> 1 ^ -(value & 1)
+        self.take(10)  # raises if the file ends here
         raise FormatError(f"{self.name}: the Avro file has a number of more than 64 bits")
 
     def read_pairs(self) -> dict[str, bytes]:
@@ -207,24 +210,43 @@ def _read_blocks(
         yield count, rows
 
 
-def decode_rows(count: int, data: bytes, schema: Any, name: str) -> Iterator[dict[str, Any]]:
-    """Decode the rows of a block one by one; `schema` is that of an `AvroType`.
-
-    Raise FormatError if the block does not contain exactly `count` rows.
-    """
-    import fastavro
-
+def _decode_rows(count: int, data: bytes, schema: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Decode the rows of a block one by one; it must contain exactly `count` rows."""
     stream = io.BytesIO(data)
-    read = partial(fastavro.schemaless_reader, stream, fastavro.parse_schema(schema), None)
-    try:
+    with _as_format_errors(name):
+        read = _make_reader(stream, schema)
         for _ in range(count):
             yield read()
-    except Exception as error:  # fastavro lets through what its decoding runs into
-        raise FormatError(
-            f"{name}: rows of the Avro file are damaged ({type(error).__name__})"
-        ) from None
     if stream.tell() != len(data):
         raise FormatError(f"{name}: a block of the Avro file is longer than its rows")
+
+
+def decode_row(avro: AvroRows, data: bytes, at: int) -> tuple[dict[str, Any], int]:
+    """Decode the row that begins at an offset of a block; return it and the offset of its end.
+
+    Raise FormatError if the row is damaged.
+    """
+    stream = io.BytesIO(data)
+    stream.seek(at)
+    with _as_format_errors(avro.name):
+        return _make_reader(stream, avro.row.schema)(), stream.tell()
+
+
+def _make_reader(stream: io.BytesIO, schema: Any) -> Callable[[], dict[str, Any]]:
+    """Return a function that decodes the next row of a stream."""
+    import fastavro
+
+    read: Any = fastavro.schemaless_reader
+    return partial(read, stream, fastavro.parse_schema(schema), None)
+
+
+@contextmanager
+def _as_format_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # fastavro lets through what its decoding runs into
+        kind = type(error).__name__
+        raise FormatError(f"{name}: rows of the Avro file are damaged ({kind})") from None
 
 
 def _decompress(data: bytes, codec: str, name: str, most: int) -> bytes:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from modcrypt.errors import FormatError, IntegrityError
-from modcrypt.iceberg.format.avro_files import read_avro
+from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
+from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
@@ -139,12 +140,26 @@ def read_manifest_list(
         FormatError: The data is not a valid manifest list.
         IntegrityError: The header names another snapshot than `snapshot`.
     """
-    avro = read_avro(data, name, most=_limit_size(data))
+    avro = open_manifest(data, name)
     for what in () if snapshot is None else find_misplacements(avro.metadata, snapshot):
         raise IntegrityError(f"{name}: {what}")
+    return read_list_rows(avro, RepeatedRows())
+
+
+def open_manifest(data: bytes, name: str) -> AvroRows:
+    """Read the Avro header of a manifest or manifest list; raise FormatError if it is invalid."""
+    return open_avro(data, name, most=_limit_size(data))
+
+
+def read_list_rows(avro: AvroRows, known: RepeatedRows[ManifestFile]) -> list[ManifestFile]:
+    """Read the rows of a manifest list; those that other lists have too are decoded once.
+
+    Raise FormatError if it is not a valid manifest list.
+    """
+    name = avro.name
     _check_fields(avro.schema, name, 500, 501, 502, 503)
-    rows = _rename_fields(avro.records, _names(avro.schema, LIST_FIELDS))
-    return [_manifest_file(row, name) for row in rows]
+    names = _names(avro.schema, LIST_FIELDS)
+    return known.read(avro, lambda row: _manifest_file(_rename_fields([row], names)[0], name))
 
 
 def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
@@ -171,9 +186,15 @@ def read_manifest(
         FormatError: The data is not a valid manifest.
         IntegrityError: `metadata` has another schema or partition spec under the header's id.
     """
-    avro = read_avro(data, name, most=_limit_size(data))
+    avro = open_manifest(data, name)
     for what in () if metadata is None else find_redefinitions(avro.metadata, metadata):
         raise IntegrityError(f"{name}: {what}")
+    return read_manifest_rows(avro, manifest)
+
+
+def read_manifest_rows(avro: AvroRows, manifest: ManifestFile) -> list[FileEntry]:
+    """Read the rows of a manifest; raise FormatError if it is not a valid manifest."""
+    name = avro.name
     _check_fields(avro.schema, name, 0, 2)
     files = _field(avro.schema, 2)
     file_schema = files["type"]

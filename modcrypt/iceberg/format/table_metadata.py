@@ -15,12 +15,15 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
+from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
+
+R = TypeVar("R")
 
 MAX_METADATA = 512 << 20
 """Maximum size in bytes of a metadata.json; 10,000 snapshots with their keys take 10 MB."""
@@ -130,12 +133,15 @@ class TableMetadata:
         LimitError: The file, or a key in it, exceeds a size limit.
     """
 
-    def __init__(self, data: bytes, name: str = "metadata.json") -> None:
+    def __init__(
+        self, data: bytes, name: str = "metadata.json", lists: RepeatedLists | None = None
+    ) -> None:
         if len(data) > MAX_METADATA:
             raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
         self.name = name
-        self._digest = hashlib.sha256(data).digest()
-        self.document: dict[str, Any] = _parse_document(data, name)
+        # Nobody compares versions that are read one after the other, for which lists are given.
+        self._digest = hashlib.sha256(data).digest() if lists is None else b""
+        self.document: dict[str, Any] = _parse_document(data, name, lists)
         version = self._whole(self.document, "format-version")
         if version not in (1, 2, 3):
             raise UnsupportedFormatError(f"{name}: format version {version} is not supported")
@@ -145,8 +151,8 @@ class TableMetadata:
         # That of the newest snapshot; 0 without one, and in format version 1.
         self.last_sequence_number = self._whole(self.document, "last-sequence-number", 0)
         self.properties: Mapping[str, str] = self._texts(self.document.get("properties") or {})
-        self.snapshots = tuple(self._snapshot(entry) for entry in self._list("snapshots"))
-        self.keys = self._keys()
+        self.snapshots = tuple(self._make_entries("snapshots", self._snapshot, lists))
+        self.keys = self._keys(lists)
         refs = self.document.get("refs")
         named = refs.items() if isinstance(refs, dict) else ()
         self.refs = {name: ref for name, ref in named if isinstance(ref, dict)}
@@ -292,6 +298,14 @@ class TableMetadata:
         renamed.name, renamed._digest = name, hashlib.sha256(self.encode()).digest()
         return renamed
 
+    def without_history(self) -> TableMetadata:
+        """Return the metadata without its snapshots and keys, which take most of the memory."""
+        small = copy.copy(self)
+        no_keys: dict[str, Any] = {"encryption-keys": []}
+        small.document = {**self.document, **no_keys, "snapshots": [], "snapshot-log": []}
+        small.snapshots, small.keys, small.refs = (), {}, {}
+        return small
+
     def with_members(self, **members: Any) -> TableMetadata:
         """Return a copy with the given members replaced; underscores stand for hyphens."""
         document = {**self.document, **{name.replace("_", "-"): v for name, v in members.items()}}
@@ -312,8 +326,17 @@ class TableMetadata:
 
     # --- strict reading -------------------------------------------------------------------------
 
-    def _keys(self) -> dict[str, EncryptedKey]:
-        keys = [self._key(entry) for entry in self._list("encryption-keys")]
+    def _make_entries(
+        self, member: str, make: Callable[[Any], R], lists: RepeatedLists | None
+    ) -> list[R]:
+        """Return what `make` returns for the entries of a list; for repeated ones once."""
+        entries = self._list(member)
+        if lists is None:
+            return [make(entry) for entry in entries]
+        return lists.lists[member].make(make, entries)
+
+    def _keys(self, lists: RepeatedLists | None) -> dict[str, EncryptedKey]:
+        keys = self._make_entries("encryption-keys", self._key, lists)
         by_id = {key.id: key for key in keys}
         if len(by_id) < len(keys):
             self._fail("two entries of encryption-keys have the same key-id")
@@ -395,11 +418,19 @@ class TableMetadata:
         raise FormatError(f"{self.name}: {what}")
 
 
-def _parse_document(data: bytes, name: str) -> dict[str, Any]:
+def history_lists() -> RepeatedLists:
+    """Return the lists that are nearly the same in the versions of a table, to read many of them.
+
+    The versions share the objects in these lists.
+    """
+    return RepeatedLists("snapshots", "encryption-keys", "snapshot-log", "metadata-log")
+
+
+def _parse_document(data: bytes, name: str, lists: RepeatedLists | None) -> dict[str, Any]:
     document = None
     with contextlib.suppress(ValueError, RecursionError):  # the error would repeat the document
-        parsed = json.loads(data, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
-        if _SURROGATE.search(data):
+        parsed = _parse_strictly(data) if lists is None else lists.parse(data)
+        if b"\\" in data and _SURROGATE.search(data):  # the first search is much faster
             _encode_document(parsed)  # raises for an unpaired surrogate, which cannot be written
         document = parsed
     if not isinstance(document, dict):
@@ -407,6 +438,10 @@ def _parse_document(data: bytes, name: str) -> dict[str, Any]:
             f"{name}: not table metadata: not a JSON object, or a member occurs twice"
         )
     return document
+
+
+def _parse_strictly(data: bytes) -> Any:
+    return json.loads(data, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
 
 def _encode_document(document: Mapping[str, Any]) -> bytes:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError, ModcryptError
+from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
@@ -206,10 +207,13 @@ def write_hint(hint: Place, number: int) -> None:
         sink.append(str(number).encode())
 
 
-def read_metadata(place: Place, known: TableMetadata | None = None) -> TableMetadata:
+def read_metadata(
+    place: Place, known: TableMetadata | None = None, lists: RepeatedLists | None = None
+) -> TableMetadata:
     """Read a metadata.json, compressed or not.
 
-    `known` is returned if it has this name and these bytes, whose parsing takes long.
+    `known` is returned if it has this name and these bytes, whose parsing takes long. `lists` are
+    those of `history_lists`, for one of many versions.
 
     Raises:
         FormatError: The file is not a valid metadata.json.
@@ -223,7 +227,7 @@ def read_metadata(place: Place, known: TableMetadata | None = None) -> TableMeta
         data = _decompress(data, place.path)
     if known is not None and known.name == place.path and known.is_of(data):
         return known
-    return TableMetadata(data, place.path)
+    return TableMetadata(data, place.path, lists)
 
 
 def _decompress(data: bytes, name: str) -> bytes:
@@ -349,7 +353,7 @@ def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
     """Return the times and names of the versions in the log."""
     log = metadata.document.get("metadata-log")
     return {
-        (entry["timestamp-ms"], posixpath.basename(entry["metadata-file"]))
+        (entry["timestamp-ms"], entry["metadata-file"].rpartition("/")[2])
         for entry in (log if isinstance(log, list) else ())
         if isinstance(entry, dict)
         and isinstance(entry.get("metadata-file"), str)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -23,15 +23,17 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.iceberg.format.avro_files import open_avro
+from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifests import (
     DATA,
     POSITION_DELETES,
     FileEntry,
     ManifestFile,
-    read_manifest,
-    read_manifest_list,
+    open_manifest,
+    read_list_rows,
+    read_manifest_rows,
 )
+from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
 from modcrypt.iceberg.keys.key_resolver import sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
@@ -134,8 +136,11 @@ class Inventory:
         self._walk = walk
         self._list_at: dict[tuple[str, str | None], ReachedList] = {}
         self._manifest_at: dict[str, ReachedManifest] = {}
+        # Manifests by the ids of their rows, which manifest lists share, and these rows.
+        self._manifest_of: dict[int, ReachedManifest] = {}
+        self._rows: list[ManifestFile] = []
         self._file_at: dict[str, ReachedFile] = {}
-        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # many lists name a manifest
+        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # many entries name a file
         for snapshot in snapshots:
             self._add_snapshot(snapshot)
 
@@ -194,24 +199,26 @@ class Inventory:
             key=self._walk.metadata.keys.get(snapshot.key_id or ""),
         )  # fmt: skip
 
-    def add_manifests(self, manifest_list: ReachedList, rows: Iterable[ManifestFile]) -> None:
+    def add_manifests(self, manifest_list: ReachedList, rows: Sequence[ManifestFile]) -> None:
         """Add the manifests that a manifest list names."""
-        for row in rows:
-            path, error = self._path(row.location)
-            known = self._manifest_at.get(path)
-            if known is None:
-                known = self._manifest_at[path] = ReachedManifest(
-                    number=len(self._manifest_at), error=error, manifest=row,
-                    kind="manifest" if row.content == DATA else "delete manifest",
-                    location=row.location, path=path, size=row.length,
-                    encrypted=row.key_metadata is not None,
-                )  # fmt: skip
-            elif (row.length, row.key_metadata) != (
-                known.manifest.length,
-                known.manifest.key_metadata,
-            ):
-                known.contradicted = True
-            manifest_list.manifests.append(known)
+        fresh = [row for row in rows if id(row) not in self._manifest_of]
+        self._manifest_of |= {id(row): self._add_manifest(row) for row in fresh}
+        self._rows += fresh
+        manifest_list.manifests = [self._manifest_of[id(row)] for row in rows]
+
+    def _add_manifest(self, row: ManifestFile) -> ReachedManifest:
+        path, error = self._path(row.location)
+        known = self._manifest_at.get(path)
+        if known is None:
+            known = self._manifest_at[path] = ReachedManifest(
+                number=len(self._manifest_at), error=error, manifest=row,
+                kind="manifest" if row.content == DATA else "delete manifest",
+                location=row.location, path=path, size=row.length,
+                encrypted=row.key_metadata is not None,
+            )  # fmt: skip
+        elif (row.length, row.key_metadata) != (known.manifest.length, known.manifest.key_metadata):
+            known.contradicted = True
+        return known
 
     def add_files(self, manifest: ReachedManifest, entries: Iterable[FileEntry]) -> None:
         """Add the files that a manifest names, and count its entries."""
@@ -303,16 +310,20 @@ def take_inventory(
     snapshots: Iterable[Snapshot],
     jobs: int,
     progress: Callable[[int], None] = lambda _: None,
+    known: Container[str] = (),
 ) -> Inventory:
     """Read all manifest lists and manifests of snapshots, and list the files that they name.
 
     `jobs` files are read in parallel; this thread calls `progress` with the size of each file read.
+    Manifests whose paths are `known` are listed, but not read.
     """
     inventory = Inventory(keys.walk, snapshots)
-    for manifest_list, rows in in_threads(partial(_read_list, keys), inventory.lists, jobs):
+    read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
+    for manifest_list, rows in in_threads(read_list, inventory.lists, jobs):
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
-    for manifest, entries in in_threads(partial(_read_manifest, keys), inventory.manifests, jobs):
+    unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
+    for manifest, entries in in_threads(partial(_read_manifest, keys), unread, jobs):
         inventory.add_files(manifest, entries)
         progress(manifest.size or 0)
     return inventory
@@ -338,23 +349,26 @@ def mark_of(metadata: StandardKeyMetadata) -> Mark:
 # --- reading, in any thread ----------------------------------------------------------------------
 
 
-def _read_list(keys: Keys, reached: ReachedList) -> tuple[ReachedList, list[ManifestFile]]:
+def _read_list(
+    keys: Keys, known: RepeatedRows[ManifestFile], reached: ReachedList
+) -> tuple[ReachedList, list[ManifestFile]]:
     return reached, _read_rows(
-        keys.walk, reached, lambda: keys.of_list(reached.snapshots[0]), read_manifest_list
-    )
+        keys.walk, reached, lambda: keys.of_list(reached.snapshots[0]),
+        lambda avro: read_list_rows(avro, known),
+    )  # fmt: skip
 
 
 def _read_manifest(keys: Keys, reached: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
     manifest = reached.manifest
     return reached, _read_rows(
         keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-        lambda data, location: read_manifest(data, manifest, location),
+        lambda avro: read_manifest_rows(avro, manifest),
     )  # fmt: skip
 
 
 def _read_rows(
     walk: Walk, reached: ReachedTable, find_keys: Callable[[], StandardKeyMetadata | None],
-    parse: Callable[[bytes, str], list[R]],
+    parse: Callable[[AvroRows], list[R]],
 ) -> list[R]:  # fmt: skip
     """Read a manifest list or manifest; an error is kept with it."""
     try:
@@ -371,7 +385,7 @@ def _read_rows(
 @hide_frames  # because the plaintext holds keys
 def _decrypt_rows(
     walk: Walk, reached: ReachedTable, keys: StandardKeyMetadata | None,
-    parse: Callable[[bytes, str], list[R]],
+    parse: Callable[[AvroRows], list[R]],
 ) -> list[R]:  # fmt: skip
     location = reached.location
     if keys is None:
@@ -382,10 +396,12 @@ def _decrypt_rows(
             reached.block_length = reader.block_length
             data = reader.read()
     reached.size = reached.size or len(data)
-    metadata = open_avro(data, location).metadata
+    avro = open_manifest(data, location)
     # Equal texts, which may be long, are shared.
-    reached.header = {key: sys.intern(metadata[key]) for key in _HEADER_MEMBERS if key in metadata}
-    return parse(data, location)
+    reached.header = {
+        key: sys.intern(avro.metadata[key]) for key in _HEADER_MEMBERS if key in avro.metadata
+    }
+    return parse(avro)
 
 
 _HEADER_MEMBERS = (

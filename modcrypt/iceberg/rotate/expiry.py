@@ -200,6 +200,8 @@ class _Losses:
         self.metadata: dict[str, tuple[str, Place]] = {}
         # Locations by path of files that are named or exist, but must be kept.
         self.unreadable: dict[str, str] = {}
+        # Locations of manifest lists that are needed, or to be deleted: all versions name them.
+        self._known_lists: set[str] = set()
 
     def find(self, keep: Sequence[int], *, changes: bool) -> None:
         """Find what can be dropped; without changes, the version before is kept too."""
@@ -208,7 +210,8 @@ class _Losses:
             current = place == self._table.place
             snapshots, unplaced = self._lost_snapshots(metadata)
             keys = Keys(self._table.walk.through(metadata), {})
-            reached = take_inventory(keys, snapshots, JOBS)
+            # All files of a needed manifest are needed.
+            reached = take_inventory(keys, snapshots, JOBS, known=self._rule.needed)
             check_newest_stay(self._rule, reached.lists, self._new.snapshots, keep, place.path)
             if not unplaced and (changes or not current):
                 self.metadata[place.path] = self._location(place), place
@@ -224,11 +227,15 @@ class _Losses:
         """Return the snapshots to drop, and whether others are outside of the mapped folders."""
         snapshots, unplaced = [], False
         for snapshot in metadata.snapshots:
+            if snapshot.manifest_list in self._known_lists:
+                continue
             path = self._rule.path(snapshot.manifest_list)
             if path is None:
                 self.unreadable[snapshot.manifest_list] = snapshot.manifest_list
                 unplaced = True
-            elif path not in self._rule.needed and path not in self.files["manifest_lists"]:
+            elif path in self._rule.needed or path in self.files["manifest_lists"]:
+                self._known_lists.add(snapshot.manifest_list)
+            else:
                 snapshots.append(snapshot)
         return snapshots, unplaced
 

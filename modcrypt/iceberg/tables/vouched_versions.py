@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import heapq
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
 from modcrypt.iceberg.format.locations import plain_location
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import (
     METADATA,
     file_names,
@@ -39,17 +40,22 @@ def check_lasting(error: Failure | None) -> None:
 
 
 def vouched_versions(
-    table: TableVersion, read: Callable[[Place], TableMetadata] = read_metadata
+    table: TableVersion, read: Callable[[Place], TableMetadata] | None = None
 ) -> Iterator[tuple[Place, TableMetadata]]:
     """Yield the version of a table and the older ones that logs vouch for, the newest first.
+
+    `read` returns an older version; by default it reads the file.
 
     A log contains names and times, which do not authenticate the content of these files. So files
     that only an older version names are deleted only in the table's own folder.
     """
     yield table.place, table.metadata
+    read = read or partial(read_metadata, lists=history_lists())
     own, there = table.place.name, set(metadata_files(table))
     times: dict[str, int | None] = {own: None}  # of files already read: a log may repeat names
-    waiting = _older_versions(table.metadata, there, own)
+    seen = log_of(table.metadata)
+    waiting = _older_versions(seen, there, own)
+    heapq.heapify(waiting)
     while waiting:
         before, name = heapq.heappop(waiting)
         if times.get(name, -before) != -before:
@@ -59,16 +65,17 @@ def vouched_versions(
         if metadata is not None and times[name] == -before:
             times[name] = None
             yield table.place.beside(name), metadata
-            for version in _older_versions(metadata, there, own):
+            fresh = log_of(metadata) - seen
+            seen |= fresh
+            for version in _older_versions(fresh, there, own):
                 heapq.heappush(waiting, version)
 
 
-def _older_versions(metadata: TableMetadata, there: set[str], own: str) -> list[tuple[int, str]]:
-    """Return the logged versions that exist and may be older, as a heap, the newest first."""
-    log = log_of(metadata)
-    older = [(-ms, name) for ms, name in log if name in there and not is_later(name, own)]
-    heapq.heapify(older)
-    return older
+def _older_versions(
+    log: Iterable[tuple[int, str]], there: set[str], own: str
+) -> list[tuple[int, str]]:
+    """Return the logged versions that exist and may be older, as items of a heap."""
+    return [(-ms, name) for ms, name in log if name in there and not is_later(name, own)]
 
 
 def metadata_files(table: TableVersion) -> list[str]:

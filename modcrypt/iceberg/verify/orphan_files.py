@@ -21,7 +21,8 @@ import pyarrow.fs as pafs
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import ModcryptError, list_names
 from modcrypt.fork_safety import cached_property
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.repeated_json import RepeatedLists
+from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import HINT, METADATA, log_of, read_metadata
 from modcrypt.iceberg.read.inventory import Inventory
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -155,6 +156,7 @@ class _FolderCheck:
     jobs: int
     # What logs say of the versions that were read, by path: reading each again takes long.
     known: dict[str, TableMetadata] = field(default_factory=dict)
+    lists: RepeatedLists = field(default_factory=history_lists)
 
     def find_orphans(self, inventory: Inventory) -> tuple[StrayFile, ...] | None:
         """Report findings; return the orphan files, or None if they cannot be determined."""
@@ -233,7 +235,7 @@ class _FolderCheck:
                 message = f"it belongs to another table, {metadata.uuid}"
                 self.report.tell("integrity", message, path, warning=True)
             else:
-                self.known[path] = _without_history(metadata)
+                self.known[path] = metadata.without_history()
                 if metadata.last_sequence_number > verified.last_sequence_number:
                     newer.add(path)
                 if _wrapped_keks(metadata) - now:
@@ -251,12 +253,14 @@ class _FolderCheck:
 
     def _read(self, path: str) -> tuple[str, TableMetadata | Exception]:
         try:
-            return path, read_metadata(Place(self.folder.filesystem, path))
+            return path, read_metadata(Place(self.folder.filesystem, path), lists=self.lists)
         except (ModcryptError, OSError) as error:
             return path, error
 
     def _read_known(self, place: Place) -> TableMetadata:
-        return self.known.get(self._without_links(place.path)) or read_metadata(place)
+        return self.known.get(self._without_links(place.path)) or read_metadata(
+            place, lists=self.lists
+        )
 
     def _check_vouched(self, others: Iterable[str], known: set[str]) -> None:
         """Report other files that no log names, or with another time; known ones may be named."""
@@ -278,11 +282,6 @@ class _FolderCheck:
             "version, or have another time there: planted, or from a failed, running or later "
             "commit; expire_history neither uses nor deletes them",
         )  # fmt: skip
-
-
-def _without_history(metadata: TableMetadata) -> TableMetadata:
-    """Return a version without its snapshots and keys, which take most of the memory."""
-    return metadata.with_members(snapshots=[], snapshot_log=[], refs={}, encryption_keys=[])
 
 
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:

@@ -1,0 +1,131 @@
+"""Parts that files repeat are those that each file alone has, whatever came before."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from typing import Any
+
+import fastavro
+import pytest
+
+from modcrypt.errors import FormatError
+from modcrypt.iceberg.format.avro_files import open_avro, read_avro
+from modcrypt.iceberg.format.repeated_json import RepeatedLists
+from modcrypt.iceberg.format.repeated_rows import RepeatedRows
+from modcrypt.iceberg.format.repetition import STRETCH
+
+ITEMS: list[Any] = [{"id": number, "deep": [{"x": number % 7}]} for number in range(200)]
+
+
+def histories(seed: int) -> list[list[Any]]:
+    """Lists of items that grow, lose items at any place, and come in either order."""
+    chance = random.Random(seed)
+    lists: list[list[Any]] = []
+    items: list[Any] = []
+    for _ in range(60):
+        items = [*items, *chance.sample(ITEMS, chance.randrange(8))]
+        if chance.random() < 0.3:
+            at = chance.randrange(len(items) + 1)
+            items = items[:at] + items[at + chance.randrange(5) :]
+        lists.append(items[chance.randrange(3) :] if chance.random() < 0.3 else items)
+    return lists if seed % 2 else lists[::-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lists_of_json_are_parsed_as_each_alone(seed: int) -> None:
+    lists = RepeatedLists("snapshots", "log")
+    for number, items in enumerate(histories(seed)):
+        log = [*items[::-1], 1, 12, "text", None, [items[:1]]]
+        document = {"n": number, "snapshots": items, "other": items[:3], "log": log}
+        indent = None if number % 5 else 1
+        separators = (",", ":") if number % 3 else None
+        text = json.dumps(document, indent=indent, separators=separators)
+        assert lists.parse(text.encode()) == document
+
+
+def test_objects_that_lists_repeat_are_the_same() -> None:
+    lists = RepeatedLists("a")
+    made: list[Any] = []
+    text = json.dumps({"a": ITEMS[: 3 * STRETCH]}, separators=(",", ":")).encode()
+    first, second = lists.parse(text)["a"], lists.parse(text)["a"]
+    assert all(old is new for old, new in zip(first, second, strict=True))
+
+    def make(item: dict[str, int]) -> int:
+        made.append(item)
+        return item["id"]
+
+    for items in (first, second):
+        assert lists.lists["a"].make(make, items) == [item["id"] for item in items]
+    assert len(made) == 3 * STRETCH
+
+
+INVALID = {
+    "nothing": b"",
+    "a list": b"[]",
+    "text after it": b'{"a":[{}]}x',
+    "no colon": b'{"a"[]}',
+    "a comma at the end": b'{"a":[{"x":1},]}',
+    "no comma": b'{"a":[{"x":1}{"x":1}]}',
+    "an open list": b'{"a":[{"x":1}',
+    "an open object": b'{"a":[{"x":1}]',
+    "a member twice": b'{"a":[],"a":[]}',
+    "a member of an item twice": b'{"a":[{"x":1,"x":2}]}',
+    "NaN": b'{"a":[{"x":NaN}]}',
+    "no text for a name": b"{1:2}",
+    "no value": b'{"a":}',
+    "a comma alone": b'{"a":[,]}',
+    "a comma after the members": b'{"a":[],}',
+    "another sign": b'{"a":[{"x":1};{"x":1}]}',
+}
+
+
+@pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
+def test_invalid_json(text: bytes) -> None:
+    lists = RepeatedLists("a")
+    lists.parse(b'{"a":[{"x":1},{"x":1},{"x":1}]}')
+    with pytest.raises(ValueError):  # noqa: PT011  # of any kind
+        lists.parse(text)
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "deep", "type": {"type": "array", "items": {
+            "type": "record", "name": "part", "fields": [{"name": "x", "type": "long"}],
+        }}},
+    ],
+}  # fmt: skip
+
+
+def container(rows: list[Any], interval: int = 100) -> bytes:
+    out = io.BytesIO()
+    fastavro.writer(out, fastavro.parse_schema(SCHEMA), rows, sync_interval=interval)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_are_decoded_as_in_each_file_alone(seed: int) -> None:
+    known = RepeatedRows[Any]()
+    for number, rows in enumerate(histories(seed)):
+        data = container(rows, 16 if number % 7 == 0 else 500)
+        assert known.read(open_avro(data, "x"), lambda row: row) == rows
+        assert read_avro(data, "x").records == rows
+
+
+def test_a_block_that_is_longer_than_its_rows() -> None:
+    known = RepeatedRows[Any]()
+    known.read(open_avro(container(ITEMS), "x"), lambda row: row)
+    data = container(ITEMS[:1], 0)
+    whole = open_avro(data, "x")
+    ((count, block),) = whole.blocks
+    end = data.index(block)  # an uncompressed block, whose count and length are one byte each
+    longer = bytes([2 * (len(block) + 2)]) + block + b"\0\0"
+    damaged = data[: end - 1] + longer + data[end + len(block) :]
+    for read in (lambda avro: avro.records, lambda avro: known.read(avro, lambda row: row)):
+        with pytest.raises(FormatError, match="longer than its rows"):
+            read(open_avro(damaged, "x"))
+    assert count == 1
