@@ -39,6 +39,7 @@ from tools import (
     bench_arrow,
     bench_files,
     bench_iceberg,
+    bench_iceberg_sizes,
     bench_kms,
     bench_pages,
     bench_rekey,
@@ -77,6 +78,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
         bench_iceberg.scanning,
     ),
     "iceberg_rotation": ("Keys of an Iceberg table with a long history", bench_iceberg.rotation),
+    "iceberg_history": ("Iceberg tables with many snapshots", bench_iceberg_sizes.histories),
+    "iceberg_files": ("Metadata of many files of an Iceberg table", bench_iceberg_sizes.many_files),
 }
 
 

@@ -101,6 +101,12 @@ class ReachedManifest(ReachedTable):
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     files: list[ReachedFile] = field(default_factory=list)  # its files, except deleted ones
 
+    def count(self, entries: Iterable[FileEntry]) -> None:
+        """Count the entries of the manifest."""
+        for entry in entries:
+            files, rows = self.counts.get(entry.status, (0, 0))
+            self.counts[entry.status] = files + 1, rows + entry.record_count
+
 
 @dataclass(slots=True, kw_only=True)
 class ReachedFile(Reached):
@@ -140,7 +146,7 @@ class Inventory:
         self._manifest_of: dict[int, ReachedManifest] = {}
         self._rows: list[ManifestFile] = []
         self._file_at: dict[str, ReachedFile] = {}
-        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # many entries name a file
+        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # of manifest lists and manifests
         for snapshot in snapshots:
             self._add_snapshot(snapshot)
 
@@ -221,17 +227,12 @@ class Inventory:
         return known
 
     def add_files(self, manifest: ReachedManifest, entries: Iterable[FileEntry]) -> None:
-        """Add the files that a manifest names, and count its entries."""
-        counts = manifest.counts
-        for entry in entries:
-            files, rows = counts.get(entry.status, (0, 0))
-            counts[entry.status] = files + 1, rows + entry.record_count
-            if entry.is_live:
-                manifest.files.append(self._file(_drop_statistics(entry)))
-        manifest.files = list({id(file): file for file in manifest.files}.values())
+        """Add the files that a manifest names."""
+        files = [self._file(_drop_statistics(entry)) for entry in entries if entry.is_live]
+        manifest.files = list({id(file): file for file in files}.values())
 
     def _file(self, entry: FileEntry) -> ReachedFile:
-        path, error = self._path(entry.location)
+        path, error = self._find_path(entry.location)
         known = self._file_at.get(path)
         if known is None:
             known = self._file_at[path] = ReachedFile(
@@ -250,9 +251,10 @@ class Inventory:
 
     def _find_path(self, location: str) -> tuple[str, Failure | None]:
         try:
-            return self._walk.locations.key(location), None
+            path = self._walk.locations.key(location)
         except FormatError as error:
             return location, error
+        return (location if path == location else path), None  # one text for both saves memory
 
 
 class Keys:
@@ -318,15 +320,31 @@ def take_inventory(
     Manifests whose paths are `known` are listed, but not read.
     """
     inventory = Inventory(keys.walk, snapshots)
+    for manifest, entries in read_manifests(keys, inventory, jobs, progress, known):
+        inventory.add_files(manifest, entries)
+    return inventory
+
+
+def read_manifests(
+    keys: Keys,
+    inventory: Inventory,
+    jobs: int,
+    progress: Callable[[int], None] = lambda _: None,
+    known: Container[str] = (),
+) -> Iterator[tuple[ReachedManifest, list[FileEntry]]]:
+    """Read the manifest lists of an inventory; yield each manifest that they name, with its rows.
+
+    For the arguments see `take_inventory`.
+    """
     read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
     for manifest_list, rows in in_threads(read_list, inventory.lists, jobs):
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
     for manifest, entries in in_threads(partial(_read_manifest, keys), unread, jobs):
-        inventory.add_files(manifest, entries)
+        manifest.count(entries)
+        yield manifest, entries
         progress(manifest.size or 0)
-    return inventory
 
 
 def known_sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:
@@ -408,6 +426,7 @@ _HEADER_MEMBERS = (
     "snapshot-id", "sequence-number", "schema", "partition-spec", "partition-spec-id",
 )  # fmt: skip
 _NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
+_NO_VECTOR: Mapping[str, Any] = dict.fromkeys(_NEEDED)
 
 
 def _kind(entry: FileEntry) -> str:
@@ -421,7 +440,7 @@ def _kind(entry: FileEntry) -> str:
 def _drop_statistics(entry: FileEntry) -> FileEntry:
     """Return an entry without its statistics: a table may have a million entries."""
     needed: dict[str, Any] = {name: entry.file.get(name) for name in _NEEDED}
-    return replace(entry, file=needed)
+    return replace(entry, file=needed if any(needed.values()) else _NO_VECTOR)
 
 
 def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:

@@ -41,16 +41,18 @@ from typing import TYPE_CHECKING
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.locations import Locations
+from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import (
     has_versions,
 )
 from modcrypt.iceberg.read.inventory import (
+    Inventory,
     Keys,
-    ReachedFile,
     ReachedList,
+    ReachedTable,
     known_sealing_key,
-    take_inventory,
+    read_manifests,
 )
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.verify.manifest_checks import check_table
@@ -182,26 +184,33 @@ def _find_needed(walk: Walk) -> frozenset[str]:
             may be forged, and an older version the true remainder of the table.
         ModcryptError, OSError: A file cannot be read.
     """
-    keys = Keys(walk, {})
-    reached = take_inventory(keys, walk.metadata.snapshots, JOBS)
-    report = TableReport()
-    for file in reached.every:
-        if file.error is not None:
-            raise file.error
-    for reached_file in reached.files:
-        _check_keks(reached_file, keys)
-    for table in reached.tables:
+    keys, report, paths = Keys(walk, {}), TableReport(), set[str]()
+    inventory = Inventory(walk, walk.metadata.snapshots)
+    # Only the paths of files are kept: a table may have a million of them.
+    for manifest, entries in read_manifests(keys, inventory, JOBS):
+        _raise_first_error((manifest,))
+        for entry in entries:
+            if entry.is_live:
+                _check_kek(entry, keys)
+                paths.add(walk.locations.key(entry.location))
+    _raise_first_error(inventory.tables)
+    for table in inventory.tables:
         check_table(table, walk.metadata, report)
     raise_first(report.findings)
-    return frozenset(reached.paths())
+    return frozenset(paths | inventory.paths())
 
 
-def _check_keks(file: ReachedFile, keys: Keys) -> None:
-    """Raise if a KEK of a file is missing or wrong: an older version may have the right one."""
-    for entry in file.entries:
-        sealing = known_sealing_key(entry.key_metadata)
-        if sealing is not None and not sealing[1]:  # a master key itself is in no metadata.json
-            keys.of_file(entry)
+def _raise_first_error(tables: Iterable[ReachedTable]) -> None:
+    for table in tables:
+        if table.error is not None:
+            raise table.error
+
+
+def _check_kek(entry: FileEntry, keys: Keys) -> None:
+    """Raise if the KEK of a file is missing or wrong: an older version may have the right one."""
+    sealing = known_sealing_key(entry.key_metadata)
+    if sealing is not None and not sealing[1]:  # a master key itself is in no metadata.json
+        keys.of_file(entry)
 
 
 def check_newest_stay(

@@ -4,27 +4,29 @@
 
 The files are written in this order, so readers see nothing before the last step. Data files are
 written once. Manifest and manifest list are written again for each attempt, because sequence
-numbers, row ids and keys depend on the version that the commit follows (Java's FastAppend). Files
+numbers, row ids and keys depend on the version that the commit follows (Java's MergeAppend). Files
 of a failed attempt are removed, unless it is unknown whether the attempt failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
-from modcrypt.iceberg.format.manifests import ADDED, DATA, ManifestFile
+from modcrypt.iceberg.format.manifests import ADDED, DATA
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import require_encrypted, writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
 from modcrypt.iceberg.write.commit import Table, commit
 from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewDataFile
-from modcrypt.iceberg.write.manifest_writing import partition_spec, write_manifest
+from modcrypt.iceberg.write.manifest_merging import Merges, existing_rows, plan_merges
+from modcrypt.iceberg.write.manifest_writing import Row, partition_spec, write_manifest
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -115,30 +117,41 @@ class _Addition:
             }
             for file, key_metadata in zip(self.files, sealed, strict=True)
         )
-        manifest = write_manifest(
-            table, self.spec_id, rows, self.new_files, content=DATA, snapshot_id=snapshot_id
-        )
+        merges = plan_merges(metadata, self.spec_id, before)
+        manifests = self._write_manifests(table, merges, rows, snapshot_id)
         return add_snapshot(
             table,
             snapshot_id,
-            [manifest, *(old.row for old in before)],
+            [*manifests, *(old.row for old in merges.kept)],
             keys.of_list,
             self.new_files,
             operation="append",
-            summary=add_totals(self._summary(before), parent),
+            summary=add_totals(self._summary(len(manifests), merges), parent),
             new_keys=keys.entries,
         )
 
-    def _summary(self, before: Sequence[ManifestFile]) -> dict[str, str]:
+    def _write_manifests(
+        self, table: TableVersion, merges: Merges, new: Iterable[Row], snapshot_id: int
+    ) -> list[Row]:
+        """Write the manifest of the new files, and those into which others are merged."""
+        spec = self.spec_id
+        groups = [chain(new, existing_rows(table, spec, merges.with_new))]
+        groups += (chain(existing_rows(table, spec, group)) for group in merges.others)
+        return [
+            write_manifest(table, spec, rows, self.new_files, content=DATA, snapshot_id=snapshot_id)
+            for rows in groups
+        ]
+
+    def _summary(self, created: int, merges: Merges) -> dict[str, str]:
         records = sum(file.file["record_count"] for file in self.files)
         return {
             "added-data-files": str(len(self.files)),
             "added-records": str(records),
             "added-files-size": str(sum(file.file["file_size_in_bytes"] for file in self.files)),
             "changed-partition-count": str(len({file.partition_path for file in self.files})),
-            "manifests-created": "1",
-            "manifests-kept": str(len(before)),
-            "manifests-replaced": "0",
+            "manifests-created": str(created),
+            "manifests-kept": str(len(merges.kept)),
+            "manifests-replaced": str(merges.replaced),
         }
 
 
