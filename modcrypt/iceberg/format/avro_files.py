@@ -30,6 +30,7 @@ MAX_AVRO = 2 << 30
 _MAGIC = b"Obj\x01"
 _SYNC = 16
 _OWN = ("avro.schema", "avro.codec")
+_LOT_BYTES = 4 << 20  # bytes of blocks after which decoded rows are passed on
 
 MAX_RATIO, ALWAYS_EXPANDED = 64, 4 << 20
 """Maximum expansion of a block by decompression, and decompressed bytes that are always allowed.
@@ -67,12 +68,17 @@ class AvroRows:
         """The rows, some thousands at a time. Iterating raises the errors of `read_avro`."""
         at_once = max(1, LOT_VALUES // self.row.values)
         lot: list[dict[str, Any]] = []
+        size = 0
         for count, data in self.blocks:
             for row in _decode_rows(count, data, self.row.schema, self.name):
                 lot.append(row)
                 if len(lot) >= at_once:
                     yield lot
-                    lot = []
+                    lot, size = [], 0
+            size += len(data)
+            if size >= _LOT_BYTES:
+                yield lot
+                lot, size = [], 0
         if lot:
             yield lot
 
