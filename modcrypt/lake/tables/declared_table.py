@@ -112,7 +112,7 @@ def _open_key_store(path: str | None) -> KeyStore | None:
 
 
 def _open_catalog(catalog: str, name: str | None) -> Any:
-    """Open a catalog by its URI (SQL or Hive metastore), or a configured one by its name.
+    """Open a catalog by its URI (SQL, Hive or REST), or a configured one by its name.
 
     Raises:
         ValueError: The catalog cannot be opened. The message does not repeat a configured URI,
