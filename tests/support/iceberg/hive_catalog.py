@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ class HiveTable:
 
     def load(self, kms: Any = None, **options: Any) -> IcebergTable:
         return load_table(self.catalog, self.name, kms or SampleKms(), **options)
+
+    def version(self) -> int:
+        """The number of the current version."""
+        return int(posixpath.basename(self.entry().parameters["metadata_location"])[:5])
 
     def entry(self) -> Any:
         with self.catalog._client as client:

@@ -9,6 +9,8 @@ that an appender adds.
 from __future__ import annotations
 
 import json
+import random
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from modcrypt.iceberg import (
     IcebergTable,
     expire_history,
     prune_keys,
+    remove_orphan_files,
     rotate_table,
     verify_table,
 )
@@ -66,6 +69,54 @@ def race(named: HiveTable | RestTable, seconds: float) -> None:
     assert all(outcome.done for outcome in outcomes)
     assert sorted(found) == sorted(acknowledged)
     assert verify_table(table).ok
+
+
+def kill_processes(named: HiveTable | RestTable, kills: int, seed: int) -> None:
+    """Kill an appender and a rotator or expirer at work, again and again.
+
+    They leave a readable table and at most files that nothing names, which can be removed, and
+    locks that the next writer releases.
+    """
+    chance, at_work, orphans = random.Random(seed), 0, set[str]()
+    for number in range(kills):
+        roles = (str((number + 1) * 1_000_000), ("rotate", "expire")[number % 2])
+        processes = [start(role, named, 600) for role in roles]
+        first = named.version()
+        while named.version() < first + 3:  # both have got to work
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 1))
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        for process in processes:
+            process.communicate()
+        left = _check_killed(named)
+        at_work += bool(named.locks() or left - orphans)
+        orphans |= left
+    print(f"{at_work} of {kills} kills hit a change under way")
+    outcome = finish(start("900000000", named, 3))
+    assert outcome.done
+    assert not outcome.errors
+    assert not named.locks()
+    _remove_orphans(named, orphans)
+
+
+def _check_killed(named: HiveTable | RestTable) -> set[str]:
+    """Check that no row is there twice and every file is authentic; return the orphans."""
+    table = named.load(master_key_ids=["keyA", "keyB"])
+    ids = table.scan()["id"].to_pylist()
+    assert len(ids) == len(set(ids))
+    verified = verify_table(table)
+    assert verified.ok
+    assert verified.orphans is not None
+    return {orphan.path for orphan in verified.orphans}
+
+
+def _remove_orphans(named: HiveTable | RestTable, orphans: set[str]) -> None:
+    table = named.load(master_key_ids=["keyA", "keyB"])
+    removed = remove_orphan_files(table, older_than_days=0)
+    assert {file.path for file in removed.files} >= orphans
+    assert not removed.left
+    assert _check_killed(named) == set()
 
 
 def _rotations() -> Iterator[Callable[[IcebergTable], Any]]:
