@@ -295,6 +295,9 @@ class _Losses:
             placed = [(location, table.walk.place(location)) for location in files]
             left += files if left else remove_files(placed)
         stays = bool(left) or not _update_hint(table)
+        # A REST catalog writes no version for a change of the log alone, so that the version before
+        # is still the current one.
+        self.metadata.pop(table.place.path, None)
         for file in self.metadata.values():  # the newest last: its log vouches for the one before
             remaining = remove_files([file]) if not stays else [file[0]]
             left, stays = [*left, *remaining], stays or bool(remaining)

@@ -46,6 +46,8 @@ class RestVersions(CatalogVersions):
         if self._find_file(before).path != base.path:  # credentials may differ
             raise self._conflict_error()
         updates = find_updates(before.metadata, metadata)
+        if not updates:  # for which the server would write no version either
+            return base, before.metadata.named(base.path)
         requirements = list_requirements(before.metadata)
         try:
             after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)

@@ -467,3 +467,16 @@ def test_nothing_is_wrong_with_a_table_whose_history_is_gone(
     table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA")
     table = table.append(rows).append(rows)
     assert verify_table(expire_history(table).table).findings == ()
+
+
+def test_a_commit_that_writes_no_version_loses_none(
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A REST catalog writes no metadata.json if only the log would change."""
+    lake = rotate_table(expire_history(lake).table, "mek").table
+    lake = rotate_table(lake, "mek").table
+    monkeypatch.setattr(type(lake.versions), "commit", lambda _, base, __: (base, lake.metadata))
+    done = expire_history(lake)
+    assert lake.place.path not in done.metadata_files
+    assert done.metadata_files
+    assert lake.refreshed().scan() == lake.scan()

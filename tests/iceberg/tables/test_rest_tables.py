@@ -17,6 +17,7 @@ from modcrypt.iceberg import (
     IcebergTable,
     create_table,
     encrypt_table,
+    expire_history,
     rotate_table,
     verify_table,
 )
@@ -335,3 +336,14 @@ def test_the_credentials_of_the_longest_prefix_are_taken() -> None:
     }
     found = rest_requests._credentials(answer, "s3://bucket/t/metadata/1.metadata.json")
     assert found == {"s3.access-key-id": "long"}
+
+
+def test_an_expiry_that_drops_only_older_versions_keeps_the_current_one(rest: RestTable) -> None:
+    table = rest.load().append(rows(1))
+    table = expire_history(table).table
+    for _ in range(3):
+        table = rotate_table(table, "mek").table
+    done = expire_history(table)
+    assert done.metadata_files
+    assert Path(rest.load().place.path).exists()
+    assert ids(rest.load()) == [1]
