@@ -25,7 +25,7 @@ from modcrypt.cli.options.parquet_options import (
     missing_key_option,
     output_options,
 )
-from modcrypt.cli.shared import key_options, make_reference, read_key
+from modcrypt.cli.shared import key_options, make_reference, read_json, read_key
 from modcrypt.cli.spark import is_any_typed
 
 # --- options -------------------------------------------------------------------------------------
@@ -46,6 +46,15 @@ _UNCHANGED = {"--to", "--recipients-file", "--sign", "--sign-passphrase"}
 _NEW_NAMES = {new.opts[0] for new in _ENCRYPTION} - _UNCHANGED
 _NAMES = re.compile(
     rf"--({'|'.join(sorted((name[2:] for name in _NEW_NAMES), key=len, reverse=True))})\b(?!-)"
+)
+
+
+_restrictions_option = click.option(
+    "--read-restrictions",
+    "restrictions",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="JSON of Iceberg's read restrictions: masks of columns by field id; without a row filter.",
 )
 
 
@@ -192,6 +201,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     help="Leave out a column or group. Repeatable.",
 )
 @key_options("Hash key", "--hash-key")
+@_restrictions_option
 @decryption_options
 @accept_option
 @_new_options
@@ -204,6 +214,7 @@ def mask(
     null: tuple[str, ...],
     hashed: tuple[str, ...],
     drop: tuple[str, ...],
+    restrictions: str | None,
     **options: Any,
 ) -> int:
     """Remove, null or hash columns of encrypted files.
@@ -212,7 +223,8 @@ def mask(
     option names stay unchanged and are not decoded. Without --new options a file keeps its keys,
     key metadata and AAD prefix. It records which columns are hashed; no run hashes them again.
     """
-    if not (null or hashed or drop):
+    read_restrictions = read_json(restrictions)
+    if not (null or hashed or drop or read_restrictions):
         raise click.UsageError("no column is named; use --null, --hash or --drop")
     on_spark = options["spark_master"] is not None
     batch = Batch("mask", paths, options)
@@ -222,7 +234,7 @@ def mask(
     _take_new_options(options)
     return batch.run(
         decryption=batch.decryption(options), encryption=encryption, null=null, hashed=hashed,
-        drop=drop, hash_key=hash_key,
+        drop=drop, hash_key=hash_key, read_restrictions=read_restrictions,
     )  # fmt: skip
 
 
@@ -261,14 +273,16 @@ def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
     help="With --to: also write the file's key beside it, encrypted to the recipients, for readers "
     "without modcrypt.",
 )
+@_restrictions_option
 @decryption_options
 @accept_option
 @_new_options
 @batch_options
 @output_options
 def share(
-    *, paths: tuple[str, ...], columns: tuple[str, ...], explicit_keys: bool, **options: Any
-) -> int:
+    *, paths: tuple[str, ...], columns: tuple[str, ...], explicit_keys: bool,
+    restrictions: str | None, **options: Any,
+) -> int:  # fmt: skip
     """Copy some columns of encrypted files for another party.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Copies contain
@@ -281,7 +295,10 @@ def share(
     encryption = _new_encryption(batch, options)
     if explicit_keys:
         encryption = _add_explicit_keys(encryption)
-    return batch.run(decryption=batch.decryption(options), encryption=encryption, only=columns)
+    return batch.run(
+        decryption=batch.decryption(options), encryption=encryption, only=columns,
+        read_restrictions=read_json(restrictions),
+    )  # fmt: skip
 
 
 def _add_explicit_keys(encryption: Any) -> Any:

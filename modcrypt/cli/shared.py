@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import sys
@@ -226,6 +227,16 @@ def jobs_option(default: str) -> Callable[[F], F]:
 def threads_option(text: str) -> Callable[[F], F]:
     """Return the option for the number of threads, with its help text."""
     return click.option("--threads", metavar="N", type=click.IntRange(min=1), help=text)
+
+
+def read_json(path: str | None) -> Any:
+    """Return the value of a file of JSON; None without a file."""
+    if path is None:
+        return None
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise click.UsageError(f"{printable(path)} is not a file of JSON") from None
 
 
 def make_reference(options: Mapping[str, Any], option: str) -> str | None:

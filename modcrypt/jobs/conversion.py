@@ -280,7 +280,9 @@ class Conversion:
         if self.verb == "rekey":
             more["keep_unchanged"] = change.keep_unchanged
             done = rekey_parquet(name, destination, self._decryption, self._encryption, **more)
-        elif self.verb == "share":
+            return done.fields()
+        more["read_restrictions"] = change.read_restrictions
+        if self.verb == "share":
             done = share_parquet(
                 name, destination, self._decryption, self._encryption, change.only or (), **more
             )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -43,8 +42,8 @@ from modcrypt.cli.shared import (
     lines_option,
     print_json,
     print_line,
+    read_json,
 )
-from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -160,16 +159,6 @@ _TABLE_ROWS = 10
 """Default number of rows in the format table."""
 
 
-def _parse_json(file: TextIO | None) -> Any:
-    """Return the value of a file of JSON; None if none is given."""
-    if file is None:
-        return None
-    try:
-        return json.load(file)
-    except (ValueError, RecursionError):
-        raise click.UsageError(f"{printable(file.name)} is not a file of JSON") from None
-
-
 @iceberg.command(epilog=_SCAN_EXAMPLE)
 @table_argument
 @snapshot_option
@@ -188,7 +177,7 @@ def _parse_json(file: TextIO | None) -> Any:
     "--read-restrictions",
     "restrictions",
     metavar="FILE",
-    type=click.File(encoding="utf-8"),
+    type=click.Path(exists=True, dir_okay=False),
     help="JSON of Iceberg's read restrictions, as a REST catalog sends them: a row filter, and "
     "masks of columns, which apply before --where and besides those of the catalog.",
 )
@@ -207,7 +196,7 @@ def scan(
     output: str | None,
     safe: bool,
     force: bool,
-    restrictions: TextIO | None,
+    restrictions: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -232,7 +221,7 @@ def scan(
         "columns": selected_columns(columns, listed),
         "filters": " and ".join(f"({condition})" for condition in conditions) or None,
     }
-    target = open_selected_table(where, options, read_restrictions=_parse_json(restrictions))
+    target = open_selected_table(where, options, read_restrictions=read_json(restrictions))
     batches = target.scan_batches(**arguments)
     first = next(batches, None)
     # Output without rows needs the columns too. This opens no data file.

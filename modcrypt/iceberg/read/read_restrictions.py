@@ -7,7 +7,7 @@ are true for null, and the negation of a comparison is true for null and NaN.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,11 @@ from pyiceberg.expressions import (
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 
-from modcrypt.errors import LimitError, UnsupportedFormatError
+from modcrypt.errors import LimitError
+from modcrypt.parquet.arrow.column_masks import restriction_error, split_restrictions
 
 MAX_DEPTH = 100
 """Maximum depth of a row filter."""
-
-_MEMBERS = {"required-row-filter", "required-column-projections"}
 
 _TESTS: Mapping[str, Any] = {
     "is-null": (IsNull, NotNull), "not-null": (NotNull, IsNull),
@@ -85,27 +84,14 @@ def parse_restrictions(documents: Sequence[Mapping[str, Any]], schema: Schema) -
     row_filter: BooleanExpression = AlwaysTrue()
     actions: dict[int, str] = {}
     for document in documents:
-        if not isinstance(document, Mapping) or document.keys() - _MEMBERS:
-            raise _error("they are no object, or have members that are not known")
-        condition = document.get("required-row-filter")
+        condition, projections = split_restrictions(document)
         if condition is not None:
             row_filter = And(row_filter, _FilterParser(schema).parse(condition))
-        for id_, action in _list_actions(document.get("required-column-projections") or []):
+        for id_, action in projections:
             if id_ in actions:
-                raise _error(f"field {id_} has two actions")
+                raise restriction_error(f"field {id_} has two actions")
             actions[id_] = action
     return ReadRestrictions(row_filter, actions)
-
-
-def _list_actions(projections: Any) -> Iterator[tuple[int, str]]:
-    if not isinstance(projections, list):
-        raise _error("required-column-projections is not a list")
-    for projection in projections:
-        match projection:
-            case {"action": str(action), "field-id": int(id_), **rest} if not rest:
-                yield id_, action
-            case _:
-                raise _error("an action is malformed, or has members that are not known")
 
 
 class _FilterParser:
@@ -139,7 +125,7 @@ class _FilterParser:
                 if _is_reference(right):
                     kind, left, right = _TURNED.get(kind, kind), right, left
                 return self._compare(kind, left, _literal(right), negated)
-        raise _error("the row filter has an expression that is not known")
+        raise restriction_error("the row filter has an expression that is not known")
 
     def _test(self, kind: str, term: Any, negated: bool) -> BooleanExpression:
         column = self._column(term)
@@ -149,7 +135,9 @@ class _FilterParser:
 
     def _compare(self, kind: str, term: Any, value: Any, negated: bool) -> BooleanExpression:
         if kind not in _COMPARISONS or isinstance(value, set) != kind.endswith("in"):
-            raise _error(f"the row filter has an expression that is not known: {kind[:100]!r}")
+            raise restriction_error(
+                f"the row filter has an expression that is not known: {kind[:100]!r}"
+            )
         column = self._column(term)
         done = _NEGATIONS[kind] if negated else kind
         expression: BooleanExpression = _COMPARISONS[done](column, value)
@@ -168,7 +156,7 @@ class _FilterParser:
             case {"type": "reference", "name": str(text), **rest} if not rest:
                 name = text
         if name is None or name not in self._schema._name_to_id:
-            raise _error("the row filter has a term that is no column of the schema")
+            raise restriction_error("the row filter has a term that is no column of the schema")
         return Reference(name)
 
 
@@ -195,15 +183,11 @@ def _literal(node: Any) -> Any:
             return _literal(value)
         case bool() | int() | float() | str():
             return node
-    raise _error("the row filter has a value that is not a constant")
+    raise restriction_error("the row filter has a value that is not a constant")
 
 
 def _literals(node: Any) -> set[Any]:
     match node:
         case {"type": "literals", "values": list(values)} | list(values):
             return {_literal(value) for value in values}
-    raise _error("the row filter has values that are not constants")
-
-
-def _error(what: str) -> UnsupportedFormatError:
-    return UnsupportedFormatError(f"the table's read restrictions cannot be applied: {what}")
+    raise restriction_error("the row filter has values that are not constants")

@@ -17,11 +17,11 @@ from pyiceberg.schema import Schema
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.column_masks import Mask, check_action, make_mask
 from modcrypt.iceberg.read.read_restrictions import parse_restrictions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
 from modcrypt.iceberg.read.schema_projection import arrow_schema
 from modcrypt.iceberg.read.table_scan import TableScan
+from modcrypt.parquet.arrow.column_masks import Mask, check_action, make_mask
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.format.table_metadata import Snapshot

@@ -12,6 +12,7 @@ from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, read_note
 from modcrypt.parquet.format.schema import covering_name, leaves_of
 from modcrypt.parquet.rewrite.changes import Change
+from modcrypt.parquet.rewrite.file_rewrite import find_masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class ExpectedMasks:
         expected = MaskNote(
             frozenset(leaves[c] for c in leaves_of(leaves, change.null)),
             frozenset((leaves[c], check) for c in leaves_of(leaves, change.hashed)),
+            # No statistics show whether these values are masked, so that the note decides nothing.
+            frozenset(
+                (leaves[c], action)
+                for c, action in find_masked(file.metadata, change.actions).items()
+            ),
         )
         names = masks_of(file, expected).lacks(expected)
         return f"columns not masked, or masked differently: {', '.join(names)}" if names else None

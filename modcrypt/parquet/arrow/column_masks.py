@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import urandom
 from typing import Any, TypeAlias
@@ -30,6 +30,55 @@ Mask: TypeAlias = Callable[[pa.Array], pa.Array]
 
 SALT_SIZE = 16
 """Size in bytes of the salt of `sha-256-query-local`."""
+
+
+MEMBERS = {"required-row-filter", "required-column-projections"}
+"""Members of read restrictions (REST catalog spec, `ReadRestrictions`)."""
+
+
+def split_restrictions(document: Any) -> tuple[Any, list[tuple[int, str]]]:
+    """Return the row filter of read restrictions as JSON, and the action on each field id.
+
+    Raise UnsupportedFormatError if they cannot be applied: a reader must fail.
+    """
+    if not isinstance(document, Mapping) or document.keys() - MEMBERS:
+        raise restriction_error("they are no object, or have members that are not known")
+    actions = list(_list_actions(document.get("required-column-projections") or []))
+    return document.get("required-row-filter"), actions
+
+
+def find_actions(document: Any) -> dict[int, str]:
+    """Return the action on each field id of read restrictions for a file with all of its rows.
+
+    Raise UnsupportedFormatError if an action is unknown, or rows are restricted too.
+    """
+    row_filter, actions = split_restrictions(document)
+    match row_filter:
+        case None | True | {"type": "true"}:
+            pass
+        case _:
+            raise restriction_error("a copy of a file has all rows, but they require a row filter")
+    for _, action in actions:
+        check_action(action)
+    if len(dict(actions)) < len(actions):
+        raise restriction_error("a field has two actions")
+    return dict(actions)
+
+
+def _list_actions(projections: Any) -> Iterator[tuple[int, str]]:
+    if not isinstance(projections, list):
+        raise restriction_error("required-column-projections is not a list")
+    for projection in projections:
+        match projection:
+            case {"action": str(action), "field-id": int(id_), **rest} if not rest:
+                yield id_, action
+            case _:
+                raise restriction_error("an action is malformed, or has members that are not known")
+
+
+def restriction_error(what: str) -> UnsupportedFormatError:
+    """Return the error of restrictions that cannot be applied."""
+    return UnsupportedFormatError(f"the read restrictions cannot be applied: {what}")
 
 
 def make_mask(action: str, kind: pa.DataType, *, nullable: bool) -> Mask:

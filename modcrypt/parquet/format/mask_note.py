@@ -1,6 +1,7 @@
 """The note of masked columns in a file's footer: the key-value pair `modcrypt.masked`.
 
-    {"null": [["zip"]], "hashed": [{"column": ["address", "street"], "key": "5f0c1d9a3e6b7788"}]}
+    {"null": [["zip"]], "hashed": [{"column": ["address", "street"], "key": "5f0c1d9a3e6b7788"}],
+     "masked": [{"column": ["name"], "action": "mask-alphanum"}]}
 
 A hash looks like any other text, so only this note prevents hashing it again. Columns are leaves,
 given by their paths because names may contain dots. A hash key is identified by the beginning of an
@@ -14,7 +15,7 @@ import json
 import re
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from modcrypt.aead import keyed_hash
 from modcrypt.errors import FormatError
@@ -38,31 +39,47 @@ class MaskNote:
         nulls: Leaves that were set to null.
         hashed: Leaves that were hashed, each with the check value of the key; a leaf that was
             hashed with several keys has one entry for each.
+        masked: Leaves that were masked by read restrictions, each with the action.
     """
 
     nulls: frozenset[Path] = frozenset()
     hashed: frozenset[tuple[Path, str]] = frozenset()
+    masked: frozenset[tuple[Path, str]] = frozenset()
 
     def merge(self, other: MaskNote) -> MaskNote:
         """Return the note of a file that was masked twice."""
-        return MaskNote(self.nulls | other.nulls, self.hashed | other.hashed)
+        return MaskNote(
+            self.nulls | other.nulls, self.hashed | other.hashed, self.masked | other.masked
+        )
 
     def restrict_to(self, present: Container[Path]) -> MaskNote:
         """Return the note with only the leaves that are present."""
         nulls = frozenset(path for path in self.nulls if path in present)
-        return MaskNote(nulls, frozenset(entry for entry in self.hashed if entry[0] in present))
+        hashed, masked = (
+            frozenset(entry for entry in entries if entry[0] in present)
+            for entries in (self.hashed, self.masked)
+        )
+        return MaskNote(nulls, hashed, masked)
 
     def lacks(self, other: MaskNote) -> list[str]:
         """Return the names of columns that `other` masks in a way in which this note does not."""
-        paths = (other.nulls - self.nulls) | {path for path, _ in other.hashed - self.hashed}
+        others = (other.hashed - self.hashed) | (other.masked - self.masked)
+        paths = (other.nulls - self.nulls) | {path for path, _ in others}
         return sorted(".".join(path) for path in paths)
 
     def encode(self) -> bytes | None:
         """Encode the note as JSON; return None if no column is masked."""
-        if not (self.nulls or self.hashed):
+        if not (self.nulls or self.hashed or self.masked):
             return None
-        hashed = [{"column": path, "key": check} for path, check in sorted(self.hashed)]
-        return json.dumps({"null": sorted(self.nulls), "hashed": hashed}).encode()
+        note: dict[str, Any] = {
+            "null": sorted(self.nulls),
+            "hashed": [{"column": path, "key": check} for path, check in sorted(self.hashed)],
+        }
+        if self.masked:
+            note["masked"] = [
+                {"column": path, "action": action} for path, action in sorted(self.masked)
+            ]
+        return json.dumps(note).encode()
 
 
 def hash_key_check(key: Key) -> str:
@@ -107,12 +124,16 @@ def _parse_mask_note(value: bytes) -> MaskNote:
             (_parse_path(entry["column"]), _parse_key_check(entry["key"]))
             for entry in about["hashed"]
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+        masked = frozenset(
+            (_parse_path(entry["column"]), str(entry["action"]))
+            for entry in about.get("masked", ())
+        )
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
         raise FormatError(
             f"the footer's key-value pair {PAIR.decode()} cannot be decoded, so modcrypt cannot "
             "determine which columns are masked"
         ) from None
-    return MaskNote(nulls, hashed)
+    return MaskNote(nulls, hashed, masked)
 
 
 def _parse_path(value: object) -> Path:

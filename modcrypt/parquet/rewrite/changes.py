@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from modcrypt.keys import Key
 
@@ -20,7 +21,21 @@ class Change:
     keep_unchanged: bool = False
     keep_levels: bool = False
     keep_unknown_fields: bool = False
+    read_restrictions: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.only is not None and not self.only:
             raise ValueError("no columns to share; name them in columns")
+        _ = self.actions
+
+    @property
+    def actions(self) -> Mapping[int, str]:
+        """The actions of the read restrictions, by the ids of fields.
+
+        Raise UnsupportedFormatError if they cannot be applied to a whole file.
+        """
+        if self.read_restrictions is None:
+            return {}
+        from modcrypt.parquet.arrow.column_masks import find_actions  # loads PyArrow
+
+        return find_actions(self.read_restrictions)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.errors import KeyNotFoundError
+from modcrypt.errors import KeyNotFoundError, UnsupportedFormatError
 from modcrypt.io.buffers import Output
 from modcrypt.io.places import Place
 from modcrypt.io.sources import ExtendedSource, Source
@@ -42,6 +42,7 @@ class Rewritten:
         plaintext: Columns that are plaintext in the new file.
         nulls: Columns that are set to null.
         hashed: Columns whose values are hashed.
+        masked: Columns whose values are masked by read restrictions.
         dropped: Columns that the new file does not have.
         under_footer_key: Columns of the new file that had a key of their own and now have none:
             anyone who has the new footer key can read them.
@@ -53,6 +54,7 @@ class Rewritten:
     plaintext: tuple[str, ...] = ()
     nulls: tuple[str, ...] = ()
     hashed: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     under_footer_key: tuple[str, ...] = ()
     lost_signatures: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class Choice:
     Attributes:
         plan: Plan for the columns that the new file has: decrypted and null ones.
         masks: Mask of each column that is decoded, by old ordinals.
+        actions: Actions of read restrictions on columns, by old ordinals.
         nulls: Old ordinals of all columns that the caller sets to null.
         note: Note about masked columns for the new file; None to keep the old file's note.
 
@@ -88,8 +91,13 @@ class Choice:
         shown = set(everything if change.only is None else leaves_of(leaves, change.only))
         drop, null = leaves_of(leaves, change.drop), leaves_of(leaves, change.null)
         hashed = leaves_of(leaves, change.hashed)
-        _check_once(leaves, drop, null, hashed)
         shown -= set(drop)
+        actions = find_masked(file.metadata, change.actions)
+        self.actions = {c: action for c, action in actions.items() if c in shown - set(null)}
+        null += [c for c, action in self.actions.items() if action == NULL_ACTION]
+        for c in null:
+            self.actions.pop(c, None)
+        _check_once(leaves, drop, null, hashed, list(self.actions))
         if not shown:
             raise ValueError("all columns are dropped; keep at least one")
         self.nulls = set(null)
@@ -103,7 +111,8 @@ class Choice:
         self.masks = self._make_masks(
             there.intersection(hashed), there & self.nulls, change.hash_key
         )
-        masks = bool(change.null or change.hashed or change.drop)
+        self.masks |= self._make_action_masks(there)
+        masks = bool(null or change.hashed or change.drop or self.actions)
         self.note = self._make_note(file, change.hash_key) if masks else None
 
     def _find_whole_fields(self, leaves: list[tuple[str, ...]], shown: set[int]) -> set[int]:
@@ -120,17 +129,62 @@ class Choice:
         masks = dict.fromkeys(null, NULLS)
         return masks if key is None else masks | dict.fromkeys(hashed, make_hash_mask(key))
 
+    def _make_action_masks(self, there: set[int]) -> dict[int, Mask]:
+        if not self.actions:
+            return {}
+        from modcrypt.parquet.rewrite.masking import make_action_mask
+
+        return {c: make_action_mask(action) for c, action in self.actions.items() if c in there}
+
     def _make_note(self, file: OpenFile, key: Key | None) -> MaskNote:
         check = "" if key is None else hash_key_check(key)
-        hashed = frozenset((file.leaves[c], check) for c in self.masks.keys() - self.nulls)
+        others = self.nulls | self.actions.keys()
+        hashed = frozenset((file.leaves[c], check) for c in self.masks.keys() - others)
+        masked = frozenset((file.leaves[c], action) for c, action in self.actions.items())
         before = read_note(file.metadata)
         if twice := sorted(".".join(path) for path, _ in hashed & before.hashed):
             raise ValueError(
                 "the file's note says that columns are already hashed with this key; remove them "
                 f"from hashed: {', '.join(twice)}"
             )
-        after = before.merge(MaskNote(frozenset(file.leaves[c] for c in self.nulls), hashed))
+        if twice := sorted(".".join(path) for path, _ in masked if path in dict(before.masked)):
+            raise ValueError(
+                "the file's note says that read restrictions have masked columns already: "
+                f"{', '.join(twice)}"
+            )
+        nulls = frozenset(file.leaves[c] for c in self.nulls)
+        after = before.merge(MaskNote(nulls, hashed, masked))
         return after.restrict_to({file.leaves[c] for c in self.plan.footer_leaves})
+
+
+NULL_ACTION = "replace-with-null"
+
+
+def find_masked(metadata: ThriftStruct, actions: Mapping[int, str]) -> dict[int, str]:
+    """Return the actions on the columns of a file, by ordinals.
+
+    Raise UnsupportedFormatError if the file has no field ids, or a field is not a single column.
+    """
+    if not actions:
+        return {}
+    ids = [element.field_id for element in metadata.schema[1:]]
+    if all(id_ is None for id_ in ids):
+        raise UnsupportedFormatError(
+            "read restrictions name columns by field ids, which the file does not have"
+        )
+    leaves = leaf_elements(metadata.schema)
+    of_leaves = {
+        metadata.schema[leaf.element].field_id: c
+        for c, leaf in enumerate(leaves)
+        if len(leaf.path) == 1 and not leaf.max_repetition
+    }
+    wanted = actions.keys() & set(ids)
+    if others := sorted(wanted - of_leaves.keys()):
+        raise UnsupportedFormatError(
+            "read restrictions mask fields in structs, lists or maps, or all of these, which is "
+            f"not supported: {others}"
+        )
+    return {of_leaves[id_]: actions[id_] for id_ in wanted}
 
 
 def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
@@ -150,7 +204,8 @@ def _check_once(leaves: list[tuple[str, ...]], *lists: list[int]) -> None:
     named = Counter(c for columns in lists for c in columns)
     if twice := sorted(".".join(leaves[c]) for c, count in named.items() if count > 1):
         raise ValueError(
-            f"columns are named more than once in drop, null and hashed: {', '.join(twice)}"
+            "columns are named more than once in drop, null, hashed and read restrictions: "
+            f"{', '.join(twice)}"
         )
 
 
@@ -266,6 +321,8 @@ class Rewriting:
                 what = "dropped"
             elif c in self.old.nulls or c in choice.nulls:
                 what = "nulls"
+            elif c in choice.actions:
+                what = "masked"
             elif new in self._masks:
                 what = "hashed"
             elif self.plan.columns[new] is None:
@@ -302,7 +359,8 @@ def _prepare_metadata(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: 
     """Change the schema and chunks of masked columns, as far as the result is known beforehand."""
     metadata.schema = list(metadata.schema)  # The old file's schema is still needed.
     if masks or nulls:
-        mask_columns(metadata, [c for c, mask in masks.items() if not mask.gives_nulls], nulls)
+        texts = [c for c, mask in masks.items() if not (mask.gives_nulls or mask.keeps_type)]
+        mask_columns(metadata, texts, {*nulls, *masks} - set(texts))
     leaves = leaf_elements(metadata.schema)
     for c, mask in masks.items():
         if mask.gives_nulls:

@@ -6,6 +6,7 @@ pages replace the chunk's own.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Key
 from modcrypt.parquet.arrow.chunk_loading import load_chunks
+from modcrypt.parquet.arrow.column_masks import make_mask
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.convert.encrypted_feed import MaskedChunk
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
@@ -37,11 +39,13 @@ class Mask(NamedTuple):
         values: Function that returns as many values as it gets.
         gives_nulls: Whether a required leaf becomes an optional one.
         empties_lists: Whether the innermost lists lose their values, so that `values` gets none.
+        keeps_type: Whether the values have the type of the leaf.
     """
 
     values: Callable[[pa.Array], pa.Array]
     gives_nulls: bool
     empties_lists: bool = False
+    keeps_type: bool = False
 
 
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
@@ -83,7 +87,10 @@ def mask_chunk(
         row_group_size=rows.num_rows or None,
         store_schema=False,
     )
-    written = _read_masked_chunk(MemorySource(out.getvalue(), name), expected)
+    source = MemorySource(out.getvalue(), name)
+    if mask.keeps_type:
+        _check_type(source, file, column)
+    written = _read_masked_chunk(source, expected)
     if written is not None and mask.gives_nulls:
         # PyArrow may write another type for decimals and INT96, but nulls look the same.
         written.metadata.type = md.type
@@ -102,6 +109,18 @@ def _remove_arrow_schema(plan: ReadPlan) -> ReadPlan:
     metadata = copy(plan.footer.metadata)
     metadata.key_value_metadata = None
     return replace(plan, footer=replace(plan.footer, metadata=metadata))
+
+
+def _check_type(source: MemorySource, file: OpenFile, column: int) -> None:
+    """Raise UnsupportedFormatError if PyArrow has written a column in another physical type."""
+    old, new = (
+        metadata.schema[leaf_elements(metadata.schema)[at].element]
+        for metadata, at in ((file.metadata, column), (read_plain(source).metadata, 0))
+    )
+    if (old.type, old.type_length) != (new.type, new.type_length):
+        raise UnsupportedFormatError(
+            f"column {source.name}: PyArrow writes its type in another form"
+        )
 
 
 def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
@@ -167,6 +186,12 @@ HASH_LABEL = b"modcrypt mask hash v1"
 
 NULLS = Mask(lambda array: pa.nulls(len(array), array.type), gives_nulls=True)
 """A mask that replaces values by nulls of the same type."""
+
+
+def make_action_mask(action: str) -> Mask:
+    """Return a mask that applies an action of Iceberg's read restrictions."""
+    make = functools.cache(lambda kind: make_mask(action, kind, nullable=True))
+    return Mask(lambda array: make(array.type)(array), gives_nulls=False, keeps_type=True)
 
 
 def make_hash_mask(key: Key) -> Mask:

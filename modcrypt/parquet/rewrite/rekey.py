@@ -6,7 +6,7 @@ again. Only the pages of masked columns are decoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +91,7 @@ def mask_parquet(
     hashed: Sequence[str] = (),
     drop: Sequence[str] = (),
     hash_key: KeyLike | None = None,
+    read_restrictions: Mapping[str, Any] | None = None,
     filesystem: Any = None,
     overwrite: bool = True,
     threads: int | None = None,
@@ -123,25 +124,30 @@ def mask_parquet(
         drop: Columns, or groups, that are omitted.
         hash_key: Key of 16, 24 or 32 bytes that is not a key of the old or new file. Anyone who has
             it can test guesses of values.
+        read_restrictions: JSON of Iceberg's read restrictions, as a REST catalog sends them, for
+            the field ids of the file: actions on columns, and no row filter, because a copy has all
+            rows. They apply to columns that are not null or omitted.
         filesystem, overwrite, threads, progress, dry_run: As for `rekey_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know, except in the metadata
             of masked column chunks. They may hold statistics of any column.
 
     Raises:
         ValueError: The file does not have a column, a column is named twice, or is already hashed
-            with this key; hash_key is missing or is also a key of the file; or all columns are
-            dropped.
-        UnsupportedFormatError: PyArrow cannot decode the type of a column to be masked.
+            with this key or masked; hash_key is missing or is also a key of the file; or all
+            columns are dropped.
+        UnsupportedFormatError: PyArrow cannot decode the type of a column to be masked, or the read
+            restrictions cannot be applied.
         ModcryptError, TypeError, OSError: As `rekey_parquet`.
     """
     if hashed and hash_key is None:
         raise ValueError("hashed columns need a hash_key")
-    if not (null or hashed or drop):
+    if not (null or hashed or drop or read_restrictions):
         raise ValueError("no columns to mask; name columns in null, hashed or drop")
     key = None if hash_key is None else as_key(hash_key)
     change = Change(
-        null=null, hashed=hashed, drop=drop, hash_key=key, keep_unknown_fields=keep_unknown_fields
-    )
+        null=null, hashed=hashed, drop=drop, hash_key=key, keep_unknown_fields=keep_unknown_fields,
+        read_restrictions=read_restrictions,
+    )  # fmt: skip
     return _rewrite(
         source, destination, decryption, encryption, change, filesystem, overwrite, threads,
         progress, dry_run,
@@ -155,6 +161,7 @@ def share_parquet(
     encryption: AnyEncryption,
     columns: Sequence[str],
     *,
+    read_restrictions: Mapping[str, Any] | None = None,
     filesystem: Any = None,
     overwrite: bool = True,
     threads: int | None = None,
@@ -174,17 +181,22 @@ def share_parquet(
         source, destination, decryption, encryption: As for `rekey_parquet`. `encryption` names only
             shared columns.
         columns: Names of columns, or groups.
+        read_restrictions: As for `mask_parquet`.
         filesystem, overwrite, threads, progress, dry_run: As for `rekey_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know. They may hold
             statistics of any column, including columns that are not shared.
 
     Raises:
         ValueError: No columns are named, or the file does not have one of them.
+        UnsupportedFormatError: The read restrictions cannot be applied.
         ModcryptError, TypeError, OSError: As `rekey_parquet`.
     """
     return _rewrite(
         source, destination, decryption, encryption,
-        Change(only=columns, keep_unknown_fields=keep_unknown_fields),
+        Change(
+            only=columns, keep_unknown_fields=keep_unknown_fields,
+            read_restrictions=read_restrictions,
+        ),
         filesystem, overwrite, threads, progress, dry_run,
     )  # fmt: skip
 

@@ -131,6 +131,7 @@ def mask_table(
     hashed: Sequence[str] = (),
     drop: Sequence[str] = (),
     hash_key: str | None = None,
+    read_restrictions: Mapping[str, Any] | None = None,
     **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Set columns of a folder's files to null, hash or drop them with `mask_parquet`.
@@ -151,6 +152,7 @@ def mask_table(
         drop: Columns or groups to remove, as in `mask_parquet`.
         hash_key: Reference to the hash key on the driver and on executors: `file:PATH` or
             `env:NAME`, with the key as hex or base64.
+        read_restrictions: Masks of Iceberg's read restrictions, as in `mask_parquet`.
         options: Further options, as in `ConversionOptions`.
 
     Returns:
@@ -160,9 +162,12 @@ def mask_table(
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`; and for
             columns as in `mask_parquet`.
     """
-    if not (null or hashed or drop):
+    if not (null or hashed or drop or read_restrictions):
         raise ValueError("name columns in null, hashed or drop")
-    change = Change(null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop))
+    change = Change(
+        null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop),
+        read_restrictions=read_restrictions,
+    )  # fmt: skip
     return run_table_job(
         spark, plan_conversion, source, destination, verb="mask",
         decryption=decryption, encryption=encryption, change=change,
@@ -177,6 +182,8 @@ def share_table(
     decryption: Settings,
     encryption: Settings,
     columns: Sequence[str],
+    *,
+    read_restrictions: Mapping[str, Any] | None = None,
     **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Copy selected columns of a folder's files under other keys with `share_parquet`.
@@ -191,6 +198,7 @@ def share_table(
         decryption: Settings that open the files; keys of other columns are not needed.
         encryption: Settings of the copies.
         columns: Columns or groups to share.
+        read_restrictions: Masks of Iceberg's read restrictions, as in `mask_parquet`.
         options: Further options, as in `ConversionOptions`.
 
     Returns:
@@ -199,7 +207,7 @@ def share_table(
     Raises:
         ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
-    change = Change(only=_to_tuple(columns))
+    change = Change(only=_to_tuple(columns), read_restrictions=read_restrictions)
     if destination is None:
         raise ValueError("sharing needs a destination; name a folder")
     return run_table_job(

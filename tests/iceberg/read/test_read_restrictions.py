@@ -15,7 +15,7 @@ import pytest
 
 from modcrypt.errors import LimitError, UnsupportedFormatError
 from modcrypt.iceberg import IcebergTable, create_table, open_table
-from modcrypt.iceberg.read.column_masks import make_mask
+from modcrypt.parquet.arrow.column_masks import make_mask
 from tests.support.iceberg.sample_kms import SampleKms
 
 DAY, TIME = datetime.date(2024, 7, 15), datetime.datetime(2024, 7, 15, 12, 30)
