@@ -54,7 +54,7 @@ _restrictions_option = click.option(
     "restrictions",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="JSON of Iceberg's read restrictions: masks of columns by field id; without a row filter.",
+    help="Mask columns by Iceberg's read restrictions.",
 )
 
 
@@ -191,8 +191,7 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
     "hashed",
     metavar="NAME",
     multiple=True,
-    help="Replace values by keyed hashes (HMAC-SHA-256, hex); equal values have equal hashes. "
-    "Repeatable.",
+    help="Replace values by keyed hashes (HMAC-SHA-256, hex), equal for equal values. Repeatable.",
 )
 @click.option(
     "--drop",
@@ -219,9 +218,9 @@ def mask(
 ) -> int:
     """Remove, null or hash columns of encrypted files.
 
-    SOURCE is a file or folder; several keep their names in the folder DESTINATION. Columns that no
-    option names stay unchanged and are not decoded. Without --new options a file keeps its keys,
-    key metadata and AAD prefix. It records which columns are hashed; no run hashes them again.
+    SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
+    are not decoded. Without --new options a file keeps its keys, key metadata and AAD prefix. It
+    records its hashed columns; no run hashes them again.
     """
     read_restrictions = read_json(restrictions)
     if not (null or hashed or drop or read_restrictions):

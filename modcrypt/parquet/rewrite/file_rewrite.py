@@ -204,8 +204,7 @@ def _check_once(leaves: list[tuple[str, ...]], *lists: list[int]) -> None:
     named = Counter(c for columns in lists for c in columns)
     if twice := sorted(".".join(leaves[c]) for c, count in named.items() if count > 1):
         raise ValueError(
-            "columns are named more than once in drop, null, hashed and read restrictions: "
-            f"{', '.join(twice)}"
+            f"columns are named more than once in drop, null and hashed: {', '.join(twice)}"
         )
 
 

@@ -403,6 +403,7 @@ def test_masks_of_all_kinds_at_once_leave_the_rest_as_it_is(shape: str) -> None:
         "plaintext": (),
         "nulls": ("id", "flag", "address.city", "m.key_value.value"),
         "hashed": ("name", "price", "address.zip", "tags.list.element"),
+        "masked": (),
         "dropped": ("day",),
         "under_footer_key": (),
         "lost_signatures": (),
