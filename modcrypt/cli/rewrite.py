@@ -219,8 +219,8 @@ def mask(
     """Remove, null or hash columns of encrypted files.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
-    are not decoded. Without --new options a file keeps its keys, key metadata and AAD prefix. It
-    records its hashed columns; no run hashes them again.
+    are not decoded. Without --new options a file keeps its keys, key metadata and AAD prefix. No
+    run hashes values twice.
     """
     read_restrictions = read_json(restrictions)
     if not (null or hashed or drop or read_restrictions):
