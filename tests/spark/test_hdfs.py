@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.spark import encrypt_table, native, verify_table
 from tests.support.java.hdfs import hdfs_cluster
 from tests.support.spark.native import uri_of
+from tests.support.spark.processes import Elsewhere
 
 pytest.importorskip("hdfs_native.fsspec")
 
@@ -114,3 +116,46 @@ def test_files_appear_complete_and_are_replaced_on_request_only(hdfs: str) -> No
         mc.read_table(f"{hdfs}/lake/nowhere", decryption)
     assert "java" not in str(caught.value)
     assert names_in(f"{hdfs}/lake/one") == ["x"]
+
+
+# --- mount tables --------------------------------------------------------------------------------
+
+MOUNTS = """\
+<configuration>
+  <property>
+    <name>fs.viewfs.mounttable.everything.link./lake</name>
+    <value>{hdfs}/mounted</value>
+  </property>
+  <property>
+    <name>fs.viewfs.mounttable.everything.linkFallback</name>
+    <value>{hdfs}/</value>
+  </property>
+</configuration>
+"""
+
+THROUGH_VIEWFS = """
+import sys
+import modcrypt as mc
+import modcrypt.spark
+policy, table = sys.argv[1:]
+rows = spark.range(20).selectExpr("id", "concat('name-', id) AS name")
+rows.write.format("modcrypt").mode("append").option("policy", policy).save(table)
+
+modcrypt.spark.native(spark, policy=policy, root=table)
+assert spark.read.parquet(table).agg({"id": "sum"}).first()[0] == 190
+rows.write.mode("append").parquet(table)
+assert spark.read.format("modcrypt").option("policy", policy).load(table).count() == 40
+
+settings = modcrypt.spark.Settings(policy=mc.Policy.load(policy))
+report = modcrypt.spark.verify_table(spark, table, settings).collect()
+assert {row.result for row in report} == {"authentic"}, report
+"""
+
+
+def test_viewfs_is_resolved_by_the_mount_table(hdfs: str, policy: Path, tmp_path: Path) -> None:
+    """Python and the JVM find the mount table in Hadoop's configuration."""
+    (tmp_path / "core-site.xml").write_text(MOUNTS.format(hdfs=hdfs))
+    variables = {"HADOOP_CONF_DIR": str(tmp_path)}
+    with closing(Elsewhere("local[2]", tmp_path, variables=variables)) as elsewhere:
+        elsewhere.run(THROUGH_VIEWFS, policy, "viewfs://everything/lake/table")
+    assert ids_in(f"{hdfs}/mounted/table", policy) == sorted([*range(20), *range(20)])
