@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark.sql.types import StructType
 
 import modcrypt as mc
 from modcrypt.spark import Settings, native, native_options
-from modcrypt.spark.source.reading import FEWEST_TASKS
+from modcrypt.spark.source.reading import FEWEST_TASKS, Piece, read_pieces
 from tools.bench_spark_runs import Bench, cpu_of, cpu_within, plain_files, policy_of
 from tools.figures import Figure, Row, within
 
@@ -218,8 +219,6 @@ def small_files(bench: Bench) -> Iterator[Row]:
         "plain": lambda: consume(load("plain_arrow", plain, filesPerTask=share)),
         "Spark": lambda: consume(load("parquet", plain)),
     })  # fmt: skip
-    shutil.rmtree(plain)
-    shutil.rmtree(sealed)
     name = f"{count:,} files; peer PyArrow in a source, encrypted"
     yield within(name, t["source"], t["PyArrow"], 2)
     for peer, what in (
@@ -229,6 +228,34 @@ def small_files(bench: Bench) -> Iterator[Row]:
     ):
         yield cpu_within(f"  CPU time; peer {what}", t["source"], t[peer], 2)
         yield Row("    of a file", each(t["source"], count), each(t[peer], count))
+    yield from small_files_here(bench, plain_files(str(sealed)), key)
+    shutil.rmtree(plain)
+    shutil.rmtree(sealed)
+
+
+def small_files_here(bench: Bench, paths: list[str], key: str) -> Iterator[Row]:
+    """Measure the same reads in this process: without tasks, and without rows of the JVM."""
+    settings = Settings(footer_key=f"file:{bench.work / 'tiny.key'}")
+    decryption = mc.FileDecryptionProperties(footer_key=bytes.fromhex(key))
+    schema = from_arrow_schema(mc.read_table(paths[0], decryption).schema)
+    pieces, arrow = (
+        [Piece(path, {}) for path in paths],
+        PlainReader({"footerKey": key}, schema.names),
+    )
+    t = bench.seconds({
+        "source": lambda: drain(read_pieces(settings, pieces, schema)),
+        "read_table": lambda: drain(mc.read_table(path, decryption) for path in paths),
+        "PyArrow": lambda: drain(arrow.read(InputPartition(paths))),
+    })  # fmt: skip
+    for name, what in (("source", "the source's reader"), ("read_table", "read_table")):
+        mine, theirs = each(t[name], len(paths)), each(t["PyArrow"], len(paths))
+        ratio = mine.median / theirs.median
+        yield Row(f"  without Spark, {what}; peer PyArrow, encrypted", mine, theirs, ratio)
+
+
+def drain(items: Iterable[object]) -> None:
+    """Iterate over items and keep none."""
+    deque(items, maxlen=0)
 
 
 def each(taken: Figure, count: int) -> Figure:

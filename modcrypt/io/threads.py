@@ -97,17 +97,17 @@ class ThreadPool:
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
         self._lock = fork_safe(threading.Lock())
-        self._create_pool()
-
-    def _create_pool(self) -> None:
-        self._pid = os.getpid()
-        self._pool = ThreadPoolExecutor(self._count, self._name)
+        self._pool: ThreadPoolExecutor | None = None  # until the first call, as many need none
+        self._pid = 0
+        self._closed = False
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function in a thread; raise RuntimeError if the pool is closed."""
         with self._lock:
-            if self._pid != os.getpid():  # the threads stayed with the parent process
-                self._create_pool()
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            if self._pool is None or self._pid != os.getpid():  # threads stay with the parent
+                self._pool, self._pid = ThreadPoolExecutor(self._count, self._name), os.getpid()
             return self._pool.submit(call, *arguments)
 
     def run_all(self, call: Callable[[T], object], items: Iterable[T]) -> None:
@@ -122,8 +122,11 @@ class ThreadPool:
 
     def close(self) -> None:
         """Wait for the calls that were submitted, and end the threads."""
-        with contextlib.suppress(RuntimeError):  # a thread of the pool cannot wait for itself
-            self._pool.shutdown()
+        with self._lock:
+            self._closed, pool = True, self._pool
+        if pool is not None:
+            with contextlib.suppress(RuntimeError):  # a thread of the pool cannot wait for itself
+                pool.shutdown()
 
 
 class SharedResources:

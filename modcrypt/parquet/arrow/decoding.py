@@ -32,6 +32,9 @@ A page can repeat a long value for a few bits each time, so the plan assumes the
 _MERGED_BYTES = 4 << 20
 """Most Arrow memory, in bytes, of batches that are merged. Merging needs as much again."""
 
+_SMALL_BUFFERS = 64 << 10
+"""Size in bytes up to which whole buffers count, although a batch may use a part of them only."""
+
 _VALUE_BYTES = 16
 """Most Arrow memory of a fixed-width value, or of the offsets and bits of any other value."""
 
@@ -221,15 +224,22 @@ def merge_small(
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if small and (rows + batch.num_rows > batch_size or size + batch.nbytes > most_bytes):
+        more = _count_bytes(batch)
+        if small and (rows + batch.num_rows > batch_size or size + more > most_bytes):
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
         small.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
+        rows, size = rows + batch.num_rows, size + more
         if size > most_bytes:  # Do not keep it while the next batch is decoded.
             yield from _concat_batches(small)
             small, rows, size = [], 0, 0
     yield from _concat_batches(small)
+
+
+def _count_bytes(batch: pa.RecordBatch) -> int:
+    """Return the size of a batch, or of its whole buffers if they are small: that is quicker."""
+    most: int = batch.get_total_buffer_size()
+    return most if most < _SMALL_BUFFERS else int(batch.nbytes)
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -171,6 +171,8 @@ class Scan:
     ) -> Iterator[pa.RecordBatch]:
         if isinstance(lot, pa.Table):
             decoded = iter(lot.to_batches(batch_size))
+        elif lot.rows <= batch_size and (table := self._decode_small(lot)) is not None:
+            decoded = iter(table.to_batches())
         else:
             decoded = self._session.decoder.decode_batches(lot, batch_size, use_threads=use_threads)
         for batch in decoded:
@@ -225,10 +227,8 @@ class Scan:
         if not isinstance(lot, pa.Table) and decoder.repeats_long_values(lot):
             batches = list(self._decode_lot(lot, _BATCH_ROWS, use_threads))
             return pa.Table.from_batches(batches) if batches else self.result.empty_table()
-        if not isinstance(lot, pa.Table) and lot.data.size <= _SMALL_LOT and self._needs_no_scanner:
-            table = decoder.decode_table(lot.data, use_threads=False)
-            decoder.check_rows(lot, table.num_rows)
-            return table
+        if not isinstance(lot, pa.Table) and (small := self._decode_small(lot)) is not None:
+            return small
         project = {n: column for n, column in self._project.items() if n not in self._constants}
         if isinstance(lot, pa.Table):
             scanner = self._make_scanner(
@@ -248,6 +248,16 @@ class Scan:
             raise
         if self._request.filter is None:
             decoder.check_rows(lot, table.num_rows)
+        return table
+
+    def _decode_small(self, lot: Loaded) -> pa.Table | None:
+        """Return the rows of a small lot if decoding it yields the result; otherwise None."""
+        decoder = self._session.decoder
+        is_small = lot.data.size <= _SMALL_LOT and not decoder.repeats_long_values(lot)
+        if not is_small or not self._needs_no_scanner:
+            return None
+        table = decoder.decode_table(lot.data, use_threads=False)
+        decoder.check_rows(lot, table.num_rows)
         return table
 
     @cached_property
@@ -396,6 +406,8 @@ class Scan:
         if self._request.columns is None:
             return schema
         names = _find_top_level_names(self._request.columns, self._session.file.leaves)
+        if names == schema.names:
+            return schema
         there = [schema.field(name) for name in names if name in schema.names]
         return pa.schema(there, schema.metadata)
 
@@ -411,7 +423,8 @@ class Scan:
                 f"several columns have the same name: {_join_names(twice)}; read them with "
                 "open_parquet"
             )
-        return pa.schema([*own, *self._request.partition_schema], own.metadata)
+        folders = self._request.partition_schema
+        return pa.schema([*own, *folders], own.metadata) if folders.names else own
 
     # --- rows ------------------------------------------------------------------------------------
 

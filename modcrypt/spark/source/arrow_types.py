@@ -271,6 +271,8 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
     Raise ValueError if the schema does not allow a null, or a type can't represent a time.
     """
+    if batch.schema.equals(target) and all(field.nullable for field in target):
+        return batch
     columns = []
     for field in target:
         index = _find_field(batch.schema, field.name)

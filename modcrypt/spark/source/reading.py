@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import chain, product
 from typing import Any
 
@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
+from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
@@ -228,12 +229,13 @@ def read_pieces(
 def _read_all(
     settings: ReadSettings, pieces: Iterable[Piece], table: _Table
 ) -> Iterator[pa.RecordBatch]:
+    # Settings give all files the same properties; the declaration of a lake depends on the path.
+    common = cache(settings.decryption) if isinstance(settings, Settings) else None
     for piece in pieces:
-        with (
-            add_path_to_errors(piece.path),
-            open_file(piece.path, settings.decryption_of(piece.path), piece.identity) as file,
-        ):
-            yield from _read_batches(file, piece, table)
+        with add_path_to_errors(piece.path):
+            decryption = common() if common else settings.decryption_of(piece.path)
+            with open_file(piece.path, decryption, piece.identity) as file:
+                yield from _read_batches(file, piece, table)
 
 
 def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa.RecordBatch]:
