@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
@@ -25,36 +23,20 @@ from modcrypt.kms.policy import Policy
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
-from modcrypt.lake.declarations.columns import FileColumns, Path, names_by_key
+from modcrypt.lake.declarations.columns import FileColumns, names_by_key
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
-from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
+from modcrypt.lake.file_columns import read_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer_keys import list_key_metadata
-from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
+from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import GCM_V1, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
-from modcrypt.parquet.format.schema import leaf_paths
 
 MAX_KEPT = 10_000
 """Maximum number of policies in memory: names of folders and columns may be hostile."""
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-def read_columns(footer: Footer, leaves: list[Path] | None = None) -> FileColumns:
-    """Return the columns of a file with an open footer.
-
-    Files with the same columns share the result.
-    """
-    found = tuple(leaf_paths(footer.metadata.schema) if leaves is None else leaves)
-    return _make_columns(found, get_arrow_schema(footer.metadata))
-
-
-@functools.lru_cache(maxsize=256)
-def _make_columns(leaves: tuple[Path, ...], arrow_schema: bytes | None) -> FileColumns:
-    return FileColumns(leaves, parse_field_metadata(arrow_schema))
 
 
 class Comparison(NamedTuple):
@@ -407,21 +389,3 @@ def _remember(known: dict[K, V], key: K, value: V) -> V:
         known.clear()
     known[key] = value
     return value
-
-
-def is_encrypted(source: Source) -> bool:
-    """Return whether a file is encrypted, at least by its own account."""
-    try:
-        list_key_metadata(source)
-    except PlaintextError:
-        return False
-    return True
-
-
-def read_plain_columns(source: Source) -> FileColumns:
-    """Return the columns of a plaintext file.
-
-    Raises:
-        ModcryptError: As `read_plain`.
-    """
-    return read_columns(read_plain(source))

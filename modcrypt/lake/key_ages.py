@@ -81,3 +81,15 @@ class KeyAges:
         if limit is None:
             return []
         return sorted(key for key in ids if (age := self.age_of(key)) is not None and age > limit)
+
+
+def add_versions(client: KmsClient, master_key_ids: Collection[str]) -> None:
+    """Add a version to each of some master keys; raise ValueError if the service cannot do it."""
+    rotate_key: Any = getattr(client, "rotate_key", None)
+    if rotate_key is None:
+        raise ValueError(
+            "this key service adds no versions through modcrypt; rotate "
+            f"{', '.join(master_key_ids)} with its own tools"
+        )
+    for master_key_id in master_key_ids:
+        rotate_key(master_key_id)

@@ -28,7 +28,7 @@ from modcrypt.lake.declarations.declaration_file import (
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_pages import draw_file
 from modcrypt.lake.file_policies import DatasetPolicies
-from modcrypt.lake.key_ages import KeyAges
+from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.key_impact import DatasetImpact, KeyChoice, find_impact
 from modcrypt.lake.key_path import KeyStep, follow_keys
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
@@ -257,7 +257,8 @@ class Lake:
             return LakeApplication(plan=plan, dry_run=dry_run)
         new_versions = plan.new_versions
         if new_versions:
-            self._add_versions(new_versions)
+            add_versions(self.client, new_versions)
+            self.__dict__.pop("ages", None)  # lists the new versions again
             plan = plan_again()
         if table is not None:
             done: Sequence[AppliedFile] = change_table(plan, table, self.ages)
@@ -265,17 +266,6 @@ class Lake:
             done = carry_out(plan)
             cache.note_encrypted(name, [file.path for file in done if not file.code])
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
-
-    def _add_versions(self, master_key_ids: Sequence[str]) -> None:
-        rotate_key: Any = getattr(self.client, "rotate_key", None)
-        if rotate_key is None:
-            raise ValueError(
-                "this key service adds no versions through modcrypt; rotate "
-                f"{', '.join(master_key_ids)} with its own tools"
-            )
-        for master_key_id in master_key_ids:
-            rotate_key(master_key_id)
-        self.__dict__.pop("ages", None)  # lists the new versions again
 
     # --- verify ----------------------------------------------------------------------------------
 
