@@ -3,10 +3,14 @@
     python -m tools.lake_sizing local 1000 10000            seconds and key-service calls
     python -m tools.lake_sizing copies 100000               the same, for copies of one file
     python -m tools.lake_sizing s3 1000                     requests, through moto
+    python -m tools.lake_sizing s3-copies 100000            the same, for copies of one file
     python -m tools.lake_sizing model 20                    hours on 20 Spark executors
 
 Files are small: one row group, four columns, two of them with keys of their own. The costs of bytes
 are in docs/explanation/performance.md; the model takes its figures from here and from there.
+
+Another server than moto answers if AWS_ENDPOINT_URL names it, and AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY and AWS_DEFAULT_REGION let the tool make a bucket there.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,6 +97,9 @@ def list_names(files: int) -> Iterator[str]:
         yield f"day={number // FILES_PER_DAY:05}/part-{number % FILES_PER_DAY:03}.parquet"
 
 
+FIRST = next(list_names(1))
+
+
 def write_files(orders: Path, files: int, data: bytes) -> None:
     """Write the same bytes as many files."""
     for path in list_names(files):
@@ -132,21 +140,41 @@ def run_verbs(
         yield name, seconds, busy, client.calls
 
 
-def measure_local(files: int, *, copies: bool = False) -> None:
-    """Print what each verb costs on a local disk.
+Write = Callable[[int, bytes], None]
+"""A function that writes the same bytes as a number of files."""
+
+
+def fill_lake(
+    config: Path, files: int, *, copies: bool, write: Write, read: Callable[[], bytes]
+) -> None:
+    """Write a number of plaintext files, or of copies of one that is encrypted.
 
     To copy an encrypted file is quicker than to encrypt as many; `verify` then finds the copies.
+
+    Args:
+        config: Path of the declaration.
+        files: Number of files.
+        copies: Whether to write copies of an encrypted file.
+        write: A function that writes files.
+        read: A function that returns the content of the first file.
     """
+    data = plaintext_file()
+    if copies:
+        config.write_text(config.read_text().replace("orders/{path}", "orders"))
+        write(1, data)
+        mc.Lake.open(config).apply()
+        data = read()
+    write(files, data)
+
+
+def measure_local(files: int, *, copies: bool = False) -> None:
+    """Print what each verb costs on a local disk."""
     with tempfile.TemporaryDirectory() as name:
-        folder, data = Path(name), plaintext_file()
+        folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-        config = make_lake(folder, "orders")
-        if copies:
-            config.write_text(config.read_text().replace("orders/{path}", "orders"))
-            write_files(folder / "orders", 1, data)
-            mc.Lake.open(config).apply()
-            data = (folder / "orders" / next(list_names(1))).read_bytes()
-        write_files(folder / "orders", files, data)
+        config, orders = make_lake(folder, "orders"), folder / "orders"
+        write, read = partial(write_files, orders), (orders / FIRST).read_bytes
+        fill_lake(config, files, copies=copies, write=write, read=read)
         for verb, seconds, busy, calls in run_verbs(config, files, copies=copies):
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             each = f"{busy / files * 1e3:7.3f} ms/file, {calls / files * 1e3:6.2f} calls/1,000"
@@ -154,37 +182,75 @@ def measure_local(files: int, *, copies: bool = False) -> None:
             print(line, flush=True)
 
 
-def measure_store(files: int) -> None:
-    """Print how many requests each verb makes to an object store, here moto."""
+# --- an object store -----------------------------------------------------------------------------
+
+
+def measure_store(files: int, *, copies: bool = False) -> None:
+    """Print how many requests each verb makes to an object store."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        client, bucket = stack.enter_context(connect_to_store()), f"lake-{os.urandom(4).hex()}"
+        client.create_bucket(Bucket=bucket)
+
+        def write(number: int, data: bytes) -> None:
+            for path in list_names(number):
+                client.put_object(Bucket=bucket, Key=f"orders/{path}", Body=data)
+
+        def read() -> bytes:
+            found: bytes = client.get_object(Bucket=bucket, Key=f"orders/{FIRST}")["Body"].read()
+            return found
+
+        config = make_lake(folder, f"s3://{bucket}/orders")
+        fill_lake(config, files, copies=copies, write=write, read=read)
+        kinds = stack.enter_context(count_requests())
+        for verb, seconds, busy, calls in run_verbs(config, files, copies=copies):
+            each = ", ".join(f"{n / files:.3f} {kind}" for kind, n in sorted(kinds.items()))
+            line = f"{files:8,}  {verb:22} {seconds:7.1f} s, {busy / files * 1e3:.2f} ms CPU/file"
+            print(
+                f"{line}, {kinds.total() / files:.3f} requests/file: {each}; {calls} calls",
+                flush=True,
+            )
+            kinds.clear()
+
+
+@contextmanager
+def connect_to_store() -> Iterator[Any]:
+    """Yield a client of the server that the environment names, or of a new one of moto."""
+    import boto3
+
     from tests.support.object_store import KEY, REGION, SECRET, object_store
 
     with ExitStack() as stack:
-        store = stack.enter_context(object_store())
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        os.environ.update({
-            "AWS_ENDPOINT_URL": store.endpoint, "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION,
-            "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1",
-            "XDG_CACHE_HOME": f"{folder}/cache",
-        })  # fmt: skip
-        judge, data = store.judge(), plaintext_file()
-        judge.create_bucket(Bucket="lake")
-        for path in list_names(files):
-            judge.put_object(Bucket="lake", Key=f"orders/{path}", Body=data)
-        seen = len(store.requests)
-        for verb, seconds, _busy, calls in run_verbs(make_lake(folder, "s3://lake/orders"), files):
-            requests = store.requests[seen:]
-            seen = len(store.requests)
-            kinds = Counter(name_request(r.method, r.path, r.query) for r in requests)
-            each = ", ".join(f"{n / files:.3f} {kind}" for kind, n in sorted(kinds.items()))
-            line = f"{files:8,}  {verb:22} {seconds:7.1f} s, {len(requests) / files:6.3f} requests"
-            print(f"{line}/file: {each}; {calls} calls", flush=True)
+        if "AWS_ENDPOINT_URL" not in os.environ:
+            os.environ.update({
+                "AWS_ENDPOINT_URL": stack.enter_context(object_store()).endpoint,
+                "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true",
+                "NO_PROXY": "127.0.0.1",
+            })  # fmt: skip
+        yield boto3.client("s3")
 
 
-def name_request(method: str, path: str, query: str) -> str:
+@contextmanager
+def count_requests() -> Iterator[Counter[str]]:
+    """Count the requests that s3fs sends, repeated ones included, by their kinds."""
+    from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
+
+    kinds, send = Counter[str](), AIOHTTPSession.send
+
+    async def count_and_send(self: Any, request: Any) -> Any:
+        kinds[name_request(request.method, request.url)] += 1
+        return await send(self, request)
+
+    with mock.patch.object(AIOHTTPSession, "send", count_and_send):
+        yield kinds
+
+
+def name_request(method: str, url: str) -> str:
     """Return the kind of a request to a store, as it is charged."""
     if method == "GET":
-        return "LIST" if "list-type" in query or path.count("/") < 3 else "GET"
+        return "LIST" if "list-type=" in url or "?uploads" in url else "GET"
     return "PUT" if method in ("PUT", "POST") else method
 
 
@@ -299,7 +365,8 @@ def main(arguments: Sequence[str]) -> None:
             print_model(int(number))
         return
     measures: dict[str, Callable[[int], None]] = {
-        "local": measure_local, "copies": partial(measure_local, copies=True), "s3": measure_store,
+        "local": measure_local, "copies": partial(measure_local, copies=True),
+        "s3": measure_store, "s3-copies": partial(measure_store, copies=True),
     }  # fmt: skip
     for count in numbers[:-1]:  # a process each, for their peaks
         subprocess.run([sys.executable, "-m", "tools.lake_sizing", what, count], check=True)
