@@ -13,7 +13,7 @@ DOCS_LOCK := requirements-docs.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet lock audit clean
+.PHONY: demo test check test-slow test-random mutants lint native interpreted bench pipeline conformance vectors docs test-oldest test-comet test-delta lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -99,11 +99,11 @@ test-oldest: $(VENV)/dev
 	$(OLDEST)/bin/python -m pytest -q -n auto -p no:cacheprovider \
 		-k "not ($(NOT_IN_OLDEST))" $(OLDEST_TESTS)
 
-# Spark's own Parquet under Comet, with the newest Spark that Comet has a jar for.
-COMET_SPARK := build/comet-spark
-test-comet: $(VENV)/dev
-	$(BIN)/uv pip install --quiet --python $(VENV) --target $(COMET_SPARK) --no-deps "pyspark==4.1.*"
-	PYTHONPATH=$(CURDIR)/$(COMET_SPARK) $(BIN)/python -m pytest -q -p no:cacheprovider tests/spark/test_comet.py
+# Spark's own Parquet under Comet and under Delta, with the newest Spark that both have jars for.
+OLDER_SPARK := build/spark-4.1
+test-comet test-delta: $(VENV)/dev
+	$(BIN)/uv pip install --quiet --python $(VENV) --target $(OLDER_SPARK) --no-deps "pyspark==4.1.*"
+	PYTHONPATH=$(CURDIR)/$(OLDER_SPARK) $(BIN)/python -m pytest -q -p no:cacheprovider tests/spark/$(subst -,_,$@).py
 
 # Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
 # the newest ones.
