@@ -46,7 +46,7 @@ from modcrypt.spark import (
     verify_table,
 )
 from modcrypt.spark.session import spark_session
-from tools import bench_spark_counts, bench_spark_reads
+from tools import bench_java_footers, bench_spark_reads
 from tools.bench_spark_runs import CORES, Bench, plain_files, policy_of
 from tools.figures import MIB, Figure, Row, below, figure, line, within
 
@@ -217,7 +217,7 @@ def tasks(bench: Bench) -> Iterator[Row]:
 SECTIONS = {
     "source": ("Reading through the data source", bench_spark_reads.source),
     "native": ("Spark's own Parquet with our keys", bench_spark_reads.native_reads),
-    "counts": ("Counting rows in fresh JVMs", bench_spark_counts.counts),
+    "footers": ("Opening files in fresh JVMs", bench_java_footers.footers),
     "writes": ("Writing", bench_spark_reads.writes),
     "files": ("Reading small files", bench_spark_reads.small_files),
     "large": ("Jobs on large files", large),
