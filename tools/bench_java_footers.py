@@ -1,9 +1,9 @@
 """Open files in fresh JVMs with parquet-java, for `tools/bench_spark.py`.
 
 Spark's `count(*)` reads nothing but footers. Encrypted files cost more for the first file of a JVM,
-which loads classes, starts Java's cryptography and opens the key service, and a part of each further
-one. modcrypt's factory is compared with that of parquet-java on the same files and with the same
-client of the key service. Times are CPU times of the thread that opens.
+which loads classes, starts Java's cryptography and opens the key service, and a part of each
+further one. modcrypt's factory is compared with that of parquet-java on the same files and with the
+same client of the key service. Times are CPU times of the thread that opens.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_data_files_are_encrypted_and_the_log_is_not(
         make_policy(ring, tmp_path, 'column_keys = { kc2 = ["name"] }\n'),
         tmp_path / "t",
     )
-    delta.run(CHANGES, policy, table)
+    delta.run(CHANGES, policy, table, timeout=900)
     assert are_encrypted(data_files(table))
     assert list((table / "_change_data").glob("*.parquet"))
     files = [path for path in data_files(table) if path.parent.name != "_change_data"]
@@ -126,7 +126,7 @@ def test_checkpoints_are_encrypted_and_deletion_vectors_are_not(
     delta: Elsewhere, ring: Keyring, tmp_path: Path
 ) -> None:
     policy, table = make_policy(ring, tmp_path), tmp_path / "t"
-    delta.run(STATISTICS, policy, table)
+    delta.run(STATISTICS, policy, table, timeout=900)
     assert SECRET not in read_log(table)
     assert are_encrypted(list((table / "_delta_log").glob("*.checkpoint*.parquet")))
     (vector,) = table.glob("*.bin")
@@ -140,7 +140,7 @@ def test_checkpoints_fail_under_column_keys_and_the_table_goes_on(
         make_policy(ring, tmp_path, 'column_keys = { kc2 = ["name"] }\n'),
         tmp_path / "t",
     )
-    delta.run(STATISTICS, policy, table)
+    delta.run(STATISTICS, policy, table, timeout=900)
     assert not list((table / "_delta_log").glob("*.checkpoint*.parquet"))
     assert are_encrypted(data_files(table))
 
@@ -158,5 +158,5 @@ spark.range(10).write.format("delta").options(**options).save(table)
 def test_options_of_a_write_are_dropped(delta: Elsewhere, ring: Keyring, tmp_path: Path) -> None:
     """The guide warns of it; if Delta passed them on, the warning could go."""
     policy, table = make_policy(ring, tmp_path), tmp_path / "t"
-    delta.run(DROPPED, policy, table)
+    delta.run(DROPPED, policy, table, timeout=900)
     assert {path.read_bytes()[-4:] for path in data_files(table)} == {b"PAR1"}
