@@ -12,7 +12,11 @@ from typing import Any
 import boto3
 import fsspec
 import pyarrow.fs
-from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
 from werkzeug.serving import make_server
 
 KEY, SECRET, REGION = "nobody", "nothing", "us-east-1"
@@ -129,7 +133,7 @@ class _Quiet(MotoRequestHandler):
 def object_store() -> Iterator[ObjectStore]:
     """Run an S3 server on a free port."""
     store = ObjectStore()
-    application = _Watching(create_backend_app("s3"), store)
+    application = _Watching(DomainDispatcherApplication(create_backend_app), store)
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
     store.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, name="object-store", daemon=True)

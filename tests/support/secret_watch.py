@@ -317,16 +317,16 @@ def _watch_errors(watch: Watch) -> None:
 
 def _watch_reprs(watch: Watch) -> None:
     for cls in SHOWING:
-        if "__repr__" in vars(cls):
+        if any("__repr__" in vars(base) for base in cls.__mro__[:-1]):  # not only `object` has one
             _replace(cls, "__repr__", _wrap_repr(watch, cls))
 
 
 def _wrap_repr(watch: Watch, cls: type) -> Callable[[object], str]:
-    original: Callable[[object], str] = vars(cls)["__repr__"]
+    original: Any = cls.__repr__
 
     @functools.wraps(original)
     def repr_and_search(self: object) -> str:
-        text = original(self)
+        text: str = original(self)
         watch.search("repr", f"the repr of a {cls.__name__}", text)
         return text
 
