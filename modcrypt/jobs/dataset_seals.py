@@ -22,7 +22,7 @@ from modcrypt.kms.signing.required_seal import load_seal
 from modcrypt.kms.signing.seal_format import Seal, SealedFile, encode_seal, open_seal
 from modcrypt.kms.signing.sealed_statements import SEAL_NAME, read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
-from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
 from modcrypt.report.json_fields import JsonFields
@@ -36,11 +36,12 @@ class SealFinding(JsonFields):
 
     Attributes:
         path: Path inside the dataset.
-        problem: `"missing"`, `"foreign"` (not in the seal) or `"changed"`.
+        problem: `"missing"`, `"foreign"` (not in the seal), `"changed"`, or `"hidden"` from readers
+            by a note about a write, which anyone can put into the folder.
     """
 
     path: str
-    problem: Literal["missing", "foreign", "changed"]
+    problem: Literal["missing", "foreign", "changed", "hidden"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def seal_dataset(
 ) -> SealVerification:
     """Sign what files a dataset has, in a new seal beside them that replaces the old one.
 
-    Every visible file is read, and its bytes are hashed; encrypted or not, no key is needed.
+    Every file that readers of the folder read is hashed; encrypted or not, no key is needed.
 
     Args:
         where: Path or URL of a folder.
@@ -96,7 +97,9 @@ def seal_dataset(
     old = read_seal(place)
     if old is not None:
         open_seal(old, known)
-    data = encode_seal(key, old, _hash_files(where, filesystem, threads, progress))
+    found, hidden = _hash_files(where, filesystem, threads, progress)
+    files = {path: file for path, file in found.items() if path not in hidden}
+    data = encode_seal(key, old, files)
     replace_seal(place, old, data)
     return _make_result(open_seal(data, known), ())
 
@@ -126,8 +129,8 @@ def verify_seal(
         OSError, FileNotFoundError: The file system reports an error.
     """
     seal = load_seal(_folder_at(where, filesystem), signed_by, at_least)
-    found = _hash_files(where, filesystem, threads, progress)
-    return _make_result(seal, _compare(seal, found))
+    found, hidden = _hash_files(where, filesystem, threads, progress)
+    return _make_result(seal, _compare(seal, found, hidden))
 
 
 def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerification:
@@ -138,13 +141,15 @@ def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerificatio
     )  # fmt: skip
 
 
-def _compare(seal: Seal, found: dict[str, SealedFile]) -> list[SealFinding]:
+def _compare(seal: Seal, found: dict[str, SealedFile], hidden: set[str]) -> list[SealFinding]:
     findings = []
     for path in sorted(seal.files.keys() | found.keys()):
         if path not in found:
             findings.append(SealFinding(path, "missing"))
         elif path not in seal.files:
             findings.append(SealFinding(path, "foreign"))
+        elif path in hidden:
+            findings.append(SealFinding(path, "hidden"))
         elif found[path] != seal.files[path]:
             findings.append(SealFinding(path, "changed"))
     return findings
@@ -160,18 +165,24 @@ def _seal_place(where: Any, filesystem: Any) -> Place:
 
 def _hash_files(
     where: Any, filesystem: Any, threads: int | None, progress: Callable[[int, int], object] | None
-) -> dict[str, SealedFile]:
-    """Return size and hash of each file by its path inside the dataset."""
-    folder, places = _folder_at(where, filesystem), list_files(where, filesystem)
-    paths = [place.inside(folder) for place in places]
-    if None in paths:
-        raise ValueError("a seal is for a folder, not for a file")
+) -> tuple[dict[str, SealedFile], set[str]]:
+    """Return size and hash of each file by its path inside the dataset, and what notes hide."""
+    folder = _folder_at(where, filesystem)
+    places = list_files(where, filesystem, every_link=True)
+    paths = [_path_inside(place, folder) for place in places]
     hashed: dict[str, SealedFile] = {}
     for path, file in zip(paths, run_job(Job(_hash_file), places, threads=threads), strict=True):
-        hashed[str(path)] = file
+        hashed[path] = file
         if progress is not None:
             progress(len(hashed), len(places))
-    return hashed
+    return hashed, {_path_inside(place, folder) for place in split_hidden(places)[1]}
+
+
+def _path_inside(place: Place, folder: Place) -> str:
+    path = place.inside(folder)
+    if path is None:
+        raise ValueError("a seal is for a folder, not for a file")
+    return path
 
 
 def _hash_file(place: Place) -> SealedFile:

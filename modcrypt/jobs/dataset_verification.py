@@ -128,7 +128,7 @@ def verify_dataset(
     check_threads(jobs)
     check_threads(threads)
     check_expected(expected_rows)
-    places, hidden = split_hidden(list_files(where, filesystem))
+    places, hidden = split_hidden(list_files(where, filesystem, every_link=True))
     if not places:
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)

@@ -60,6 +60,13 @@ def altered(folder: Path) -> None:
     path.write_bytes(data)
 
 
+def hide(folder: Path, path: str) -> None:
+    """Put a note about a write into the folder, because of which readers ignore a file."""
+    note = json.dumps({"host": "elsewhere", "time": 0, "hidden": [path]})
+    (folder / "_modcrypt_writes").mkdir()
+    (folder / "_modcrypt_writes/write.json").write_text(note)
+
+
 ATTACKS: dict[str, tuple[Callable[[Path], object], list[tuple[str, str]]]] = {
     "a byte": (altered, [("day=1/a.parquet", "changed")]),
     "a file removed": (
@@ -68,6 +75,11 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], list[tuple[str, str]]]] = {
     "a file added": (
         lambda f: shutil.copy(f / "day=1/a.parquet", f / "c.parquet"), [("c.parquet", "foreign")],
     ),
+    "a link added": (  # readers read its target twice
+        lambda f: (f / "day=2/c.parquet").symlink_to("../day=1/a.parquet"),
+        [("day=2/c.parquet", "foreign")],
+    ),
+    "a file hidden": (lambda f: hide(f, "day=1/a.parquet"), [("day=1/a.parquet", "hidden")]),
     "files swapped": (
         lambda f: (
             (f / "day=1/a.parquet").rename(f / "x"),
@@ -91,6 +103,21 @@ def test_attacks_are_found(attack: str, folder: Path) -> None:
     change, expected = ATTACKS[attack]
     change(folder)
     assert findings(folder) == expected
+
+
+def test_links_and_hidden_files_are_sealed_as_they_are_read(folder: Path) -> None:
+    (folder / "day=2/c.parquet").symlink_to("../day=1/a.parquet")
+    hide(folder, "day=1/b.parquet")
+    assert mc.seal_dataset(folder, WRITER).files == 4
+    assert findings(folder) == [("day=1/b.parquet", "foreign")]
+
+
+def test_an_unverified_line_is_not_parsed_if_it_is_long(folder: Path) -> None:
+    path = folder / SEAL_NAME
+    long = json.dumps({"signature": "A" * 8192}).encode()
+    path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n" + long)
+    with pytest.raises(IntegrityError, match="no signature, or one that is malformed or too long"):
+        findings(folder)
 
 
 def test_a_reader_cannot_forge_what_is_sealed(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_a_sealed_dataset_is_read(lake: Path) -> None:
 ATTACKS: dict[str, Callable[[Path], object]] = {
     "missing": lambda lake: (lake / "day=2/b.parquet").unlink(),
     "foreign": lambda lake: shutil.copy(lake / "day=1/a.parquet", lake / "day=1/c.parquet"),
+    "linked": lambda lake: (lake / "day=2/c.parquet").symlink_to("../day=1/a.parquet"),
     "moved": lambda lake: shutil.copy(lake / "day=1/a.parquet", lake / "day=2/a.parquet"),
     "older": lambda lake: shutil.copy(lake.parent / "former.parquet", lake / "day=1/a.parquet"),
     "the seal removed": lambda lake: (lake / SEAL_NAME).unlink(),

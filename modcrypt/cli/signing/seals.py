@@ -195,8 +195,8 @@ def verify(
 ) -> int:
     """Compare the files of FOLDER with its seal.
 
-    The exit code is 1 if a file is missing, foreign or changed, or the seal is not signed by one of
-    the writers.
+    The exit code is 1 if a file is missing, foreign, hidden or changed, or the seal is not signed
+    by one of the writers.
     """
     if not verify_keys:
         raise click.UsageError("no writer is named; use --verify-key")

@@ -11,6 +11,7 @@ and the SHA-256 of the first line: key services sign short messages.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -32,6 +33,8 @@ VERSION = 1
 
 MAX_SEAL = 1 << 30
 """Size limit of a seal in bytes: enough for some million files."""
+MAX_SIGNATURE_LINE = 8192
+"""Size limit of the second line in bytes, which is parsed before anything is verified."""
 MAX_NUMBER = 2**63 - 1
 """Limit of sizes and sequence numbers: an int64, for other readers of JSON."""
 
@@ -85,11 +88,7 @@ def open_statement(
         FormatError: It is signed, but malformed, or of another format.
     """
     statement, rest = _split(data)
-    try:
-        members = require_members(strict_json(rest), "signature")
-        signature = decode_base64(members["signature"], "the signature")
-    except KeyMaterialError:
-        raise IntegrityError("the seal has no signature, or a malformed one") from None
+    signature = _parse_signature(rest)
     message = _message(statement)
     signers = [key for key in signed_by.values() if key.verify(signature, message)]
     if not signers:
@@ -157,6 +156,14 @@ def _message(statement: bytes) -> bytes:
 def _split(data: bytes) -> tuple[bytes, bytes]:
     statement, _, rest = data.partition(b"\n")
     return statement, rest
+
+
+def _parse_signature(line: bytes) -> bytes:
+    with contextlib.suppress(KeyMaterialError):
+        if len(line) <= MAX_SIGNATURE_LINE:  # parsed lists take 40 times their size
+            members = require_members(strict_json(line), "signature")
+            return decode_base64(members["signature"], "the signature")
+    raise IntegrityError("the seal has no signature, or one that is malformed or too long")
 
 
 def _parse_statement(statement: bytes, format_name: str, names: list[str]) -> Statement:

@@ -158,11 +158,12 @@ def _read_named_notes(folder: Place, names: Sequence[str]) -> dict[str, WriteNot
     return {name: note for name, note in notes.items() if note is not None}
 
 
-def list_files(where: Any, filesystem: Any) -> list[Place]:
+def list_files(where: Any, filesystem: Any, *, every_link: bool = False) -> list[Place]:
     """List a file, or the visible files in one or several folders; sorted.
 
     The files of a folder have it as their `root`: links in it are followed for reading, but not for
-    writing. Raise FileNotFoundError if a file or folder does not exist.
+    writing. With `every_link`, a link is a file of its own, besides its target, as for readers.
+    Raise FileNotFoundError if a file or folder does not exist.
     """
     by_path: dict[str, Place] = {}
     for source in where if isinstance(where, list | tuple) else [where]:
@@ -171,7 +172,8 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
         place = source if isinstance(source, Place) else Place(*locate(source, filesystem))
         for file in _list_places(place):
             # A link and its target are one file; the target is listed, as it can be written.
-            real = os.path.realpath(file.path) if file.filesystem is None else file.path
+            local = file.filesystem is None and not every_link
+            real = os.path.realpath(file.path) if local else file.path
             known = by_path.setdefault(real, file)
             if known is not file and known.is_linked and not file.is_linked:
                 by_path[real] = file
