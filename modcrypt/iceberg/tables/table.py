@@ -244,9 +244,10 @@ def reader_of(
     kms = open_kms(kms) if isinstance(kms, str) else kms
     ids = _expected_master_keys(kms, master_key_ids)
     required = kms.required_seal if isinstance(kms, KeyTools) else None
-    if required is not None and not known["signed_by"]:
+    if required is not None:
+        writers = known["signed_by"] or known_writers(required.signed_by)
         least = max(required.at_least, known["seal_at_least"])
-        known |= {"signed_by": known_writers(required.signed_by), "seal_at_least": least}
+        known |= {"signed_by": writers, "seal_at_least": least}
     return resolver_of(kms, key_store, ids), Expectation(master_key_ids=ids, **known)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +260,7 @@ def test_key_tools_whose_policy_names_writers_require_the_seal(tmp_path: Path) -
     assert ids(open_table(tmp_path / "t", tools)) == [1]
     with pytest.raises(IntegrityError, match="not signed by"):
         open_table(tmp_path / "t", tools, signed_by=[OTHER.verifier])
+    later = mc.KeyTools.from_policy(replace(policy, seal_at_least=2), kms=ring)
+    for named in ((), BY):  # naming writers does not lower the policy's number
+        with pytest.raises(IntegrityError, match="but 2 was seen before"):
+            open_table(tmp_path / "t", later, signed_by=named)
