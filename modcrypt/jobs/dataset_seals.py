@@ -20,7 +20,7 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.kms.signing.required_seal import load_seal
 from modcrypt.kms.signing.seal_format import Seal, SealedFile, encode_seal, open_seal
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME, read_seal, replace_seal
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME, name_seal, read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.framing import close_tail, read_tail
@@ -96,7 +96,8 @@ def seal_dataset(
     place = _seal_place(where, filesystem)
     old = read_seal(place)
     if old is not None:
-        open_seal(old, known)
+        with name_seal(place):
+            open_seal(old, known)
     found, hidden = _hash_files(where, filesystem, threads, progress)
     files = {path: file for path, file in found.items() if path not in hidden}
     data = encode_seal(key, old, files)

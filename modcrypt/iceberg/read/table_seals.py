@@ -28,6 +28,7 @@ from modcrypt.kms.signing.sealed_statements import (
     check_sequence,
     encode_statement,
     is_hash,
+    name_seal,
     open_statement,
     read_seal,
 )
@@ -92,9 +93,10 @@ def check_table_seal(
     data = read_seal(seal_place(place))
     if data is None:
         raise IntegrityError(f"{seal_place(place).path} does not exist: the table is not sealed")
-    statement = open_statement(data, signed_by, FORMAT, _NAMES)
-    check_sequence(statement, at_least, "table")
-    seal = _parse(statement)
+    with name_seal(seal_place(place)):
+        statement = open_statement(data, signed_by, FORMAT, _NAMES)
+        check_sequence(statement, at_least, "table")
+        seal = _parse(statement)
     if (seal.table_uuid, seal.sha256) != (table.uuid, _hash_metadata(table)):
         raise IntegrityError(
             f"{table.name} is not the version that was sealed, {seal.metadata}: it was altered or "

@@ -12,7 +12,7 @@ from modcrypt.iceberg.read.table_seals import (
     seal_place,
 )
 from modcrypt.iceberg.read.table_version import TableVersion
-from modcrypt.kms.signing.sealed_statements import read_seal, replace_seal
+from modcrypt.kms.signing.sealed_statements import name_seal, read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 
 
@@ -43,7 +43,9 @@ def seal_table(
     known = check_verifying_keys((key.verifier, *signed_by))
     place = seal_place(table.place)
     old = read_seal(place)
-    _check_follows(table, None if old is None else open_table_seal(old, known), seal_at_least)
+    with name_seal(place):
+        former = None if old is None else open_table_seal(old, known)
+    _check_follows(table, former, seal_at_least)
     data = encode_table_seal(key, old, table.place, table.metadata)
     current = table.versions.read(table.metadata)
     same = current.metadata.document == table.metadata.document

@@ -14,7 +14,7 @@ from modcrypt.errors import IntegrityError
 from modcrypt.io.places import Place, Root
 from modcrypt.io.stores import locate
 from modcrypt.kms.signing.seal_format import Seal, open_seal
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME, check_sequence, read_seal
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME, check_sequence, name_seal, read_seal
 from modcrypt.kms.signing.signing_keys import VerifyingKey, check_verifying_keys
 from modcrypt.parquet.signatures.signers import SealedFooter
 
@@ -31,8 +31,9 @@ def load_seal(folder: Place, signed_by: Iterable[VerifyingKey], at_least: int) -
     data = read_seal(place)
     if data is None:
         raise IntegrityError(f"{place.path} does not exist: the dataset is not sealed")
-    seal = open_seal(data, known)
-    check_sequence(seal.statement, at_least, "dataset")
+    with name_seal(place):
+        seal = open_seal(data, known)
+        check_sequence(seal.statement, at_least, "dataset")
     return seal
 
 

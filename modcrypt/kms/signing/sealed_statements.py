@@ -15,11 +15,17 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from modcrypt.errors import CommitConflictError, FormatError, IntegrityError, KeyMaterialError
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    KeyMaterialError,
+    ModcryptError,
+)
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
@@ -108,6 +114,16 @@ def check_sequence(seal: Statement, at_least: int, what: str) -> None:
             f"the seal has number {seal.sequence}, but {at_least} was seen before: the {what} was "
             "rolled back"
         )
+
+
+@contextlib.contextmanager
+def name_seal(place: Place) -> Iterator[None]:
+    """Add the path of a seal to errors about it."""
+    try:
+        yield
+    except ModcryptError as error:
+        error.args = (f"{place.path}: {error}",)
+        raise
 
 
 def read_seal(place: Place) -> bytes | None:

@@ -125,7 +125,8 @@ def test_an_older_seal_is_refused_by_its_number(folder: Path, kms: SampleKms) ->
     shutil.rmtree(folder)
     (folder.parent / "old").rename(folder)
     assert ids(opened(folder, kms)) == [1, 2, 3]  # without a number, nobody can tell
-    with pytest.raises(IntegrityError, match="the seal has number 1, but 2 was seen before"):
+    name = r"metadata/_modcrypt_seal\.json: the seal has number 1, but 2 was seen before"
+    with pytest.raises(IntegrityError, match=name):
         opened(folder, kms, seal_at_least=2)
     with pytest.raises(IntegrityError, match="rolled back"):
         seal_table(open_table(folder, kms), WRITER, seal_at_least=2)
