@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
+import modcrypt.parquet as pq
 from modcrypt.errors import IntegrityError, WriterSignatureError
 from modcrypt.kms.signing.sealed_statements import SEAL_NAME
 from tests.support.cases import each_case
@@ -52,6 +53,9 @@ def ways(lake: Path, **seal: Any) -> dict[str, Callable[[], Any]]:
 
     return {
         "read_table": lambda: mc.read_table(lake, required),
+        "views": lambda: pq.ParquetDataset(
+            lake, schema=PEOPLE.schema, decryption_properties=required
+        ).read(),
         "iter_batches": lambda: list(mc.iter_batches(lake, required)),
         "verify": verify,
     }

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.io.places import Place
 from modcrypt.parquet.arrow.view import open_parquet
-from modcrypt.parquet.crypto.properties import as_decryption, set_prefix_root
+from modcrypt.parquet.crypto.properties import as_decryption, required_seal, set_prefix_root
 from modcrypt.parquet.datasets.dataset_reader import Decryption
 from modcrypt.parquet.datasets.discovery import as_arrow
 
@@ -41,8 +41,23 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
         return [_drop_size(info) for info in self._target.get_file_info(paths)]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """List a folder."""
-        return [_drop_size(info) for info in self._target.get_file_info(selector)]
+        """List a folder; raise IntegrityError if files are missing that a required seal names."""
+        infos = self._target.get_file_info(selector)
+        if selector.recursive:
+            self._check_complete(selector.base_dir, infos)
+        return [_drop_size(info) for info in infos]
+
+    def _check_complete(self, base: str, infos: list[pafs.FileInfo]) -> None:
+        folder = Place(self._folder.filesystem, base)
+        places = [Place(folder.filesystem, info.path) for info in infos if info.is_file]
+        given = self._decryption
+        if callable(given):
+            if not places:
+                return
+            given = given(places[0].path)
+        seal = required_seal(set_prefix_root(as_decryption(given), self._folder))
+        if seal is not None:
+            seal.check_complete(folder, [str(place.inside(folder)) for place in places])
 
     def open_input_file(self, path: str) -> pa.PythonFile:
         """Open a file as plaintext; raise as `open_parquet`."""
