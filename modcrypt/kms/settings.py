@@ -284,7 +284,7 @@ class Settings(KeySettings, ShortRepr):
             arguments["aad_prefix"] = self.prefix
         if self.signed_by:
             arguments["signed_by"] = self.signed_by
-        if (seal := self._required_seal()) is not None:
+        if (seal := self.required_seal) is not None:
             arguments["seal"] = seal
         if self.has_service:
             ids = self.master_key_ids or None
@@ -295,11 +295,17 @@ class Settings(KeySettings, ShortRepr):
             arguments["key_retriever"] = IdentityRetriever(self.identity_keys)
         return FileDecryptionProperties(footer_key=footer_key, column_keys=column_keys, **arguments)
 
-    def _required_seal(self) -> RequiredSeal | None:
+    @property
+    def required_seal(self) -> RequiredSeal | None:
+        """The seal that files must have; None if none is required.
+
+        Raises:
+            ValueError: No writers are named.
+        """
         policy = self.policy
         least = self.seal_at_least
-        if least is None and self.signed_by and policy is not None:
-            least = policy.seal_at_least  # with the writers that are named here
+        if least is None and policy is not None:
+            least = policy.seal_at_least  # with the writers that are named here, if any
         if least is None:
             return None
         writers = self.signed_by or read_verifying_keys(() if policy is None else policy.signed_by)

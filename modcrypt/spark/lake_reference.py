@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
+from modcrypt.kms.signing.required_seal import RequiredSeal
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -76,6 +78,14 @@ class LakeReference:
                 self.dataset, self.settings.client, self.audit, self.settings.writer_key
             )
         return _opened[key]
+
+    @property
+    def required_seal(self) -> RequiredSeal | None:
+        """The seal that the declaration requires; None if it requires none."""
+        least = self.dataset.members.get("seal_at_least")
+        if least is None:
+            return None
+        return RequiredSeal(read_verifying_keys(self.dataset.members["signed_by"]), least)
 
     def decryption_of(self, path: str) -> FileDecryptionProperties:
         """Return the properties that open a file exactly as declared.

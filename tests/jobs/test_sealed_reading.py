@@ -129,7 +129,7 @@ def test_a_seal_needs_signatures_and_a_folder(lake: Path) -> None:
     with pytest.raises(ValueError, match="a seal needs signed_by"):
         mc.FileDecryptionProperties(footer_key=FOOTER_KEY, **SEALED)
     with pytest.raises(ValueError, match="a seal needs signed_by"):
-        mc.Settings(footer_key="env:K", seal_at_least=1)._required_seal()
+        mc.Settings(footer_key="env:K", seal_at_least=1).decryption()
     required = signed_decryption(**SEALED)
     with pytest.raises(ValueError, match="pass root="):
         mc.read_table(lake / "day=1/a.parquet", required)

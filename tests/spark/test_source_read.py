@@ -25,7 +25,7 @@ from modcrypt.spark.source.arrow_types import (
 )
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
-from modcrypt.spark.source.reading import TableFile, assign_pieces, find_files
+from modcrypt.spark.source.reading import Reader, RowCounter, TableFile, assign_pieces, find_files
 from tests.support.recipients import identity
 from tests.support.signing import writer_key
 from tests.support.spark.lake import COLUMN, FOOTER, Lake
@@ -778,6 +778,24 @@ def test_writers_sign_and_readers_require_it(spark: Any, tmp_path: Path, lake: L
         reader.load(folder).collect()
     with pytest.raises(ValueError, match="file:PATH"):
         read_options({"path": folder, "signingKey": "writer.key", **keys})
+
+
+def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
+    """The driver lists the files, so it compares the list with the seal."""
+    folder, key, policy = tmp_path / "t", writer_key(), tmp_path / "policy.toml"
+    folder.mkdir()
+    for name in ("f.parquet", "g.parquet"):
+        (folder / name).write_bytes(b"PAR1")
+    mc.seal_dataset(folder, key)
+    policy.write_text(
+        f'footer_key = "k"\nkms = "file:ring"\nsigned_by = ["{key.verifier}"]\nseal_at_least = 1\n'
+    )
+    settings, options = read_options({"path": str(folder), "policy": str(policy)})
+    assert len(find_files(options, StructType(), settings.required_seal)) == 2
+    (folder / "g.parquet").unlink()
+    for reader in (Reader(settings, options, StructType()), RowCounter(settings, options)):
+        with pytest.raises(mc.IntegrityError, match=r"g\.parquet: in the seal"):
+            reader.partitions()
 
 
 def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.decoding import merge_small
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
@@ -106,18 +107,23 @@ class Pieces(spark.InputPartition):
         return f"Pieces(files={len(self.pieces)})"
 
 
-def find_files(options: ReadOptions, schema: StructType) -> list[TableFile]:
+def find_files(
+    options: ReadOptions, schema: StructType, seal: RequiredSeal | None = None
+) -> list[TableFile]:
     """List the files of a table, in the order of their paths.
 
+    `seal` is that of each folder, if one is required.
+
     Raises:
+        IntegrityError: Files are missing that the seal names.
         ValueError: There are no files.
         FileNotFoundError: A file or folder does not exist.
     """
-    files = (file for path in options.paths for file in _list_files_at(path, schema))
+    files = (file for path in options.paths for file in _list_files_at(path, schema, seal))
     return [file for file in files if options.includes(file.path)]
 
 
-def _list_files_at(path: str, schema: StructType) -> Iterator[TableFile]:
+def _list_files_at(path: str, schema: StructType, seal: RequiredSeal | None) -> Iterator[TableFile]:
     if not is_dataset(path, None):
         filesystem, inside = locate(path, None)
         (size,) = _read_sizes(filesystem, [inside])
@@ -127,6 +133,8 @@ def _list_files_at(path: str, schema: StructType) -> Iterator[TableFile]:
     paths = [file.path for file in dataset.files]
     start = 0 if dataset.root is None else len(dataset.root.path)
     below = {file: file[start:].lstrip("/") for file in paths}
+    if seal is not None and dataset.root is not None:
+        seal.with_root(dataset.root).check_complete(dataset.root, below.values())
     values = parse_folder_values(below.values(), schema)
     for file, size in zip(paths, _read_sizes(dataset.filesystem, paths), strict=True):
         yield TableFile(Place(dataset.filesystem, file).full_name, size, values[below[file]])
@@ -418,7 +426,7 @@ class Reader(spark.DataSourceReader):
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
-        files = find_files(self._options, self._schema)
+        files = find_files(self._options, self._schema, self._settings.required_seal)
         files = _drop_unmatched_files(files, self._terms, to_spark_arrow_schema(self._schema))
         options = self._options
         return assign_pieces(files, options.split_bytes, options.fewest_tasks) or [Pieces(())]
@@ -437,7 +445,7 @@ class RowCounter(spark.DataSourceReader):
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
-        files = find_files(self._options, StructType())
+        files = find_files(self._options, StructType(), self._settings.required_seal)
         size = min(FILES_PER_TASK, -(-len(files) // (self._options.fewest_tasks or FEWEST_TASKS)))
         pieces = [Piece(file.path, file.values) for file in files]
         return [Pieces(pieces[n : n + size]) for n in range(0, len(pieces), size)]
