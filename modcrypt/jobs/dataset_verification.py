@@ -47,6 +47,7 @@ from modcrypt.parquet.format.findings import (
     Unauthenticated,
 )
 from modcrypt.parquet.format.framing import read_tail
+from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.parquet.verify.file_verification import (
     CheckedFile,
     FileAad,
@@ -426,9 +427,10 @@ class _FileSet:
         for place, _ in self._aads:
             if place.root is not None:
                 folders[place.root].append(place)
+        seal = None if properties is None else required_seal(properties)
         for root, places in folders.items():
             folder = Place(places[0].filesystem, root)
-            self.findings += find_missing_files(properties, folder, places)
+            self.findings += find_missing_files(seal, folder, places)
 
     def note_hidden_files(self, places: Sequence[Place]) -> None:
         """Note the files that notes about writes hide from readers; anyone can write such notes."""
@@ -458,10 +460,9 @@ def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding
 
 
 def find_missing_files(
-    properties: FileDecryptionProperties | None, folder: Place, places: Iterable[Place]
+    seal: DatasetSeal | None, folder: Place, places: Iterable[Place]
 ) -> list[Finding]:
     """Report files below a folder that its seal names, if one is required, and that are missing."""
-    seal = None if properties is None else required_seal(properties)
     if seal is None:
         return []
     paths = [str(place.inside(folder)) for place in places]

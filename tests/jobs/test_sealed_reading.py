@@ -13,7 +13,9 @@ import pytest
 import modcrypt as mc
 import modcrypt.parquet as pq
 from modcrypt.errors import IntegrityError, WriterSignatureError
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.io.places import Place
+from modcrypt.kms.signing import required_seal
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME, read_seal
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke
@@ -169,15 +171,20 @@ def test_a_policy_of_a_key_service_requires_it(tmp_path: Path) -> None:
         assert mc.read_table(tmp_path / "lake", reading).num_rows == 1
 
 
-def test_the_command_line_requires_it(lake: Path) -> None:
-    folder = lake.parent
+def options_in(folder: Path) -> tuple[str, ...]:
+    """Write keys into a folder, and return the options that use them and require a seal."""
     (folder / "footer.key").write_bytes(FOOTER_KEY)
     (folder / "name.key").write_bytes(COLUMN_KEY)
     for name in ("footer.key", "name.key"):
         (folder / name).chmod(0o600)
     (folder / "writer.pub").write_text(f"{BY[0]}\n")
     keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
-    how = (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
+    return (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
+
+
+def test_the_command_line_requires_it(lake: Path) -> None:
+    folder = lake.parent
+    how = options_in(folder)
     run_ok(folder, "head", *how, "lake")
     run_ok(folder, "verify", *how, "lake")
     run_ok(folder, "decrypt", *how, "--root", "lake", "lake/day=1/a.parquet", "out.parquet")
@@ -190,3 +197,30 @@ def test_the_command_line_requires_it(lake: Path) -> None:
     assert result.exit_code == 1
     assert "seal are missing: day=2/a.parquet" in result.stdout
     assert "not the file that was sealed" in result.stdout
+
+
+def test_a_new_seal_is_seen_by_readers_who_know_the_old_one(lake: Path) -> None:
+    required = signed_decryption(seal=mc.RequiredSeal(BY, root=lake))
+    seal, new = lake / SEAL_NAME, lake / "day=3.parquet"
+    before = seal.read_bytes()
+    assert mc.read_table(lake / "day=2/a.parquet", required).num_rows == PEOPLE.num_rows
+    mc.write_table(PEOPLE, new, signed_encryption())
+    with pytest.raises(WriterSignatureError, match="does not name it"):
+        mc.read_table(new, required)
+    mc.seal_dataset(lake, writer_key())
+    assert mc.read_table(new, required).num_rows == PEOPLE.num_rows
+    seal.write_bytes(before)
+    with pytest.raises(IntegrityError, match="number 1, but 2 was seen"):
+        mc.read_table(lake / "day=2/a.parquet", required)
+
+
+def test_a_seal_is_read_once_for_many_files(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def count_and_read(place: Place) -> bytes | None:
+        read.append(place)
+        return read_seal(place)
+
+    monkeypatch.setattr(required_seal, "read_seal", count_and_read)
+    run_ok(lake.parent, "verify", *options_in(lake.parent), "lake")
+    assert len(read) == 1

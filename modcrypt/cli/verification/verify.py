@@ -115,6 +115,7 @@ def verify(
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
     from modcrypt.jobs.dataset_verification import find_missing_files, verify_dataset
     from modcrypt.jobs.listing import find_named_files, place_at
+    from modcrypt.parquet.crypto.properties import required_seal
 
     started = time.perf_counter()
     files, root = find_named_files(paths, glob)
@@ -132,7 +133,8 @@ def verify(
         )  # fmt: skip
     if root is not None and glob is None:
         places = (file.place for file in files)
-        missing = find_missing_files(properties, place_at(root), places)
+        seal = None if properties is None else required_seal(properties)
+        missing = find_missing_files(seal, place_at(root), places)
         verification = replace(verification, findings=(*verification.findings, *missing))
     if html is not None:
         write_page(verification.files[0])

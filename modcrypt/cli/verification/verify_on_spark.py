@@ -27,6 +27,7 @@ from modcrypt.cli.verification.verification_text import (
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame
 
+    from modcrypt.kms.settings import Settings
     from modcrypt.parquet.format.findings import Finding
 
 
@@ -46,7 +47,7 @@ def verify_on_spark(
 
         verified = verify_table(spark, list(paths), settings)
         counts = _count_results(verified)
-        findings = _compare_files(verified)
+        findings = [*_compare_files(verified), *_find_missing(settings, paths)]
         missing = _missing_key_codes(verified)
         fault = any(finding.severity == "fault" for finding in findings)
         totals = {
@@ -101,6 +102,22 @@ def _compare_files(verified: DataFrame) -> list[Finding]:
         *find_shared_prefixes(group_by("aad_prefix_hex")),
         *find_copies(group_by("file_unique")),
     ]
+
+
+def _find_missing(settings: Settings | None, paths: Sequence[str]) -> list[Finding]:
+    """Return what the seals of folders say about missing files, if the settings require seals."""
+    from modcrypt.io.places import Place
+    from modcrypt.io.stores import locate
+    from modcrypt.jobs.dataset_verification import find_missing_files
+    from modcrypt.parquet.datasets.discovery import is_dataset, list_files
+
+    if settings is None or (seal := settings.required_seal) is None:
+        return []
+    findings: list[Finding] = []
+    for path in paths:
+        if is_dataset(path, None):
+            findings += find_missing_files(seal, Place(*locate(path, None)), list_files(path, None))
+    return findings
 
 
 def _missing_key_codes(verified: DataFrame) -> set[str]:

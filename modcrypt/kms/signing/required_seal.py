@@ -7,11 +7,16 @@ what was sealed, without reading whole files first.
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from modcrypt.errors import IntegrityError
-from modcrypt.io.places import Place, Root
+from modcrypt.fork_safety import fork_safe
+from modcrypt.io.places import Place, Root, Stamp
 from modcrypt.io.stores import locate
 from modcrypt.kms.signing.seal_format import Seal, open_seal
 from modcrypt.kms.signing.sealed_statements import SEAL_NAME, check_sequence, name_seal, read_seal
@@ -39,7 +44,9 @@ def load_seal(folder: Place, signed_by: Iterable[VerifyingKey], at_least: int) -
 
 @dataclass(frozen=True)
 class RequiredSeal:
-    """The requirement that files are those of a dataset's seal, which is read once.
+    """The requirement that files are those of a dataset's seal.
+
+    A seal that was read is kept until its file changes; the new one must not be older.
 
     Args:
         signed_by: Keys of writers, one of whom must have signed the seal.
@@ -50,10 +57,9 @@ class RequiredSeal:
     signed_by: tuple[VerifyingKey, ...]
     at_least: int = 1
     root: Root | None = None
-    _loaded: dict[str, Seal] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_root(self, root: Root) -> RequiredSeal:
-        """Return the requirement for the dataset at `root`, unless it has a root; not yet read."""
+        """Return the requirement for the dataset at `root`, unless it has a root."""
         return replace(self, root=root if self.root is None else self.root)
 
     def for_file(self, place: Place | None) -> SealedFooter:
@@ -96,7 +102,57 @@ class RequiredSeal:
         return Place(place.filesystem, place.root)
 
     def _load(self, folder: Place) -> Seal:
-        seal = self._loaded.get(folder.path)
-        if seal is None:
-            seal = self._loaded[folder.path] = load_seal(folder, self.signed_by, self.at_least)
-        return seal
+        return _LAST.read(folder, self.signed_by, self.at_least)
+
+
+_KEPT = 2
+"""Number of seals that are kept: one for a million files takes some hundred megabytes."""
+
+_TRUSTED_FOR = 1.0
+"""Seconds in which a store is not asked again whether a seal has changed: that is a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownSeal:
+    seal: Seal
+    filesystem: Any  # lives as long as its id is part of a key
+    stamp: Stamp | None
+    checked: float  # seconds of the monotonic clock
+
+
+class _LastSeals:
+    """The last seals that this process has read, for the files that are opened one by one."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], _KnownSeal] = OrderedDict()
+        self._lock = fork_safe(threading.Lock())
+
+    def read(self, folder: Place, signed_by: tuple[VerifyingKey, ...], at_least: int) -> Seal:
+        """Return the seal of a folder; raise as `load_seal`."""
+        place = folder.below(SEAL_NAME)
+        key = (id(folder.filesystem), place.full_name, *(str(writer) for writer in signed_by))
+        with self._lock:
+            known, now = self._known.get(key), time.monotonic()
+            is_local = folder.filesystem is None
+            if known is None or is_local or now - known.checked > _TRUSTED_FOR:
+                known = self._known[key] = _look_again(place, folder, signed_by, known)
+            self._known.move_to_end(key)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        with name_seal(place):
+            check_sequence(known.seal.statement, at_least, "dataset")
+        return known.seal
+
+
+def _look_again(
+    place: Place, folder: Place, signed_by: tuple[VerifyingKey, ...], known: _KnownSeal | None
+) -> _KnownSeal:
+    """Return a seal as it is now; it must not be older than the one that is known."""
+    stamp, now = place.stamp(), time.monotonic()
+    if known is not None and stamp is not None and stamp == known.stamp:
+        return replace(known, checked=now)
+    seal = load_seal(folder, signed_by, 0 if known is None else known.seal.statement.sequence)
+    return _KnownSeal(seal, folder.filesystem, stamp, now)
+
+
+_LAST = _LastSeals()
