@@ -20,6 +20,7 @@ import modcrypt as mc
 from modcrypt.cli.app import program
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.mask_hash import mask_hash
+from tests.support.signing import PEOPLE, signed_encryption, writer_key
 from tests.support.tables import read_with_pyarrow, small_table
 from tests.support.tables import write_plain as write
 
@@ -373,6 +374,26 @@ def test_verify_tells_faults_copies_and_what_no_key_opened(
     told = run("verify", *keys, "out", code=1).stdout
     assert "copy.parquet" in told
     assert "3 authentic, 1 failed" in told
+
+
+def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "signed"
+    out.mkdir()
+    for name in ("a.parquet", "b.parquet"):
+        mc.write_table(PEOPLE, out / name, signed_encryption())
+    mc.seal_dataset(out, writer_key())
+    (tmp_path / "writer.pub").write_text(f"{writer_key().verifier}\n")
+    for name, key in (("footer.key", FOOTER_KEY), ("name.key", COLUMN_KEY)):
+        (tmp_path / name).write_bytes(key)
+        (tmp_path / name).chmod(0o600)
+    keys = ("--key-file", "footer.key", "--column-key", "name=file:name.key")
+    how = (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
+    run("verify", *how, "signed")
+    (out / "b.parquet").unlink()
+    assert (
+        "files of the dataset's seal are missing: b.parquet"
+        in run("verify", *how, "signed", code=1).stdout
+    )
 
 
 def test_failures_are_a_table_and_an_exit_code(
