@@ -30,7 +30,7 @@ MAX_PATH = 4096
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """What a seal states about a file.
+    """The statement of a seal about a file.
 
     Attributes:
         size: Size in bytes.

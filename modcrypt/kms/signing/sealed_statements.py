@@ -51,7 +51,7 @@ _COMMON = ("format", "version", "signer", "sequence", "previous")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a writer has signed.
+    """The content of a seal, which a writer has signed.
 
     Attributes:
         signer: Key that verifies the signature.

@@ -42,7 +42,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SealedFooter:
-    """What the seal of a dataset states about the footer of one of its files.
+    """The statement of a dataset's seal about the footer of one of its files.
 
     Attributes:
         sha256: Hash of the end of the file in hex; None if the file was not Parquet.
