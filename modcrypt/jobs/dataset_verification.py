@@ -466,13 +466,20 @@ def find_missing_files(
     if seal is None:
         return []
     paths = [str(place.inside(folder)) for place in places]
+    return compare_with_seal(seal.with_root(folder), folder, paths, MAX_LISTED)
+
+
+def compare_with_seal(
+    seal: DatasetSeal, folder: Place, paths: Iterable[str], most: int
+) -> list[Finding]:
+    """Report files that a seal names and that are not among these paths; list at most `most`."""
     try:
-        missing = seal.with_root(folder).find_missing(folder, paths)
+        missing = seal.find_missing(folder, paths)
     except ModcryptError as error:
         return [Finding(word=error.word, message=str(error))]
     if not missing:
         return []
-    message = f"files of the dataset's seal are missing: {list_names(missing, MAX_LISTED)}"
+    message = f"files of the dataset's seal are missing: {list_names(missing, most)}"
     return [Finding(word="integrity", message=message)]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Literal, TypeAlias
 
-from modcrypt.errors import MAX_NAMES, AadPrefixError, IntegrityError, ModcryptError, list_names
+from modcrypt.errors import MAX_NAMES, AadPrefixError, IntegrityError, list_names
 from modcrypt.io.sources import open_source_at
-from modcrypt.kms.signing.required_seal import RequiredSeal
+from modcrypt.jobs.dataset_verification import compare_with_seal
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
@@ -109,7 +109,8 @@ def verify_files(
                 _note_results(cache, name, checked)
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
     if seal is not None:
-        findings += _find_missing(seal, policies, present.union(files.strays))
+        present.update(files.strays)
+        findings += compare_with_seal(seal, policies.root.place, present, MAX_NAMES)
     return LakeVerification(
         dataset=name, location=policies.dataset.location, files=results, findings=findings,
         strays=files.strays, skipped=skipped,
@@ -177,20 +178,6 @@ def _compare_files(file_set: FileSet, policies: DatasetPolicies) -> Iterator[Fin
             f"copies of one file, or versions of it: {copies.list_paths()}"
         )
         yield Finding(word=IntegrityError.word, message=message)
-
-
-def _find_missing(
-    seal: RequiredSeal, policies: DatasetPolicies, present: Collection[str]
-) -> list[Finding]:
-    """Report files that the seal of the dataset names, and that do not exist."""
-    try:
-        missing = seal.find_missing(policies.root.place, present)
-    except ModcryptError as error:
-        return [Finding(word=error.word, message=str(error))]
-    if not missing:
-        return []
-    message = f"files of the dataset's seal are missing: {list_names(missing)}"
-    return [Finding(word=IntegrityError.word, message=message)]
 
 
 def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Finding]:
