@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,13 @@ MODES = [
 def writer_key(scheme: str = "ed25519", number: int = 0) -> SigningKey:
     """Return the key of a writer; each number is another writer."""
     return SigningKey.generate(scheme)
+
+
+def save_writer(folder: Path) -> SigningKey:
+    """Write the key of a writer to writer.key, and its verifying key to writer.pub."""
+    writer_key().save(folder / "writer.key")
+    (folder / "writer.pub").write_text(f"{writer_key().verifier}\n")
+    return writer_key()
 
 
 def signed_encryption(key: SigningKey | None = None, **options: Any) -> FileEncryptionProperties:

@@ -10,10 +10,11 @@ import cloup
 
 from modcrypt.cli.options.iceberg_options import (
     listing_options,
+    open_changing_table,
     open_key_store,
-    open_selected_table,
     table_argument,
 )
+from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_json, print_line
 from modcrypt.errors import printable
 
@@ -84,12 +85,14 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
     "reads, or --key-store, which is created if it does not exist.",
 )
 @listing_options
+@sign_options
 @lines_option
 def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) -> None:
     """Show or change the key policy for the table's new files.
 
     A change is one commit, to metadata.json only, and needs no key. Existing files keep their
-    keys: rotate dek applies the policy to those of the current snapshot.
+    keys: rotate dek applies the policy to those of the current snapshot. With --sign, the new
+    version is sealed, as by `modcrypt iceberg seal`.
     """
     from dataclasses import asdict, replace
 
@@ -98,7 +101,7 @@ def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) ->
     changes = policy_members(options) | ({} if keks_in is None else {"store": keks_in})
     if keks_in == "key-store":
         open_key_store(options["key_store"], create=True)
-    target = open_selected_table(where, options)
+    target = open_changing_table(where, options, dry_run=not changes)
     before = KeyPolicy.of(target.metadata)
     wanted = replace(before, **changes)
     if "files" in changes and wanted.kek_per != "files":

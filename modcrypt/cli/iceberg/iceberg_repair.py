@@ -8,10 +8,12 @@ import click
 import cloup
 
 from modcrypt.cli.options.iceberg_options import (
+    open_changing_table,
     open_selected_table,
     table_argument,
     table_options,
 )
+from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
 from modcrypt.errors import printable
 from modcrypt.report.text import format_count
@@ -46,6 +48,7 @@ Examples: list orphan files of three days or more; remove those of a week or mor
 )
 @dry_run_option
 @table_options
+@sign_options
 @lines_option
 def repair(
     *,
@@ -61,12 +64,13 @@ def repair(
     Iceberg's Java 1.11 loses keys when commits collide. A key from an older metadata.json is
     restored only if it decrypts the snapshot's manifest list. Spark with Iceberg 1.11 rewrites
     manifests in plaintext. Their entries are taken from the encrypted manifests of the snapshot
-    before; rotate dek afterwards, because the keys of files were readable. The exit code is 1 if
-    snapshots without keys or plaintext manifests are left.
+    before; rotate dek afterwards, because the keys of files were readable. With --sign, the new
+    version is sealed. The exit code is 1 if snapshots without keys or plaintext manifests are left.
     """
     from modcrypt.iceberg import repair_table
 
-    done = repair_table(open_selected_table(where, options), drop_lost=drop_lost, dry_run=dry_run)
+    target = open_changing_table(where, options, dry_run=dry_run)
+    done = repair_table(target, drop_lost=drop_lost, dry_run=dry_run)
     manifests = _repair_manifests(done, trust_plaintext)
     if as_json:
         members = None if manifests is None else manifests.fields()

@@ -10,8 +10,9 @@ import click
 import cloup
 
 from modcrypt.cli.options.iceberg_options import (
+    note_missing_seal,
     open_catalog,
-    open_selected_table,
+    open_changing_table,
     open_service,
     opening_arguments,
     optional_table_argument,
@@ -19,6 +20,7 @@ from modcrypt.cli.options.iceberg_options import (
     table_options,
 )
 from modcrypt.cli.options.kms_options import refuse, required_service
+from modcrypt.cli.options.signing_options import read_signing_key, sign_options
 from modcrypt.cli.output.failures import use_option_names
 from modcrypt.cli.shared import dry_run_option, lines_option, print_json, print_line
 from modcrypt.cli.spark import refuse_local_options, rotate_table_on_spark, spark_option
@@ -68,6 +70,7 @@ Examples: what would be lost; expire all but the current snapshot and one more
 @dry_run_option
 @spark_option
 @table_options
+@sign_options
 @lines_option
 def rotate(
     *,
@@ -83,7 +86,7 @@ def rotate(
     """Rotate the table's keys in one commit.
 
     Readers see the old version of the table or the new one. Older versions keep their old keys
-    until they are expired.
+    until they are expired. With --sign, the new version is sealed, as by `modcrypt iceberg seal`.
 
     mek: wrap all KEKs again, under the newest version of the master key or another one; only the
     table's metadata changes. With --catalog and without TABLE, rotate all tables of the catalog,
@@ -111,7 +114,7 @@ def rotate(
     if spark_master is not None:
         refuse_local_options()
         settings = required_service(options)
-    target = open_selected_table(where, options)
+    target = open_changing_table(where, options, dry_run=dry_run)
     if spark_master is not None and settings is not None and not dry_run:
         rotation = rotate_table_on_spark(spark_master, target, settings, what, new_master_key)
     else:
@@ -131,10 +134,13 @@ def _rotate_catalog(
     catalog = open_catalog(options["catalog"], options["catalog_name"])
     if catalog is None or what != "mek":
         raise click.UsageError("Missing argument 'TABLE'; only mek with --catalog needs none")
+    key = read_signing_key(options)
+    if options["verify_keys"] and key is None and not dry_run:
+        note_missing_seal()
     found = []
     for done in rotate_catalog(
         catalog, open_service(options), namespace=namespace or (), dry_run=dry_run,
-        new_master_key_id=new_master_key, **opening_arguments(options),
+        new_master_key_id=new_master_key, signing_key=key, **opening_arguments(options),
     ):  # fmt: skip
         found.append(done)
         message = use_option_names(done.message)
@@ -185,15 +191,17 @@ def _print_rotation(done: TableRotation, as_json: bool) -> None:
 @table_argument
 @dry_run_option
 @table_options
+@sign_options
 @lines_option
 def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Drop keys that no snapshot of the table needs.
 
-    Only the table's metadata changes.
+    Only the table's metadata changes. With --sign, its new version is sealed.
     """
     from modcrypt.iceberg import prune_keys
 
-    done = prune_keys(open_selected_table(where, options), dry_run=dry_run)
+    target = open_changing_table(where, options, dry_run=dry_run)
+    done = prune_keys(target, dry_run=dry_run)
     if as_json:
         print_json("iceberg.prune", done.fields())
         return
@@ -227,6 +235,7 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 @dry_run_option
 @click.option("--yes", is_flag=True, help="Expire the history, which nothing can restore.")
 @table_options
+@sign_options
 @lines_option
 def expire(
     *,
@@ -242,8 +251,9 @@ def expire(
 
     Older metadata.json files named by metadata logs are deleted, too. Afterwards keys from before
     a rotation open nothing, except copies made elsewhere. The commit comes first: the table stays
-    readable if this command is interrupted, and a later run deletes the rest. The exit code is 1
-    if something could not be deleted.
+    readable if this command is interrupted, and a later run deletes the rest. With --sign, the new
+    version is sealed before anything is deleted. The exit code is 1 if something could not be
+    deleted.
     """
     from modcrypt.iceberg import expire_history
 
@@ -252,7 +262,7 @@ def expire(
             "expire deletes history, which nothing can restore; use --dry-run to preview it, or "
             "--yes to delete it"
         )
-    target = open_selected_table(where, options)
+    target = open_changing_table(where, options, dry_run=dry_run)
     done = expire_history(target, keep=keep, force=drop_refs, dry_run=dry_run)
     if as_json:
         print_json("iceberg.expire", done.fields())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import cloup
@@ -15,10 +15,6 @@ from modcrypt.cli.options.iceberg_options import (
 from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys, sign_options
 from modcrypt.cli.shared import json_option, print_json, print_line
 from modcrypt.errors import printable
-
-if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.iceberg import IcebergTable, TableSeal
-    from modcrypt.kms.signing.signing_keys import SigningKey
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
@@ -39,22 +35,17 @@ def seal(*, where: str, as_json: bool, **options: Any) -> None:
     partition specs and keys. Seal again after each change of the table. An older seal must be
     signed with the same key, or one that --verify-key names; the new one has the next number.
     """
+    from modcrypt.iceberg import seal_table
+
     key = read_signing_key(options)
     if key is None:
         raise click.UsageError("no signing key is named; use --sign")
     # The version to be sealed has no seal yet: only its old one is checked, by seal_table.
     table = open_selected_table(where, {**options, "verify_keys": (), "seal_at_least": None})
-    sealed = seal_opened_table(table, key, options)
+    sealed = seal_table(
+        table, key, signed_by=read_verify_keys(options), seal_at_least=options["seal_at_least"] or 0
+    )
     if as_json:
         print_json("iceberg.seal", sealed.fields())
         return
     print_line(f"seal {sealed.sequence}: {printable(sealed.metadata)}, signed by {sealed.signer}")
-
-
-def seal_opened_table(table: IcebergTable, key: SigningKey, options: dict[str, Any]) -> TableSeal:
-    """Seal a version of a table; its old seal is judged by the values of `table_options`."""
-    from modcrypt.iceberg import seal_table
-
-    return seal_table(
-        table, key, signed_by=read_verify_keys(options), seal_at_least=options["seal_at_least"] or 0
-    )

@@ -12,14 +12,13 @@ import click
 import cloup
 
 from modcrypt.cli.iceberg.iceberg_policy import policy_members, policy_options
-from modcrypt.cli.iceberg.iceberg_sealing import seal_opened_table
 from modcrypt.cli.options.iceberg_options import (
     catalog_options,
     key_store_option,
     location_map_option,
     open_catalog,
+    open_changing_table,
     open_key_store,
-    open_selected_table,
     open_service,
     parse_location_map,
     table_argument,
@@ -27,7 +26,7 @@ from modcrypt.cli.options.iceberg_options import (
     tables_service,
 )
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
-from modcrypt.cli.options.signing_options import read_signing_key, sign_options
+from modcrypt.cli.options.signing_options import sign_options
 from modcrypt.cli.shared import (
     combine_options,
     key_length_option,
@@ -225,16 +224,13 @@ def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any)
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    key = read_signing_key(options)
     try:
         rows = ds.dataset([_open_parquet(file) for file in files]).scanner().to_reader()
-        done = open_selected_table(where, options).append(rows)
+        done = open_changing_table(where, options).append(rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # their messages may hold values
         raise FormatError(
             "the files are not all Parquet with the same columns, or one is damaged"
         ) from None
-    if key is not None:
-        seal_opened_table(done, key, options)
     _print_table("appended", done, as_json)
 
 

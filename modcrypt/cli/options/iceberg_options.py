@@ -18,7 +18,7 @@ from modcrypt.cli.options.kms_options import (
     passphrase_options,
     service_settings,
 )
-from modcrypt.cli.options.signing_options import read_verify_keys
+from modcrypt.cli.options.signing_options import read_signing_key, read_verify_keys
 from modcrypt.cli.shared import allow_plaintext_option, combine_options, needs_one_of
 from modcrypt.errors import KeyAccessDeniedError, printable
 
@@ -136,6 +136,30 @@ def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> Ice
     from modcrypt.iceberg import load_table
 
     return load_table(catalog, where, kms, **arguments)
+
+
+def open_changing_table(
+    where: str, options: dict[str, Any], *, dry_run: bool = False
+) -> IcebergTable:
+    """Open the selected table for a change, which is sealed in the same step with --sign.
+
+    Raises:
+        click.UsageError, ModcryptError, ValueError, OSError: As `open_selected_table`, and
+            `read_signing_key`.
+    """
+    table = open_selected_table(where, options, signing_key=read_signing_key(options))
+    if table.expected.signed_by and table.signing_key is None and not dry_run:
+        note_missing_seal()
+    return table
+
+
+def note_missing_seal() -> None:
+    """Print, before a change, that it is not sealed although readers are to require seals."""
+    click.echo(
+        "modcrypt: the change is not sealed, and readers who require a seal refuse the table until "
+        "it is: pass --sign, or run modcrypt iceberg seal afterwards",
+        err=True,
+    )
 
 
 def opening_arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_seals import check_table_seal
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
-from modcrypt.kms.signing.signing_keys import VerifyingKey
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,7 @@ class TableVersion:
     versions: Versions = field(repr=False)
     expected: Expectation = field(repr=False)
     restrictions: Mapping[str, Any] | None = field(default=None, repr=False)
+    signing_key: SigningKey | None = field(default=None, repr=False)
 
     @property
     def resolver(self) -> KeyResolver:

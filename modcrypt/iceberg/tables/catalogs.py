@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
@@ -26,7 +27,7 @@ from modcrypt.iceberg.tables.table import (
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-    from modcrypt.kms.signing.signing_keys import VerifyingKey
+    from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 
 MAX_DEPTH = 32
 """Maximum depth of nested namespaces that are listed."""
@@ -47,6 +48,7 @@ def load_table(
     read_restrictions: Mapping[str, Any] | None = None,
     signed_by: Iterable[VerifyingKey] = (),
     seal_at_least: int = 1,
+    signing_key: SigningKey | None = None,
 ) -> IcebergTable:
     """Open a table by its name in a pyiceberg catalog.
 
@@ -55,7 +57,7 @@ def load_table(
             `HiveCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids,
-            read_restrictions, signed_by, seal_at_least: See `open_table`.
+            read_restrictions, signed_by, seal_at_least, signing_key: See `open_table`.
         location_map: See `open_table`; the mapping also applies to the metadata.json.
         filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
             unmapped locations. By default, the locations name it; for a store of a REST catalog it
@@ -73,7 +75,10 @@ def load_table(
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
         signed_by=known_writers(signed_by), seal_at_least=seal_at_least,
     )  # fmt: skip
-    return open_located_table(versions.read, versions, resolver, expected, location_map, filesystem)
+    table = open_located_table(
+        versions.read, versions, resolver, expected, location_map, filesystem
+    )
+    return replace(table, signing_key=signing_key)
 
 
 def versions_of(

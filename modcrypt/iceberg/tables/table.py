@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +27,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.expected_keys import expect_keys
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.signing.signing_keys import VerifyingKey, check_verifying_keys
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.report.fact_sheet import FactSheet
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class IcebergTable(FactSheet, TableVersion):
         expected: Expectations that every version of the table must meet.
         restrictions: Read restrictions of the catalog for this reader, as JSON, which scans apply;
             None without any.
+        signing_key: Key that seals the table after each commit; None if commits do not seal it.
     """
 
     def facts(self) -> list[tuple[str, str]]:
@@ -162,6 +163,7 @@ def open_table(
     read_restrictions: Mapping[str, Any] | None = None,
     signed_by: Iterable[VerifyingKey] = (),
     seal_at_least: int = 1,
+    signing_key: SigningKey | None = None,
 ) -> IcebergTable:
     """Open a table by its metadata.json.
 
@@ -193,6 +195,8 @@ def open_table(
             `seal_table`; none to accept unsigned tables, unless the policy of the key tools
             (`KeyTools.from_policy`) names writers.
         seal_at_least: Number that the seal must have at least: the last one that you have seen.
+        signing_key: Key that seals each version that this table, or what is made from it, commits:
+            appended rows, rotations, expiries and other changes. None leaves that to `seal_table`.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
@@ -209,7 +213,8 @@ def open_table(
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
         signed_by=known_writers(signed_by), seal_at_least=seal_at_least,
     )  # fmt: skip
-    return open_located_table(read, versions, resolver, expected, location_map, filesystem)
+    table = open_located_table(read, versions, resolver, expected, location_map, filesystem)
+    return replace(table, signing_key=signing_key)
 
 
 def known_writers(signed_by: Iterable[VerifyingKey]) -> dict[str, VerifyingKey]:

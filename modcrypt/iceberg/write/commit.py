@@ -15,6 +15,7 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.iceberg.write.table_sealing import check_sealable, seal_commit
 from modcrypt.io.places import Place
 
 Table = TypeVar("Table", bound=TableVersion)
@@ -74,7 +75,9 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
     Raises:
         CommitConflictError: Another writer committed first at every attempt that the table's
             properties (`commit.retry.*`) allow.
-        ModcryptError, OSError: `make` or the file system failed; the table is unchanged.
+        ModcryptError, OSError: `make` or the file system failed; the table is unchanged. Or the
+            table is changed and could not be sealed, if it was opened with a key that signs; the
+            message says so.
     """
     files = files or NewFiles(table.walk.locations)
     try:
@@ -85,6 +88,7 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
             if _has_certainly_failed(error, table, files.offered):
                 files.offered = None
         raise
+    seal_commit(new)
     return new
 
 
@@ -95,6 +99,7 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
     for attempt in itertools.count(1):
         try:
             table = table.refreshed()
+            check_sealable(table)
         except ModcryptError as error:
             raise error from conflict  # `_has_certainly_failed` looks at the cause
         table.metadata.check_members()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from modcrypt.errors import CommitConflictError, IntegrityError
+from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
 from modcrypt.iceberg.read.table_seals import (
     TableSeal,
     encode_table_seal,
@@ -41,11 +41,7 @@ def seal_table(
         ModcryptError, OSError: The catalog or the file system failed.
     """
     known = check_verifying_keys((key.verifier, *signed_by))
-    place = seal_place(table.place)
-    old = read_seal(place)
-    with name_seal(place):
-        former = None if old is None else open_table_seal(old, known)
-    _check_follows(table, former, seal_at_least)
+    old = _read_former(table, known, seal_at_least)
     data = encode_table_seal(key, old, table.place, table.metadata)
     current = table.versions.read(table.metadata)
     same = current.metadata.document == table.metadata.document
@@ -54,8 +50,55 @@ def seal_table(
             f"{table.place.path} is not the current version of the table any more: open the table "
             "again, check what has changed, and seal it"
         )
-    replace_seal(place, old, data)
+    replace_seal(seal_place(table.place), old, data)
     return open_table_seal(data, known)
+
+
+def check_sealable(table: TableVersion) -> None:
+    """Raise as `seal_table` if commits seal the table, but none may follow its seal."""
+    if table.signing_key is not None:
+        writers, at_least = _accepted_seals(table)
+        known = check_verifying_keys((table.signing_key.verifier, *writers))
+        _read_former(table, known, at_least)
+
+
+def seal_commit(table: TableVersion) -> None:
+    """Seal a version that was just committed, if commits seal the table; raise as `seal_table`."""
+    if table.signing_key is None:
+        return
+    writers, at_least = _accepted_seals(table)
+    try:
+        seal_table(table, table.signing_key, signed_by=writers, seal_at_least=at_least)
+    except ModcryptError as error:
+        error.args = (f"{error}; {_NOT_SEALED}",)
+        raise
+    except OSError as error:
+        error.strerror = f"{error.strerror or type(error).__name__}; {_NOT_SEALED}"
+        raise
+
+
+_NOT_SEALED = (
+    "the table has been changed, and readers refuse it until it is sealed: check it, and seal it "
+    "with seal_table (modcrypt iceberg seal)"
+)
+
+
+def _accepted_seals(table: TableVersion) -> tuple[Iterable[VerifyingKey], int]:
+    """Return the writers of seals that a table's reader accepts, and the least number."""
+    expected = table.expected
+    return expected.signed_by.values(), expected.seal_at_least if expected.signed_by else 0
+
+
+def _read_former(
+    table: TableVersion, known: Mapping[str, VerifyingKey], at_least: int
+) -> bytes | None:
+    """Return the old seal, which a version of its table may follow; raise as `seal_table`."""
+    place = seal_place(table.place)
+    old = read_seal(place)
+    with name_seal(place):
+        former = None if old is None else open_table_seal(old, known)
+    _check_follows(table, former, at_least)
+    return old
 
 
 def _check_follows(table: TableVersion, old: TableSeal | None, at_least: int) -> None:

@@ -20,6 +20,7 @@ from tests.support.cases import each_case
 from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
+from tests.support.signing import save_writer
 
 __all__ = ["run"]  # a fixture
 
@@ -509,7 +510,7 @@ def test_the_examples_of_the_help_texts_run(
         ring.create_key(name)
     for name in ("monday", "tuesday"):
         pq.write_table(ORDERS, tmp_path / f"{name}.parquet")
-    write_signing_key(tmp_path)
+    save_writer(tmp_path)
     plain.rename(plain.with_name("v1.metadata.json"))  # as of a table in a folder
     for older in plain.parent.glob("0*.metadata.json"):
         older.unlink()
@@ -581,35 +582,3 @@ def test_each_policy_goes_through_all_rotations(
     found = lines(run("verify", *table, "--strict", "--json"))[0]
     assert (found["ok"], found["complete"]) == (True, True)
     assert lines(run("tree", *table, "--protected-by", "keyA", "--json")) == []
-
-
-# --- seals ---------------------------------------------------------------------------------------
-
-
-def write_signing_key(folder: Path) -> modcrypt.SigningKey:
-    writer = modcrypt.SigningKey.generate()
-    writer.save(folder / "writer.key")
-    (folder / "writer.pub").write_text(f"{writer.verifier}\n")
-    return writer
-
-
-def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path, tmp_path: Path) -> None:
-    writer = write_signing_key(tmp_path)
-    run("create", *KEY_A, "--like", orders, "orders")
-    run("append", *SAMPLE, "orders", orders)
-    sign, by = ("--sign", "writer.key"), (*SAMPLE, "--verify-key", "writer.pub")
-    (sealed,) = lines(run("seal", *sign, "--json", "orders"))
-    assert (sealed["sequence"], sealed["signer"]) == (1, writer.verifier.hex_id)
-    run("scan", *by, "orders")
-    run("append", *by, "orders", orders)
-    assert "not the version that was sealed" in error_line(run("scan", *by, "orders", code=1))
-    assert run("seal", *sign, "orders").stdout.startswith("seal 2: v3.metadata.json, signed by ")
-    run("append", *by, *sign, "orders", orders)
-    run("scan", *by, "--seal-at-least", "3", "orders")
-    run("verify", *by, "--seal-at-least", "3", "--strict", "orders")
-    why = error_line(run("verify", *by, "--seal-at-least", "4", "orders", code=1))
-    assert "the table was rolled back" in why
-    assert "--sign" in error_line(run("seal", "orders", code=2))
-    assert "--verify-key" in error_line(
-        run("scan", *SAMPLE, "--seal-at-least", "1", "orders", code=2)
-    )
