@@ -58,7 +58,7 @@ class Lake:
         passphrase: Reference to the passphrase of a keyring whose URI names none, as `Settings`
             takes it.
         audit: Path of a file to which uses of keys are appended, as `Settings` takes it.
-        signing_key: Key that signs new files; datasets that declare `signed_by` need one.
+        signing_key: Key that signs new files and seals tables; `signed_by` needs it.
         signing_reference: Reference to that key and, if it has one, to its passphrase, as
             `Settings` takes them, for executors of Spark.
     """
@@ -123,10 +123,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         if dataset not in self._policies:
-            declared = self.declaration.datasets[dataset]
-            self._policies[dataset] = DatasetPolicies(
-                declared, self.client, self.audit, self.signing_key
-            )
+            known = self.declaration.datasets[dataset], self.client, self.audit, self.signing_key
+            self._policies[dataset] = DatasetPolicies(*known)
         return self._policies[dataset]
 
     def dataset(self, name: str) -> LakeDataset:
@@ -154,7 +152,8 @@ class Lake:
     def _find_table(self, name: str) -> DeclaredTable | None:
         """Return the dataset of a name if it is an Iceberg table."""
         declared = self.declaration.tables.get(name)
-        return None if declared is None else DeclaredTable(declared, self.client, self.audit)
+        known = self.client, self.audit, self.signing_key
+        return None if declared is None else DeclaredTable(declared, *known)
 
     def list_files(self, dataset: str) -> LakeFiles:
         """Return the files of a dataset, which are listed by iterating."""

@@ -243,6 +243,24 @@ def test_a_declared_seal_is_required(tmp_path: Path) -> None:
     assert "not the version that was sealed" in str(verified.files[0].findings)
 
 
+def test_a_lake_with_a_signing_key_seals_what_it_commits(tmp_path: Path) -> None:
+    table, writer = make_table(tmp_path), mc.SigningKey.generate()
+    (tmp_path / "writer.pub").write_text(f"{writer.verifier}\n")
+    more = 'signed_by = ["writer.pub"]\nseal_at_least = 1\nkek_per = "partition"\n'
+    config = declare(tmp_path, more)
+    (refused,) = Lake.open(config, signing_key=writer).apply()
+    assert "the table is not sealed" in refused.files[0].message
+    iceberg.seal_table(table, writer)
+    lake = Lake.open(config, signing_key=writer)
+    (done,) = lake.apply()
+    assert done.changed == 1
+    lake.table("sales").write(ROWS)
+    assert lake.table("sales").read().num_rows == 6 + ROWS.num_rows
+    assert Lake.open(config).verify()[0].code == 0
+    with pytest.raises(ValueError, match="not that of a writer"):
+        Lake.open(config, signing_key=mc.SigningKey.generate()).table("sales").read()
+
+
 @each_case("text", [
     "seal_at_least = 1", 'signed_by = "x"', 'signed_by = ["none.pub"]',
     'signed_by = ["writer.pub"]\nseal_at_least = 0',

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.kms.audit import audit_to_json_lines
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.declaration import TableDeclaration
 
@@ -27,11 +28,13 @@ class DeclaredTable:
         dataset: Declaration of the table.
         client: Client of the lake's key service.
         audit: Path of a file to which uses of keys are appended; None for none.
+        signing_key: Key that seals what is committed, if the declaration names writers.
     """
 
     dataset: TableDeclaration
     client: KmsClient = field(repr=False)
     audit: str | None = None
+    signing_key: SigningKey | None = None
 
     @property
     def location(self) -> str:
@@ -41,8 +44,8 @@ class DeclaredTable:
     def open(self, *, sealed: bool = True) -> IcebergTable:
         """Open the current version of the table.
 
-        `sealed` says whether it must have the seal that is declared: what compares or changes its
-        keys goes on without, since it has to be sealed afterwards.
+        `sealed` says whether it must have the seal that is declared: without a key that seals it,
+        what compares or changes its keys goes on, since it has to be sealed afterwards.
 
         Raises:
             ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
@@ -61,14 +64,20 @@ class DeclaredTable:
             "key_store": _open_key_store(declared.key_store),
             "table_uuid": declared.table_uuid,
         }
-        if sealed and declared.signed_by:
-            options["signed_by"] = read_verifying_keys(declared.signed_by)
-            options["seal_at_least"] = declared.seal_at_least
+        if declared.signed_by and (sealed or self.signing_key is not None):
+            options |= self._seal_options(read_verifying_keys(declared.signed_by))
         if declared.table is None:
             return open_table(declared.location, tools, **options)
         assert declared.catalog is not None
         catalog = _open_catalog(declared.catalog, declared.catalog_name)
         return load_table(catalog, declared.table, tools, **options)
+
+    def _seal_options(self, writers: tuple[VerifyingKey, ...]) -> dict[str, Any]:
+        key = self.signing_key
+        if key is not None and key.verifier not in writers:
+            raise ValueError("the signing key is not that of a writer whom signed_by names")
+        least = self.dataset.seal_at_least
+        return {"signed_by": writers, "seal_at_least": least, "signing_key": key}
 
     def read(self, **options: Any) -> pa.Table:
         """Read rows; takes the arguments of `IcebergTable.scan`.
