@@ -20,6 +20,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
+from modcrypt.io.stores import locate
 from modcrypt.io.threads import check_threads, in_threads, usable_cores
 from modcrypt.jobs.engine import Job, Meter, Progress, run_job
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
@@ -116,7 +117,8 @@ def verify_dataset(
         The findings in each file and in the set.
 
     Raises:
-        ValueError: There are no files, or arguments contradict each other.
+        ValueError: There are no files, and no required seal names any; or arguments contradict each
+            other.
         TypeError: An argument has the wrong type.
         FormatError: A note about a write is damaged.
         OSError: A file or folder that `where` names does not exist, or the file system failed. An
@@ -129,8 +131,14 @@ def verify_dataset(
     check_threads(jobs)
     check_threads(threads)
     check_expected(expected_rows)
-    places, hidden = split_hidden(list_files(where, filesystem, every_link=True))
+    seal = None if properties is None or callable(properties) else required_seal(properties)
+    listed = _list_files(where, filesystem, seal)
+    folders = _find_folders(where, filesystem, listed)
+    places, hidden = split_hidden(listed)
     if not places:
+        lost = [finding for folder in folders for finding in find_missing_files(seal, folder, ())]
+        if lost:
+            return DatasetVerification(files=(), findings=tuple(lost))
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
     is_alone = len(places) == 1
@@ -150,13 +158,33 @@ def verify_dataset(
         file_set.report_unidentified(run.unidentified)
     file_set.findings += find_copies(file_set.group_by("unique"))
     file_set.check_row_count(None if is_alone else expected_rows)
-    file_set.compare_seal(None if callable(properties) else properties)
+    file_set.compare_seal(seal, folders)
     file_set.note_hidden_files(hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
         findings=tuple(file_set.findings),
         not_authenticated=tuple(file_set.notes),
     )
+
+
+def _list_files(where: Any, filesystem: Any, seal: DatasetSeal | None) -> list[Place]:
+    """List files; none if the only folder does not exist, and a required seal is to tell so."""
+    try:
+        return list_files(where, filesystem, every_link=True)
+    except FileNotFoundError:
+        if seal is None or isinstance(where, list | tuple):
+            raise
+        return []
+
+
+def _find_folders(where: Any, filesystem: Any, files: Iterable[Place]) -> list[Place]:
+    """Return the places that a caller names and that are none of the listed files."""
+    named = where if isinstance(where, list | tuple) else [where]
+    places = [
+        name if isinstance(name, Place) else Place(*locate(name, filesystem)) for name in named
+    ]
+    paths = {file.path for file in files}
+    return [place for place in places if place.path not in paths]
 
 
 # --- the files -----------------------------------------------------------------------------------
@@ -421,16 +449,13 @@ class _FileSet:
                 "were dropped or added",
             )
 
-    def compare_seal(self, properties: FileDecryptionProperties | None) -> None:
+    def compare_seal(self, seal: DatasetSeal | None, folders: Iterable[Place]) -> None:
         """Report missing files that the seal of a folder names, if one is required."""
-        folders: defaultdict[str, list[Place]] = defaultdict(list)
+        below: defaultdict[str | None, list[Place]] = defaultdict(list)
         for place, _ in self._aads:
-            if place.root is not None:
-                folders[place.root].append(place)
-        seal = None if properties is None else required_seal(properties)
-        for root, places in folders.items():
-            folder = Place(places[0].filesystem, root)
-            self.findings += find_missing_files(seal, folder, places)
+            below[place.root].append(place)
+        for folder in folders:
+            self.findings += find_missing_files(seal, folder, below[folder.path])
 
     def note_hidden_files(self, places: Sequence[Place]) -> None:
         """Note the files that notes about writes hide from readers; anyone can write such notes."""
@@ -467,6 +492,22 @@ def find_missing_files(
         return []
     paths = [str(place.inside(folder)) for place in places]
     return compare_with_seal(seal.with_root(folder), folder, paths, MAX_LISTED)
+
+
+def find_missing_below(
+    seal: DatasetSeal | None, paths: Sequence[str]
+) -> tuple[list[Finding], list[str]]:
+    """Return what is missing below paths according to a required seal, and which have files."""
+    findings: list[Finding] = []
+    left: list[str] = []
+    for path in paths:
+        place = Place(*locate(path, None))
+        files = [] if seal is None else _list_files(place, None, seal)
+        is_file = [file.path for file in files] == [place.path]
+        lost = [] if is_file else find_missing_files(seal, place, files)
+        findings += lost
+        left += [] if lost and not files else [path]
+    return findings, left
 
 
 def compare_with_seal(

@@ -138,11 +138,16 @@ class LakeDataset:
         more = {"partitioning": "hive" if self.policies.dataset.partitions else None}
         if not root.is_folder:
             return self.location, {}
-        files = LakeFiles(root, self.policies.dataset.include)
-        paths = [file.path for file in files]
+        files, seal = LakeFiles(root, self.policies.dataset.include), self.policies.required_seal
+        try:
+            paths = [file.path for file in files]
+        except ValueError:
+            if seal is not None:
+                seal.check_complete(root.place, ())  # names the files that are missing
+            raise
         if not files.strays:
             return self.location, more
-        if (seal := self.policies.required_seal) is not None:  # the reader does it for folders
+        if seal is not None:  # the reader does it for folders
             seal.check_complete(root.place, [*paths, *files.strays])
         return [root.file(path) for path in paths], more
 

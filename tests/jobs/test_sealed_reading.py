@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,82 @@ def test_every_way_of_reading_refuses(attack: str, lake: Path) -> None:
             read()
     plain = mc.read_table(lake, signed_decryption())  # signatures alone do not tell
     assert plain.num_rows >= 3 * PEOPLE.num_rows - 5
+
+
+def remove_files(lake: Path) -> None:
+    for path in lake.glob("*/*.parquet"):
+        path.unlink()
+
+
+def remove_everything(lake: Path) -> None:
+    remove_files(lake)
+    (lake / SEAL_NAME).unlink()
+
+
+def remove_folders(lake: Path) -> None:
+    for day in lake.glob("day=*"):
+        shutil.rmtree(day)
+
+
+def put_folder_in_place_of_the_seal(lake: Path) -> None:
+    (lake / SEAL_NAME).unlink()
+    (lake / SEAL_NAME).mkdir()
+
+
+def put_pipe_in_place_of_the_seal(lake: Path) -> None:
+    (lake / SEAL_NAME).unlink()
+    os.mkfifo(lake / SEAL_NAME)
+
+
+EMPTIED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "all files": (remove_files, "day=1/a.parquet"),
+    "all folders": (remove_folders, "day=1/a.parquet"),
+    "all files and the seal": (remove_everything, "is not sealed"),
+    "a folder as the seal": (put_folder_in_place_of_the_seal, "is not a file"),
+    "a pipe as the seal": (put_pipe_in_place_of_the_seal, "is not a file"),
+}
+
+
+@each_case("attack", EMPTIED)
+def test_a_folder_without_its_files_or_its_seal_is_a_finding(attack: str, lake: Path) -> None:
+    change, found = EMPTIED[attack]
+    change(lake)
+    for read in ways(lake).values():
+        with pytest.raises(IntegrityError, match=found):
+            read()
+    how = options_in(lake.parent)
+    check_refusal(invoke(lake.parent, "head", *how, "lake"), "integrity", 1)
+    for more in ((), ("--json",)):
+        result = invoke(lake.parent, "verify", *how, *more, "lake")
+        assert (result.exit_code, found in result.stdout) == (1, True)
+        compared = invoke(lake.parent, "seals", "verify", *how[4:6], *more, "lake")
+        assert (compared.exit_code, found in compared.output) == (1, True)
+
+
+def test_a_sealed_folder_that_is_gone_is_a_finding(lake: Path) -> None:
+    how = options_in(lake.parent)
+    shutil.rmtree(lake / "day=2")
+    for paths in (("lake/day=1", "lake/day=2"), ("lake/day=2",), ("lake/day=2/b.parquet",)):
+        result = invoke(lake.parent, "verify", *how, "--root", "lake", *paths)
+        assert (result.exit_code, "day=2/b.parquet" in result.stdout) == (1, True)
+        assert ("2 files" in result.stdout) == (len(paths) == 2)  # the others are verified
+    check_refusal(invoke(lake.parent, "verify", *how, "--root", "lake", "lake/day=3"), "file", 2)
+    shutil.rmtree(lake)
+    result = invoke(lake.parent, "verify", *how, "lake")
+    assert (result.exit_code, "is not sealed" in result.stdout) == (1, True)
+    with pytest.raises(FileNotFoundError):  # the path may be that of a file
+        mc.read_table(lake, signed_decryption(**SEALED))
+
+
+def test_a_folder_without_files_is_a_mistake_if_its_seal_names_none(lake: Path) -> None:
+    remove_files(lake)
+    mc.seal_dataset(lake, writer_key())
+    for name in ("read_table", "iter_batches", "verify"):
+        with pytest.raises(ValueError, match="no files"):
+            ways(lake)[name]()
+    how = options_in(lake.parent)
+    check_refusal(invoke(lake.parent, "verify", *how, "lake"), "usage", 2)
+    assert mc.verify_seal(lake, BY).ok
 
 
 def test_an_older_seal_is_refused(lake: Path) -> None:

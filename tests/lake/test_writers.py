@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake
@@ -142,6 +144,17 @@ def test_a_declared_seal_is_required(config: Path) -> None:
     assert "files of the dataset's seal are missing" in str(result.findings)
     path.write_bytes(content)
     assert read(config).num_rows == rows
+    saved = shutil.copytree(folder, config.parent / "saved")
+    for remains in (True, False):
+        shutil.rmtree(folder)
+        if remains:
+            folder.mkdir()
+            shutil.copy(saved / SEAL_NAME, folder)
+        (result,) = Lake.open(config).verify()
+        assert (result.code, result.error, len(result.findings)) == (1, "", 1)
+        with pytest.raises(mc.IntegrityError if remains else FileNotFoundError):
+            read(config)
+    saved.rename(folder)
     declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 2')
     with pytest.raises(mc.IntegrityError, match="but 2 was seen before"):
         read(config)

@@ -390,10 +390,10 @@ def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: P
     how = (*keys, "--verify-key", "writer.pub", "--seal-at-least", "1")
     run("verify", *how, "signed")
     (out / "b.parquet").unlink()
-    assert (
-        "files of the dataset's seal are missing: b.parquet"
-        in run("verify", *how, "signed", code=1).stdout
-    )
+    missing = "files of the dataset's seal are missing: "
+    assert f"{missing}b.parquet" in run("verify", *how, "signed", code=1).stdout
+    (out / "a.parquet").unlink()
+    assert f"{missing}a.parquet, b.parquet" in run("verify", *how, "signed", code=1).stdout
 
 
 def test_failures_are_a_table_and_an_exit_code(

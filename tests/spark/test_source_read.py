@@ -792,10 +792,11 @@ def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
     )
     settings, options = read_options({"path": str(folder), "policy": str(policy)})
     assert len(find_files(options, StructType(), settings.required_seal)) == 2
-    (folder / "g.parquet").unlink()
-    for reader in (Reader(settings, options, StructType()), RowCounter(settings, options)):
-        with pytest.raises(mc.IntegrityError, match=r"g\.parquet: in the seal"):
-            reader.partitions()
+    for name, missing in (("g.parquet", "g.parquet"), ("f.parquet", "f.parquet and 1 more")):
+        (folder / name).unlink()
+        for reader in (Reader(settings, options, StructType()), RowCounter(settings, options)):
+            with pytest.raises(mc.IntegrityError, match=rf"{missing}: in the seal"):
+                reader.partitions()
 
 
 def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:

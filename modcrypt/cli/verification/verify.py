@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -38,6 +39,11 @@ from modcrypt.cli.spark import (
 from modcrypt.cli.verification.resumption import resume_verification
 from modcrypt.cli.verification.verification_text import print_result
 from modcrypt.cli.verification.verify_on_spark import verify_on_spark
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.listing import File
+    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+    from modcrypt.parquet.format.findings import Finding
 
 # click keeps the lines of a paragraph after \b as they are.
 _VERIFY_EXAMPLE = """\b
@@ -113,14 +119,15 @@ def verify(
         return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     if record is not None:
         refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
-    from modcrypt.jobs.dataset_verification import find_missing_files, verify_dataset
-    from modcrypt.jobs.listing import find_named_files, place_at
-    from modcrypt.parquet.crypto.properties import required_seal
+    from modcrypt.jobs.dataset_verification import verify_dataset
+    from modcrypt.parquet.verify.verification_results import DatasetVerification
 
     started = time.perf_counter()
-    files, root = find_named_files(paths, glob)
+    files, properties, missing = _find_files(paths, glob, reading)
+    if not files:
+        verification = DatasetVerification(files=(), findings=tuple(missing))
+        return print_result(verification, 0, strict, as_json, started)
     write_page = prepare_page(html, force, files)
-    properties = properties_of_options(reading, root)
     with (
         resume_verification(record, files, strict) as earlier,
         progress_bar("Verifying", sum(file.size for file in files)) as progress,
@@ -131,14 +138,38 @@ def verify(
             expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
             regions=html is not None, progress=progress, **earlier,
         )  # fmt: skip
-    if root is not None and glob is None:
-        places = (file.place for file in files)
-        seal = None if properties is None else required_seal(properties)
-        missing = find_missing_files(seal, place_at(root), places)
-        verification = replace(verification, findings=(*verification.findings, *missing))
+    verification = replace(verification, findings=(*verification.findings, *missing))
     if html is not None:
         write_page(verification.files[0])
     return print_result(verification, len(files), strict, as_json, started)
+
+
+def _find_files(
+    paths: Sequence[str], glob: str | None, reading: dict[str, Any]
+) -> tuple[list[File], FileDecryptionProperties | None, list[Finding]]:
+    """Return files with the properties to read them, and what a required seal says is missing.
+
+    Raise as `find_named_files`; but a path without files is a finding if a seal names some.
+    """
+    from modcrypt.jobs.dataset_verification import find_missing_below
+    from modcrypt.jobs.listing import find_named_files
+    from modcrypt.parquet.crypto.properties import required_seal
+
+    def compare(properties: FileDecryptionProperties | None) -> tuple[list[Finding], list[str]]:
+        if glob is not None or properties is None:
+            return [], list(paths)
+        return find_missing_below(required_seal(properties), paths)
+
+    try:
+        files, root = find_named_files(paths, glob)
+    except (FileNotFoundError, ValueError):
+        properties = properties_of_options(reading, None)
+        missing, left = compare(properties)
+        if not missing:
+            raise
+        return find_named_files(left, None).files if left else [], properties, missing
+    properties = properties_of_options(reading, root)
+    return files, properties, compare(properties)[0]
 
 
 _NOT_OF_LAKES = {

@@ -20,6 +20,7 @@ from modcrypt.cli.spark import (
 )
 from modcrypt.cli.verification.verification_text import (
     format_findings,
+    print_result,
     print_totals,
     verification_code,
 )
@@ -42,12 +43,15 @@ def verify_on_spark(
     )
     settings = decryption_settings(options) if is_any_typed(options) else None
     started = time.perf_counter()
+    missing_files, paths = _find_missing(settings, paths)
+    if not paths:
+        return _print_missing(missing_files, started, as_json)
     with start_spark(master, "verify") as spark:
         from modcrypt.spark.jobs.table_jobs import verify_table
 
         verified = verify_table(spark, list(paths), settings)
         counts = _count_results(verified)
-        findings = [*_compare_files(verified), *_find_missing(settings, paths)]
+        findings = [*_compare_files(verified), *missing_files]
         missing = _missing_key_codes(verified)
         fault = any(finding.severity == "fault" for finding in findings)
         totals = {
@@ -104,20 +108,23 @@ def _compare_files(verified: DataFrame) -> list[Finding]:
     ]
 
 
-def _find_missing(settings: Settings | None, paths: Sequence[str]) -> list[Finding]:
-    """Return what the seals of folders say about missing files, if the settings require seals."""
-    from modcrypt.io.places import Place
-    from modcrypt.io.stores import locate
-    from modcrypt.jobs.dataset_verification import find_missing_files
-    from modcrypt.parquet.datasets.discovery import is_dataset, list_files
+def _find_missing(
+    settings: Settings | None, paths: Sequence[str]
+) -> tuple[list[Finding], Sequence[str]]:
+    """Return what the seals of folders say is missing, if they are required, and other paths."""
+    from modcrypt.jobs.dataset_verification import find_missing_below
 
     if settings is None or (seal := settings.required_seal) is None:
-        return []
-    findings: list[Finding] = []
-    for path in paths:
-        if is_dataset(path, None):
-            findings += find_missing_files(seal, Place(*locate(path, None)), list_files(path, None))
-    return findings
+        return [], paths
+    return find_missing_below(seal, paths)
+
+
+def _print_missing(findings: list[Finding], started: float, as_json: bool) -> int:
+    """Print that all files are missing; return the exit code."""
+    from modcrypt.parquet.verify.verification_results import DatasetVerification
+
+    result = DatasetVerification(files=(), findings=tuple(findings))
+    return print_result(result, 0, False, as_json, started)
 
 
 def _missing_key_codes(verified: DataFrame) -> set[str]:

@@ -77,13 +77,17 @@ class RequiredSeal:
         return SealedFooter(None if found is None else found.footer, known=found is not None)
 
     def find_missing(self, folder: Place, paths: Iterable[str]) -> list[str]:
-        """Return the sealed files below a folder that are not among these paths inside it."""
+        """Return the sealed files below a folder that are not among these paths inside it.
+
+        `folder` may be a file that does not exist; it is missing itself if it was sealed.
+        """
         root = self._folder_of(folder)
         inside = folder.inside(root)
         start = "" if inside is None else f"{inside}/"
         present = {f"{start}{path}" for path in paths}
         sealed = self._load(root).files
-        return [path for path in sealed if path.startswith(start) and path not in present]
+        below = (path for path in sealed if path.startswith(start) or path == inside)
+        return [path for path in below if path not in present]
 
     def check_complete(self, folder: Place, paths: Iterable[str]) -> None:
         """Raise IntegrityError if sealed files below a folder are not among these paths."""

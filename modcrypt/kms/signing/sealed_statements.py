@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import re
@@ -43,6 +44,9 @@ MAX_SIGNATURE_LINE = 8192
 """Size limit of the second line in bytes, which is parsed before anything is verified."""
 MAX_NUMBER = 2**63 - 1
 """Limit of sizes and sequence numbers: an int64, for other readers of JSON."""
+
+_NO_FILE = (errno.EISDIR, errno.EINVAL)
+"""Errors of opening a folder, and of opening what is neither a file nor a folder."""
 
 _CONTEXT = b"modcrypt-seal\x00\x01"
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -127,14 +131,23 @@ def name_seal(place: Place) -> Iterator[None]:
 
 
 def read_seal(place: Place) -> bytes | None:
-    """Return the bytes of a seal; None if it does not exist."""
+    """Return the bytes of a seal; None if it does not exist.
+
+    Raises:
+        IntegrityError: It is too large, or something else than a file stands in its place.
+        OSError: The file system reports an error.
+    """
     try:
         with open_source_at(place) as source:
             if source.size > MAX_SEAL:
                 raise IntegrityError(f"{place.path}: a seal has at most {MAX_SEAL} bytes")
             return bytes(source.read_at(0, source.size))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        raise IntegrityError(f"{place.path} is not a file, so the seal is missing") from None
 
 
 def replace_seal(place: Place, old: bytes | None, new: bytes) -> None:

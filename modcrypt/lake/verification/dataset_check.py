@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import MAX_NAMES, AadPrefixError, IntegrityError, list_names
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.dataset_verification import compare_with_seal
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
@@ -89,9 +90,9 @@ def verify_files(
     check = check or FileCheck(policies, jobs, progress).verify
     results: Spool[VerifiedFile] = Spool()
     seal, present = policies.required_seal, set[str]()
-    skipped = 0
+    skipped, emptied = 0, list[Exception]()
     with closing(FileSet()) as file_set:
-        for batch in take_batches(files, size):
+        for batch in take_batches(_list_files(files, seal, emptied), size):
             known = _load_correct(cache, name, batch)
             if seal is not None:  # which has all paths in memory as well
                 present.update(file.path for file in batch)
@@ -110,11 +111,31 @@ def verify_files(
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
     if seal is not None:
         present.update(files.strays)
-        findings += compare_with_seal(seal, policies.root.place, present, MAX_NAMES)
+        missing = compare_with_seal(seal, policies.root.place, present, MAX_NAMES)
+        if emptied and not missing:
+            raise emptied[0]
+        findings += missing
     return LakeVerification(
         dataset=name, location=policies.dataset.location, files=results, findings=findings,
         strays=files.strays, skipped=skipped,
     )  # fmt: skip
+
+
+def _list_files(
+    files: LakeFiles, seal: RequiredSeal | None, emptied: list[Exception]
+) -> Iterator[LakeFile]:
+    """Yield files; if there are none, and a seal is to tell whether they are lost, note why."""
+    listed = iter(files)
+    try:
+        first = next(listed, None)
+    except (FileNotFoundError, ValueError) as error:
+        if seal is None:
+            raise
+        emptied.append(error)
+        return
+    if first is not None:
+        yield first
+    yield from listed
 
 
 def _load_correct(

@@ -223,16 +223,17 @@ class _DatasetReader:
         self._prefixes: dict[str, bytes] = {}
         self._versions: dict[str, FileIdentity] = {}  # file versions whose parts were checked
         self.result = pa.schema([])  # schema of the returned data
+        self._check_seal()
+        self.dataset.check_files()
         if template is not None:
             self._prefixes = self._check_parts(PrefixTemplate(template), expected)
-        self._check_seal()
 
     def _check_seal(self) -> None:
         """Raise IntegrityError if files of a folder are missing that its seal names."""
         root, files = self.dataset.root, self.dataset.files
-        if root is None or not files:  # a list may leave out files
-            return
-        seal = required_seal(self._find_properties(files[0].path))
+        if root is None or (callable(self._decryption) and not files):
+            return  # a list may leave out files, and no path tells which seal is required
+        seal = required_seal(self._find_properties(files[0].path if files else root.path))
         if seal is not None:
             places = (Place(root.filesystem, file.path) for file in files)
             seal.check_complete(root, [str(place.inside(root)) for place in places])

@@ -49,6 +49,15 @@ class Dataset:
     filesystem: Any  # filesystem of the paths; None for the local one
     root: Place | None  # folder that was listed; None for a list of files
 
+    def check_files(self) -> None:
+        """Raise ValueError if there are no files."""
+        if not self.files:
+            raise ValueError(
+                "there are no files: the list is empty"
+                if self.root is None
+                else f"there are no files in {self.root.path!r}"
+            )
+
 
 def is_dataset(source: Any, filesystem: Any) -> bool:
     """Return whether a source is a list of files, or a folder."""
@@ -68,8 +77,8 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
     Files and folders whose names begin with a dot or an underscore do not belong to the dataset,
     nor do files of an incomplete write, or files that a write replaced: see `write_notes`.
     `partitioning` is "hive", a pyarrow.dataset.Partitioning with a schema, or None. Raise
-    ValueError if there are no files, or the listed files are in several file systems, and
-    FileNotFoundError if the folder does not exist.
+    ValueError if the listed files are in several file systems, and FileNotFoundError if the folder
+    does not exist. There may be no files: callers compare a required seal before `check_files`.
     """
     if isinstance(source, list | tuple):
         if not all(isinstance(path, str | os.PathLike) for path in source):
@@ -82,12 +91,6 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
     else:
         where, base = locate(source, filesystem)
         paths = _list_complete_paths(where, base)
-    if not paths:
-        raise ValueError(
-            f"there are no files in {os.fspath(base)!r}"
-            if base
-            else "there are no files: the list is empty"
-        )
     if where is None and not base:
         # AAD prefixes are made from normalised paths, so use those for folders too.
         inside = [os.path.normpath(path).lstrip("/") for path in paths]

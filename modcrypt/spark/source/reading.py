@@ -135,6 +135,7 @@ def _list_files_at(path: str, schema: StructType, seal: RequiredSeal | None) -> 
     below = {file: file[start:].lstrip("/") for file in paths}
     if seal is not None and dataset.root is not None:
         seal.with_root(dataset.root).check_complete(dataset.root, below.values())
+    dataset.check_files()
     values = parse_folder_values(below.values(), schema)
     for file, size in zip(paths, _read_sizes(dataset.filesystem, paths), strict=True):
         yield TableFile(Place(dataset.filesystem, file).full_name, size, values[below[file]])

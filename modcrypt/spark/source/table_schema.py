@@ -147,6 +147,7 @@ def _survey(options: ReadOptions) -> tuple[list[str], pa.Schema]:
     for path in options.paths:
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
+            dataset.check_files()
             folder_fields |= {field.name: field.type for field in dataset.partition_schema}
             paths = filter(options.includes, (file.path for file in dataset.files))
             files += [Place(dataset.filesystem, path).full_name for path in paths]
