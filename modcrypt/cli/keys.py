@@ -367,7 +367,6 @@ def rotate(
 
     if spark_master is not None:
         refuse_local_options()
-        refuse({"sign"}, "not supported with --spark")
     signing = signing_references(options)
     settings = required_service(options).evolve(algorithms=accept or None, **signing)
     renamed = parse_pairs(new_master_keys, "--new-master-key", "OLD=NEW")

@@ -14,7 +14,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+import modcrypt as mc
 from modcrypt.kms.settings import Settings
+from modcrypt.spark import rotate_keys
+from modcrypt.spark.jobs.key_jobs import KeyJob
+from modcrypt.spark.jobs.plans import plan_rotation
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from tests.support.secret_watch import spellings
@@ -90,6 +94,38 @@ def test_nothing_of_a_key_is_in_what_is_sent_to_executors(lake: Lake, tmp_path: 
             pickled: bytes = serializer.dumps(value)
             assert not find_secrets(pickled)
             assert not find_secrets(repr(value).encode())
+
+
+def test_nothing_of_a_signing_key_is_in_what_a_rotation_sends_or_logs(
+    spark: Any, spark_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Executors read the key by its reference."""
+    writer = mc.SigningKey.generate()
+    writer.save(tmp_path / "writer.key")
+    mc.Keyring.create(tmp_path / "ring", plaintext=True).create_key("k")
+    settings = Settings(
+        kms=f"file:{tmp_path}/ring",
+        master_key_ids=("k",),
+        signing_key=f"file:{tmp_path}/writer.key",
+    )
+    policy = mc.Policy(footer_key="k", kms=settings.kms)
+    (tmp_path / "t").mkdir()
+    signing = Settings(policy=policy, signing_key=settings.signing_key)
+    mc.write_table(small_table(10), tmp_path / "t/a.parquet", signing.encryption())
+    settings.writer_key  # noqa: B018  # which is remembered
+    serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
+    job, _ = plan_rotation(str(tmp_path / "t"), settings, what="dek")
+    assert isinstance(job, KeyJob)
+    sent = serializer.dumps(job) + serializer.dumps(settings) + repr([job, settings]).encode()
+    rows = rotate_keys(spark, str(tmp_path / "t"), settings, what="dek").collect()
+    assert [(row.result, row.lost_signature) for row in rows] == [("rotated", False)]
+    required = Settings(policy=policy, signed_by=(writer.verifier,))
+    assert mc.read_table(tmp_path / "t", required.decryption()).num_rows == 10
+    out = capfd.readouterr()
+    everything = sent + everything_in(spark_folder) + f"{out.out}{out.err}{rows}".encode()
+    assert b"writer.key" in sent
+    assert writer._secret is not None
+    assert not [word for word in spellings(writer._secret()) if word in everything]
 
 
 OPTIONS_WITH_KEYS = [

@@ -30,16 +30,19 @@ class KeyJob(TableJob):
     settings: Settings | None
     filesystem: MakeFilesystem | None = None
     folders: tuple[str, ...] = ()  # folders or files that the caller named
+    signs: bool = False  # whether the function takes a `signing_key`
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Yield a row for each file; files of a task share responses of the key service."""
         settings = self.settings
+        signing = {"signing_key": settings.writer_key} if settings and self.signs else {}
         results = self.change(
             [_restrict_to_folders(file, self.folders) for file in files],
             None if settings is None else settings.tools(),
             filesystem=filesystem,
             decryption=None if settings is None else settings.requirements(),
             **self.how,
+            **signing,
         )
         names = map_names(files)
         for result in results:

@@ -50,7 +50,7 @@ def plan_rotation(
     renamed = check_rotation(what, new_master_keys)
 
     def check(settings: Settings, _files: Sequence[File]) -> None:
-        tools = settings.tools()
+        tools, _ = settings.tools(), settings.writer_key
         for new_id in set() if dry_run else set(renamed.values()):
             tools.wrapper.wrap([Key.generate()], new_id)
 
@@ -58,6 +58,6 @@ def plan_rotation(
     folders = tuple(folder.name for folder in folders_of(where, filesystem))
     return plan_job(
         KeyJob, where, settings, check=check, filesystem=filesystem,
-        change=key_rotation.rotate_keys, schema=ROTATED, folders=folders,
+        change=key_rotation.rotate_keys, schema=ROTATED, folders=folders, signs=True,
         how={"what": what, "new_master_keys": renamed, "dry_run": dry_run},
     )  # fmt: skip

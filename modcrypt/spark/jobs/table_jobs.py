@@ -297,15 +297,16 @@ def rotate_keys(
     Args:
         spark: Spark session, as in `encrypt_table`.
         where: Path or URL of a folder or file, or a list of them.
-        settings: Settings with a key service.
+        settings: Settings with a key service. With a `signing_key`, executors read that key by its
+            reference, and sign files again whose signature would else be dropped.
         what: Level to rotate, as in `modcrypt.rotate_keys`.
         new_master_keys: Mapping of master key ids to the ids that replace them.
         dry_run: Whether to report only what would be done.
         options: Further options, as in `JobOptions`.
 
     Returns:
-        A row for each file: `path`, `result` and `message`, as in `modcrypt.RotatedFile`, `failed`,
-        `keys` and `worker`.
+        A row for each file: `path`, `result`, `message`, `keys` and `lost_signature`, as in
+        `modcrypt.RotatedFile`, `failed` and `worker`.
 
     Raises:
         ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
