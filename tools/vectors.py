@@ -23,7 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a s
 
 from modcrypt.code_form import code_form
 from modcrypt.module_ids import ModuleType
-from tools import ags1_vectors, pkmt1_vectors, signature_vectors, verify_pme, write_scenarios
+from tools import (
+    ags1_vectors,
+    pkmt1_vectors,
+    seal_vectors,
+    signature_vectors,
+    verify_pme,
+    verify_seal,
+    write_scenarios,
+)
 from tools.file_vectors import parquet_cases
 from tools.module_vectors import KEYS, aad_cases, ctr_cases, gcm_cases
 from tools.vector_files import (
@@ -117,6 +125,7 @@ def documents() -> dict[str, bytes]:
             "Scenarios: what writers are asked to make", write_scenarios.scenarios()
         ),
         "signatures/cases.json": text("Signed files", signature_vectors.cases()),
+        "seals/cases.json": text("Seals of folders and tables", seal_vectors.cases()),
         **pkmt1_vectors.documents(),
         **ags1_vectors.documents(),
     }
@@ -140,8 +149,8 @@ def check() -> int:
     ]
     kept = {"README.md", unknown.PLAIN, *(f"parquet/plain/{base.plain}.parquet" for base in BASES)}
     kept.add("parquet/plain/many.parquet")
-    # Other writers made the first, and fresh randomness is in the second.
-    for fixed in ("by-writer", "recipients", "signatures"):
+    # Other writers made the first, and fresh randomness is in the others.
+    for fixed in ("by-writer", "recipients", "signatures", "seals"):
         files = (path for path in (FOLDER / fixed).rglob("*") if path.is_file())
         kept |= {str(path.relative_to(FOLDER)) for path in files}
     found = {str(p.relative_to(FOLDER)) for p in FOLDER.rglob("*") if p.is_file()}
@@ -153,6 +162,7 @@ def check() -> int:
         if difference := disagreement(made, apply(whole, made["patches"])):
             problems.append(difference)
     problems += ags1_vectors.problems()
+    problems += filter(None, map(verify_seal.find_disagreement, seal_vectors.cases()))
     source = (FOLDER / unknown.PLAIN).read_bytes()
     problems += filter(None, (unknown.problem(made, source, KEYS) for made in unknown.cases()))
     print(*problems, sep="\n", end="\n" if problems else "")

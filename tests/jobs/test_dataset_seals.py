@@ -249,5 +249,5 @@ def test_the_independent_verifier_agrees(folder: Path) -> None:
         assert verify_seal.verify(folder, str(key.verifier)) == []
     altered(folder)
     assert verify_seal.verify(folder, str(OTHER.verifier)) == ["day=1/a.parquet"]
-    with pytest.raises(SystemExit, match="signature"):
+    with pytest.raises(verify_seal.SealError, match="signature"):
         verify_seal.verify(folder, str(WRITER.verifier))
