@@ -36,7 +36,8 @@ class SealFinding(JsonFields):
 
     Attributes:
         path: Path inside the dataset.
-        problem: `"missing"`, `"foreign"` (not in the seal), `"changed"`, or `"hidden"` from readers
+        problem: `"missing"`, `"foreign"` (not in the seal, or a link that makes readers read files
+            twice), `"changed"`, or `"hidden"` from readers
             by a note about a write, which anyone can put into the folder.
     """
 
@@ -90,6 +91,7 @@ def seal_dataset(
     Raises:
         IntegrityError: The old seal is signed by none of these keys.
         CommitConflictError: Another writer replaced the seal at the same time; nothing changed.
+        ValueError: A symbolic link leads to a folder whose files the dataset has anyway.
         OSError, FileNotFoundError: The file system reports an error.
     """
     known = check_verifying_keys((key.verifier, *signed_by))
@@ -98,8 +100,13 @@ def seal_dataset(
     if old is not None:
         with name_seal(place):
             open_seal(old, known)
-    found, hidden = _hash_files(where, filesystem, threads, progress)
-    files = {path: file for path, file in found.items() if path not in hidden}
+    found = _hash_files(where, filesystem, threads, progress)
+    if found.links:
+        raise ValueError(
+            f"{found.links[0]} leads to a folder of the dataset, so that readers may read its rows "
+            "twice; remove the link"
+        )
+    files = {path: file for path, file in found.files.items() if path not in found.hidden}
     data = encode_seal(key, old, files)
     replace_seal(place, old, data)
     return _make_result(open_seal(data, known), ())
@@ -130,8 +137,8 @@ def verify_seal(
         OSError, FileNotFoundError: The file system reports an error.
     """
     seal = load_seal(_folder_at(where, filesystem), signed_by, at_least)
-    found, hidden = _hash_files(where, filesystem, threads, progress)
-    return _make_result(seal, _compare(seal, found, hidden))
+    found = _hash_files(where, filesystem, threads, progress)
+    return _make_result(seal, _compare(seal, found))
 
 
 def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerification:
@@ -142,18 +149,27 @@ def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerificatio
     )  # fmt: skip
 
 
-def _compare(seal: Seal, found: dict[str, SealedFile], hidden: set[str]) -> list[SealFinding]:
-    findings = []
-    for path in sorted(seal.files.keys() | found.keys()):
-        if path not in found:
+@dataclass(frozen=True, slots=True)
+class _FoundFiles:
+    """The files of a dataset, by their paths inside it."""
+
+    files: dict[str, SealedFile]
+    hidden: set[str]  # files that notes about writes hide from readers
+    links: list[str]  # links to folders whose files are among these
+
+
+def _compare(seal: Seal, found: _FoundFiles) -> list[SealFinding]:
+    findings = [SealFinding(path, "foreign") for path in found.links]
+    for path in seal.files.keys() | found.files.keys():
+        if path not in found.files:
             findings.append(SealFinding(path, "missing"))
         elif path not in seal.files:
             findings.append(SealFinding(path, "foreign"))
-        elif path in hidden:
+        elif path in found.hidden:
             findings.append(SealFinding(path, "hidden"))
-        elif found[path] != seal.files[path]:
+        elif found.files[path] != seal.files[path]:
             findings.append(SealFinding(path, "changed"))
-    return findings
+    return sorted(findings, key=lambda finding: finding.path)
 
 
 def _folder_at(where: Any, filesystem: Any) -> Place:
@@ -166,17 +182,18 @@ def _seal_place(where: Any, filesystem: Any) -> Place:
 
 def _hash_files(
     where: Any, filesystem: Any, threads: int | None, progress: Callable[[int, int], object] | None
-) -> tuple[dict[str, SealedFile], set[str]]:
-    """Return size and hash of each file by its path inside the dataset, and what notes hide."""
-    folder = _folder_at(where, filesystem)
-    places = list_files(where, filesystem, every_link=True)
+) -> _FoundFiles:
+    """Hash all files of a dataset."""
+    folder, links = _folder_at(where, filesystem), list[Place]()
+    places = list_files(where, filesystem, every_link=True, folder_links=links)
     paths = [_path_inside(place, folder) for place in places]
     hashed: dict[str, SealedFile] = {}
     for path, file in zip(paths, run_job(Job(_hash_file), places, threads=threads), strict=True):
         hashed[path] = file
         if progress is not None:
             progress(len(hashed), len(places))
-    return hashed, {_path_inside(place, folder) for place in split_hidden(places)[1]}
+    hidden = {_path_inside(place, folder) for place in split_hidden(places)[1]}
+    return _FoundFiles(hashed, hidden, sorted(_path_inside(place, folder) for place in links))
 
 
 def _path_inside(place: Place, folder: Place) -> str:

@@ -7,7 +7,7 @@ The set is verified by the AAD prefix, with which the writer named each file, an
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeAlias
@@ -23,6 +23,15 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.io.threads import check_threads, in_threads, usable_cores
 from modcrypt.jobs.engine import Job, Meter, Progress, run_job
+from modcrypt.jobs.set_findings import (
+    MAX_LISTED,
+    Groups,
+    find_copies,
+    find_links,
+    find_missing_files,
+    find_shared_prefixes,
+    list_sealed_files,
+)
 from modcrypt.parquet.crypto.crypto_fields import stored_prefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -39,7 +48,7 @@ from modcrypt.parquet.datasets.aad_prefixes import (
     foreign_file_error,
     identify_part,
 )
-from modcrypt.parquet.datasets.discovery import list_files, split_hidden
+from modcrypt.parquet.datasets.discovery import split_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import (
@@ -58,17 +67,11 @@ from modcrypt.parquet.verify.file_verification import (
 )
 from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
-Groups: TypeAlias = Mapping[bytes, Sequence[str]]
-"""Paths of several files, by a part of their AAD that they share."""
-
 Decryption: TypeAlias = AnyDecryption | Callable[[str], AnyDecryption]
 """Properties for all files, or a function that returns the properties for a path."""
 
 MAX_FILES = 8
 """Default maximum number of files verified concurrently."""
-
-MAX_LISTED = 20
-"""Maximum number of names listed in one message."""
 
 
 def verify_dataset(
@@ -132,7 +135,8 @@ def verify_dataset(
     check_threads(threads)
     check_expected(expected_rows)
     seal = None if properties is None or callable(properties) else required_seal(properties)
-    listed = _list_files(where, filesystem, seal)
+    links = list[Place]()
+    listed = list_sealed_files(where, filesystem, seal, links)
     folders = _find_folders(where, filesystem, listed)
     places, hidden = split_hidden(listed)
     if not places:
@@ -159,22 +163,13 @@ def verify_dataset(
     file_set.findings += find_copies(file_set.group_by("unique"))
     file_set.check_row_count(None if is_alone else expected_rows)
     file_set.compare_seal(seal, folders)
+    file_set.findings += find_links([link.path for link in links])
     file_set.note_hidden_files(hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
         findings=tuple(file_set.findings),
         not_authenticated=tuple(file_set.notes),
     )
-
-
-def _list_files(where: Any, filesystem: Any, seal: DatasetSeal | None) -> list[Place]:
-    """List files; none if the only folder does not exist, and a required seal is to tell so."""
-    try:
-        return list_files(where, filesystem, every_link=True)
-    except FileNotFoundError:
-        if seal is None or isinstance(where, list | tuple):
-            raise
-        return []
 
 
 def _find_folders(where: Any, filesystem: Any, files: Iterable[Place]) -> list[Place]:
@@ -466,72 +461,3 @@ class _FileSet:
                 "nothing authenticates notes"
             )
             self._add_note("files", why)
-
-
-def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding]:
-    """Report files with the same AAD prefix, by default as a warning: each should have its own.
-
-    `groups` has the paths of the files by their prefix.
-    """
-    return [
-        Finding(
-            word="aad-prefix",
-            message=f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one "
-            f"can be put in the place of another: {list_names(paths)}",
-            severity="fault" if fault else "warning",
-        )
-        for prefix, paths in groups.items()
-    ]
-
-
-def find_missing_files(
-    seal: DatasetSeal | None, folder: Place, places: Iterable[Place]
-) -> list[Finding]:
-    """Report files below a folder that its seal names, if one is required, and that are missing."""
-    if seal is None:
-        return []
-    paths = [str(place.inside(folder)) for place in places]
-    return compare_with_seal(seal.with_root(folder), folder, paths, MAX_LISTED)
-
-
-def find_missing_below(
-    seal: DatasetSeal | None, paths: Sequence[str]
-) -> tuple[list[Finding], list[str]]:
-    """Return what is missing below paths according to a required seal, and which have files."""
-    findings: list[Finding] = []
-    left: list[str] = []
-    for path in paths:
-        place = Place(*locate(path, None))
-        files = [] if seal is None else _list_files(place, None, seal)
-        is_file = [file.path for file in files] == [place.path]
-        lost = [] if is_file else find_missing_files(seal, place, files)
-        findings += lost
-        left += [] if lost and not files else [path]
-    return findings, left
-
-
-def compare_with_seal(
-    seal: DatasetSeal, folder: Place, paths: Iterable[str], most: int
-) -> list[Finding]:
-    """Report files that a seal names and that are not among these paths; list at most `most`."""
-    try:
-        missing = seal.find_missing(folder, paths)
-    except ModcryptError as error:
-        return [Finding(word=error.word, message=str(error))]
-    if not missing:
-        return []
-    message = f"files of the dataset's seal are missing: {list_names(missing, most)}"
-    return [Finding(word="integrity", message=message)]
-
-
-def find_copies(groups: Groups) -> list[Finding]:
-    """Report files that are copies of each other; `groups` has their paths by `aad_file_unique`."""
-    return [
-        Finding(
-            word="integrity",
-            message=f"{len(paths)} files have the same aad_file_unique, which is random: they are "
-            f"copies of one file, or versions of it: {list_names(paths)}",
-            severity="fault",
-        )
-        for paths in groups.values()
-    ]

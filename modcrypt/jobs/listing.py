@@ -97,8 +97,12 @@ class NamedFiles(NamedTuple):
     root: str | None  # path of the only folder that is named; None for files and several folders
 
 
-def find_named_files(paths: Sequence[str], glob: str | None) -> NamedFiles:
+def find_named_files(
+    paths: Sequence[str], glob: str | None, links: list[Place] | None = None
+) -> NamedFiles:
     """Return the files at paths, and those in folders whose paths there match `glob`, if given.
+
+    `links` is as in `list_tables`.
 
     Raises:
         FileNotFoundError: A path does not exist.
@@ -107,10 +111,10 @@ def find_named_files(paths: Sequence[str], glob: str | None) -> NamedFiles:
     folders = [Folder.at(path, absolute=False) for path in paths]
     if len(folders) == 1:
         root = paths[0] if folders[0].is_folder else None
-        return NamedFiles(list_tables(folders, glob=glob), root)
+        return NamedFiles(list_tables(folders, glob=glob, links=links), root)
     unique: dict[str, File] = {}
     for folder in folders:
-        for file in list_tables([folder], glob=glob):
+        for file in list_tables([folder], glob=glob, links=links):
             unique.setdefault(file.place.full_name, file)
     return NamedFiles(list(unique.values()), None)
 
@@ -121,12 +125,14 @@ def list_tables(
     as_read: bool = False,
     glob: str | None = None,
     without: Sequence[str | None] = (),
+    links: list[Place] | None = None,
 ) -> list[File]:
     """List the files of folders without hidden files, and single files.
 
     With `as_read`, skip files of an incomplete write, too, as readers of a folder do. The paths of
     files within their folder must match `glob`, unless it is None. `without` has the local paths of
-    files to skip, which the run itself writes to.
+    files to skip, which the run itself writes to. `links` receives links to folders that are listed
+    anyway; with it, links to files are files of their own, as for readers.
 
     Raises:
         FormatError: A write note is damaged.
@@ -137,7 +143,7 @@ def list_tables(
     visible: dict[str, File] = {}
     matching: dict[str, File] = {}
     for folder in folders:
-        for file in _list_folder(folder, as_read):
+        for file in _list_folder(folder, as_read, links):
             if own and os.path.realpath(file.name) in own:
                 continue
             visible[file.name] = file
@@ -152,9 +158,9 @@ def list_tables(
     return list(matching.values())
 
 
-def _list_folder(folder: Folder, as_read: bool) -> list[File]:
-    place = folder.place
-    files = _list_local(folder, place) if place.filesystem is None else _list_store(folder, place)
+def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> list[File]:
+    place, is_local = folder.place, folder.place.filesystem is None
+    files = _list_local(folder, place, links) if is_local else _list_store(folder, place)
     if as_read and folder.is_folder:
         from modcrypt.parquet.datasets.discovery import read_notes
 
@@ -163,12 +169,13 @@ def _list_folder(folder: Folder, as_read: bool) -> list[File]:
     return files
 
 
-def _list_local(folder: Folder, place: Place) -> list[File]:
+def _list_local(folder: Folder, place: Place, links: list[Place] | None) -> list[File]:
     if not os.path.isdir(place.path):
         return [File(folder.name, os.stat(place.path).st_size, place)]
     from modcrypt.parquet.datasets.discovery import list_files  # not to be loaded for a file
 
-    paths = [file.path for file in list_files(place, None)]
+    files = list_files(place, None, every_link=links is not None, folder_links=links)
+    paths = [file.path for file in files]
     return [File(path, os.stat(path).st_size, Place(None, path)) for path in paths]
 
 

@@ -145,7 +145,7 @@ class LakeDataset:
             if seal is not None:
                 seal.check_complete(root.place, ())  # names the files that are missing
             raise
-        if not files.strays:
+        if not (files.strays or files.links):
             return self.location, more
         if seal is not None:  # the reader does it for folders
             seal.check_complete(root.place, [*paths, *files.strays])

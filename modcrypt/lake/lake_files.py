@@ -67,6 +67,8 @@ class LakeFiles:
         self._matches = None if include is None or is_file else make_matcher(include)
         self.strays: Spool[str] = Spool()
         """Paths of visible files that `include` does not match, after an iteration."""
+        self.links: Spool[str] = Spool()
+        """Paths of links to what is listed anyway, so that other readers read it twice."""
 
     def __iter__(self) -> Iterator[LakeFile]:
         """Yield the files of the dataset.
@@ -76,10 +78,10 @@ class LakeFiles:
             ValueError: There are no files, and no source.
             OSError: A folder cannot be listed.
         """
-        self.strays = Spool()
+        self.strays, self.links = Spool(), Spool()
         found = False
         try:
-            for file in list_folder(self.root):
+            for file in list_folder(self.root, self._note_link):
                 found = True
                 if self._is_included(file.path):
                     yield file
@@ -91,6 +93,10 @@ class LakeFiles:
         if not found and self.source is None:
             name = self.root.name
             raise ValueError(f"{name}: no files found; name a file, or a folder with files")
+
+    def _note_link(self, path: str) -> None:
+        if self._is_included(path) or os.path.isdir(os.path.join(self.root.place.path, path)):
+            self.links.append(path)
 
     def _is_included(self, path: str) -> bool:
         return self._matches is None or bool(self._matches(path))
@@ -124,8 +130,10 @@ def make_matcher(pattern: str) -> Callable[[str], object]:
     return lambda path: match(path.rpartition("/")[2])
 
 
-def list_folder(folder: Folder) -> Iterator[LakeFile]:
+def list_folder(folder: Folder, note_link: Callable[[str], object] = str) -> Iterator[LakeFile]:
     """Yield the visible files of a folder as its readers see them, or a single file; sorted.
+
+    `note_link` is called with the path of each link to what is listed anyway.
 
     Raises:
         FileNotFoundError: The folder does not exist.
@@ -136,7 +144,8 @@ def list_folder(folder: Folder) -> Iterator[LakeFile]:
     if not folder.is_folder:
         yield _describe_file(place)
         return
-    listing = _LocalListing(place) if place.filesystem is None else _StoreListing(place)
+    is_local = place.filesystem is None
+    listing = _LocalListing(place, note_link) if is_local else _StoreListing(place)
     for files in listing.list_folders():
         hidden = _find_hidden(place)
         yield from (file for file in files if file.path not in hidden)
@@ -205,7 +214,8 @@ def _stat_or_none(path: str) -> os.stat_result | None:
 class _LocalListing:
     """The listing of a local folder."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, note_link: Callable[[str], object]) -> None:
+        self._note_link = note_link
         self._root = place.path.rstrip("/") or "/"
         self._real = os.path.join(os.path.realpath(self._root), "")
         self._linked: list[str] = []  # real paths of folders that links lead to
@@ -227,7 +237,9 @@ class _LocalListing:
             if files and (is_folder or len(files) == BLOCK):
                 yield files
                 files = []
-            if is_folder and not (entry.is_symlink() and self._is_known_folder(entry.path)):
+            if is_folder and entry.is_symlink() and self._is_known_folder(entry.path):
+                self._note_link(prefix + entry.name)
+            elif is_folder:
                 yield from self._list_below(entry.path, f"{prefix}{entry.name}/")
         yield files
 
@@ -245,8 +257,10 @@ class _LocalListing:
             status = entry.stat()
         except (OSError, ValueError):  # a link that leads nowhere
             return []
-        is_copy = entry.is_symlink() and self._is_listed(os.path.realpath(entry.path))
-        if is_copy or not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
+            return []
+        if entry.is_symlink() and self._is_listed(os.path.realpath(entry.path)):
+            self._note_link(prefix + entry.name)
             return []
         beside = None
         if materials and (material := external_name(entry.name)) in materials:

@@ -67,6 +67,17 @@ def hide(folder: Path, path: str) -> None:
     (folder / "_modcrypt_writes/write.json").write_text(note)
 
 
+def link_twice(folder: Path) -> None:
+    shutil.copytree(folder / "day=1", folder.parent / "outside")
+    for name in ("day=3", "day=4"):
+        (folder / name).symlink_to(folder.parent / "outside")
+
+
+def replace_by_link(folder: Path) -> None:
+    (folder / "day=2").rename(folder / "_day")
+    (folder / "day=2").symlink_to("day=1")
+
+
 ATTACKS: dict[str, tuple[Callable[[Path], object], list[tuple[str, str]]]] = {
     "a byte": (altered, [("day=1/a.parquet", "changed")]),
     "a file removed": (
@@ -79,6 +90,30 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], list[tuple[str, str]]]] = {
         lambda f: (f / "day=2/c.parquet").symlink_to("../day=1/a.parquet"),
         [("day=2/c.parquet", "foreign")],
     ),
+    "a link to a folder": (  # whose rows get another partition, or are read twice
+        lambda f: (f / "day=0").symlink_to("day=1"), [("day=0", "foreign")],
+    ),
+    "a link to a later folder": (
+        lambda f: (f / "day=1/sub").symlink_to("../day=2"), [("day=1/sub", "foreign")],
+    ),
+    "a loop": (lambda f: (f / "day=2/again").symlink_to(f), [("day=2/again", "foreign")]),
+    "a link around the folder": (
+        lambda f: (f / "up").symlink_to(f.parent), [("up", "foreign")],
+    ),
+    "links to a folder outside": (
+        link_twice,
+        [
+            ("day=3/a.parquet", "foreign"), ("day=3/b.parquet", "foreign"), ("day=4", "foreign"),
+        ],
+    ),
+    "a folder replaced by a link": (
+        replace_by_link,
+        [
+            ("day=2", "foreign"), ("day=2/a.parquet", "missing"), ("day=2/b.parquet", "missing"),
+        ],
+    ),
+    "a link that leads nowhere": (lambda f: (f / "c.parquet").symlink_to("none"), []),
+    "a link to itself": (lambda f: (f / "c").symlink_to("c"), []),
     "a file hidden": (lambda f: hide(f, "day=1/a.parquet"), [("day=1/a.parquet", "hidden")]),
     "files swapped": (
         lambda f: (
@@ -110,6 +145,23 @@ def test_links_and_hidden_files_are_sealed_as_they_are_read(folder: Path) -> Non
     hide(folder, "day=1/b.parquet")
     assert mc.seal_dataset(folder, WRITER).files == 4
     assert findings(folder) == [("day=1/b.parquet", "foreign")]
+
+
+def test_a_folder_outside_is_sealed_as_it_is_read(folder: Path) -> None:
+    """A partition on another disk; the folder itself may be a link, too."""
+    shutil.move(folder / "day=2", folder.parent / "disk")
+    (folder / "day=2").symlink_to(folder.parent / "disk")
+    assert findings(folder) == []
+    (folder.parent / "link").symlink_to(folder)
+    assert findings(folder.parent / "link") == []
+
+
+def test_a_folder_whose_rows_are_read_twice_is_not_sealed(folder: Path) -> None:
+    (folder / "day=9").symlink_to("day=1")
+    before = (folder / SEAL_NAME).read_bytes()
+    with pytest.raises(ValueError, match=r"day=9 leads to a folder of the dataset"):
+        mc.seal_dataset(folder, WRITER)
+    assert (folder / SEAL_NAME).read_bytes() == before
 
 
 def test_an_unverified_line_is_not_parsed_if_it_is_long(folder: Path) -> None:

@@ -174,6 +174,32 @@ def test_a_folder_without_files_is_a_mistake_if_its_seal_names_none(lake: Path) 
     assert mc.verify_seal(lake, BY).ok
 
 
+@each_case(
+    "link, target", [("day=0", "day=1"), ("day=2/again", ".."), ("up", "../.."), ("z", "day=2")]
+)
+def test_links_to_folders_of_the_dataset_add_no_rows_and_are_findings(
+    link: str, target: str, lake: Path
+) -> None:
+    required = signed_decryption(**SEALED)
+    before = mc.read_table(lake, required)
+    (lake / link).symlink_to(target)
+    assert mc.read_table(lake, required).equals(before)  # partitions included
+    assert mc.read_table(lake, signed_decryption()).equals(before)
+    for properties in (required, signed_decryption()):
+        result = mc.verify_dataset(lake, properties)
+        assert [finding.word for finding in result.findings] == ["integrity"]
+        assert link in result.findings[0].message
+    told = invoke(lake.parent, "verify", *options_in(lake.parent), "lake")
+    assert (told.exit_code, link in told.stdout) == (1, True)
+
+
+def test_links_to_files_are_findings_of_the_command_line(lake: Path) -> None:
+    (lake / "day=2/c.parquet").symlink_to("../day=1/a.parquet")
+    keys = options_in(lake.parent)[:4]
+    told = invoke(lake.parent, "verify", *keys, "lake")
+    assert (told.exit_code, "are copies of one file" in told.stdout) == (1, True)
+
+
 def test_an_older_seal_is_refused(lake: Path) -> None:
     shutil.copytree(lake, lake.parent / "old")
     mc.write_table(PEOPLE, lake / "day=1/c.parquet", signed_encryption())

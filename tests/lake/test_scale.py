@@ -194,6 +194,9 @@ def test_links_are_listed_once(tmp_path: Path) -> None:
         (orders / name).symlink_to(outside)
     os.mkfifo(orders / "pipe.parquet")
     assert list_paths(config) == ["day=2026-11-01/part-0.parquet", "link/deep/o.parquet"]
+    files = Lake.open(config).list_files("orders")
+    list(files)
+    assert list(files.links) == ["again", "copy.parquet", "link2", "loop", "up"]
 
 
 def test_a_stamp_shows_every_change(tmp_path: Path) -> None:

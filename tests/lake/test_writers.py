@@ -160,6 +160,18 @@ def test_a_declared_seal_is_required(config: Path) -> None:
         read(config)
 
 
+@each_case("link", ["z=1", "copy.parquet"])
+def test_a_link_to_what_the_dataset_has_is_a_finding(link: str, config: Path) -> None:
+    Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)
+    folder, rows = config.parent / "orders", read(config)
+    target = min(folder.rglob("*.parquet"))
+    (folder / link).symlink_to(target if link.endswith("t") else target.parent)
+    (result,) = Lake.open(config).verify()
+    assert (result.code, [finding.word for finding in result.findings]) == (1, ["integrity"])
+    assert link in result.findings[0].message
+    assert read(config).num_rows == rows.num_rows
+
+
 def test_a_seal_needs_writers(config: Path) -> None:
     declare(config, "seal_at_least = 1")
     with pytest.raises(ValueError, match="needs signed_by"):

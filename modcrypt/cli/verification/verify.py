@@ -147,12 +147,13 @@ def verify(
 def _find_files(
     paths: Sequence[str], glob: str | None, reading: dict[str, Any]
 ) -> tuple[list[File], FileDecryptionProperties | None, list[Finding]]:
-    """Return files with the properties to read them, and what a required seal says is missing.
+    """Return files with the properties to read them, and findings about the folders of the files.
 
     Raise as `find_named_files`; but a path without files is a finding if a seal names some.
     """
-    from modcrypt.jobs.dataset_verification import find_missing_below
+    from modcrypt.io.places import Place
     from modcrypt.jobs.listing import find_named_files
+    from modcrypt.jobs.set_findings import find_links, find_missing_below
     from modcrypt.parquet.crypto.properties import required_seal
 
     def compare(properties: FileDecryptionProperties | None) -> tuple[list[Finding], list[str]]:
@@ -160,8 +161,9 @@ def _find_files(
             return [], list(paths)
         return find_missing_below(required_seal(properties), paths)
 
+    links = list[Place]()
     try:
-        files, root = find_named_files(paths, glob)
+        files, root = find_named_files(paths, glob, links)
     except (FileNotFoundError, ValueError):
         properties = properties_of_options(reading, None)
         missing, left = compare(properties)
@@ -169,7 +171,8 @@ def _find_files(
             raise
         return find_named_files(left, None).files if left else [], properties, missing
     properties = properties_of_options(reading, root)
-    return files, properties, compare(properties)[0]
+    found = find_links([link.path for link in links])
+    return files, properties, [*compare(properties)[0], *found]
 
 
 _NOT_OF_LAKES = {

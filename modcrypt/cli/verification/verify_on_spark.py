@@ -94,7 +94,7 @@ def _print_rows_as_json(
 
 def _compare_files(verified: DataFrame) -> list[Finding]:
     """Return what `verify_dataset` finds by comparing files with each other."""
-    from modcrypt.jobs.dataset_verification import find_copies, find_shared_prefixes
+    from modcrypt.jobs.set_findings import find_copies, find_shared_prefixes
 
     def group_by(column: str) -> dict[bytes, list[str]]:
         named = verified.where(f"{column} is not null").selectExpr(f"{column} as value", "path")
@@ -112,7 +112,7 @@ def _find_missing(
     settings: Settings | None, paths: Sequence[str]
 ) -> tuple[list[Finding], Sequence[str]]:
     """Return what the seals of folders say is missing, if they are required, and other paths."""
-    from modcrypt.jobs.dataset_verification import find_missing_below
+    from modcrypt.jobs.set_findings import find_missing_below
 
     if settings is None or (seal := settings.required_seal) is None:
         return [], paths

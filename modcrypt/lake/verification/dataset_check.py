@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from modcrypt.errors import MAX_NAMES, AadPrefixError, IntegrityError, list_names
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.dataset_verification import compare_with_seal
+from modcrypt.jobs.set_findings import compare_with_seal, find_links
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
@@ -109,6 +109,7 @@ def verify_files(
                     results.append(result)
                 _note_results(cache, name, checked)
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
+        findings += find_links(files.links, MAX_NAMES)
     if seal is not None:
         present.update(files.strays)
         missing = compare_with_seal(seal, policies.root.place, present, MAX_NAMES)

@@ -161,19 +161,27 @@ def _read_named_notes(folder: Place, names: Sequence[str]) -> dict[str, WriteNot
     return {name: note for name, note in notes.items() if note is not None}
 
 
-def list_files(where: Any, filesystem: Any, *, every_link: bool = False) -> list[Place]:
+def list_files(
+    where: Any,
+    filesystem: Any,
+    *,
+    every_link: bool = False,
+    folder_links: list[Place] | None = None,
+) -> list[Place]:
     """List a file, or the visible files in one or several folders; sorted.
 
     The files of a folder have it as their `root`: links in it are followed for reading, but not for
     writing. With `every_link`, a link is a file of its own, besides its target, as for readers.
-    Raise FileNotFoundError if a file or folder does not exist.
+    `folder_links` receives the links to folders whose files are listed anyway, and which are not
+    followed: other readers read such rows twice. Raise FileNotFoundError if a file or folder does
+    not exist.
     """
     by_path: dict[str, Place] = {}
     for source in where if isinstance(where, list | tuple) else [where]:
         if not isinstance(source, str | os.PathLike | Place):
             raise TypeError(f"a file must be a path or URL, not {type(source).__name__}")
         place = source if isinstance(source, Place) else Place(*locate(source, filesystem))
-        for file in _list_places(place):
+        for file in _list_places(place, folder_links):
             # A link and its target are one file; the target is listed, as it can be written.
             local = file.filesystem is None and not every_link
             real = os.path.realpath(file.path) if local else file.path
@@ -198,7 +206,7 @@ def split_hidden(places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
     return shown, hidden
 
 
-def _list_places(place: Place) -> list[Place]:
+def _list_places(place: Place, folder_links: list[Place] | None) -> list[Place]:
     """Return the places of a file, or of the files in a folder."""
     if place.filesystem is None:
         is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises if the path does not exist
@@ -209,23 +217,28 @@ def _list_places(place: Place) -> list[Place]:
         is_folder = info.type == pafs.FileType.Directory
     if not is_folder:
         return [place]
-    paths = list_sizes(place.filesystem, place.path)
+    links: list[str] = []
+    paths = list_sizes(place.filesystem, place.path, folder_links=links)
+    if folder_links is not None:
+        folder_links += [Place(None, path, place.path) for path in links]
     return [Place(place.filesystem, path, place.path) for path in paths]
 
 
 def list_sizes(
     filesystem: Any, folder: str, *, hidden: bool = False, deep: bool = True,
-    may_be_absent: bool = False,
+    may_be_absent: bool = False, folder_links: list[str] | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """Return the sizes of the files below a folder by path, sorted.
 
     `hidden` includes files and folders whose names begin with a dot or an underscore; `deep`
     includes the files in its folders. With `may_be_absent`, an absent folder has no files. Without
-    a file system, the folder is local. Raise OSError if a folder cannot be listed.
+    a file system, the folder is local. `folder_links` is as for `list_files`. Raise OSError if a
+    folder cannot be listed.
     """
     if filesystem is None:
         absent = may_be_absent and not os.path.lexists(folder)
-        return {} if absent else dict(sorted(_walk_local_files(folder, hidden, deep)))
+        links: list[str] = [] if folder_links is None else folder_links
+        return {} if absent else dict(sorted(_walk_local_files(folder, hidden, deep, links)))
     if hasattr(filesystem, "invalidate_cache"):  # A cached listing of fsspec may be outdated.
         filesystem.invalidate_cache()
     selector = pafs.FileSelector(folder, allow_not_found=may_be_absent, recursive=deep)
@@ -235,14 +248,24 @@ def list_sizes(
     return {path: files[path] for path in sorted(files) if hidden or not _is_hidden(path, folder)}
 
 
-def _walk_local_files(folder: str, hidden: bool, deep: bool) -> Iterator[tuple[str, int]]:
-    """Yield path and size of files, each folder once, even if links lead to it again."""
-    seen = {os.path.realpath(folder)}
+def _walk_local_files(
+    folder: str, hidden: bool, deep: bool, links: list[str]
+) -> Iterator[tuple[str, int]]:
+    """Yield path and size of files, each folder once, even if links lead to it again.
+
+    A folder has its own path and never that of a link, which would give its rows other partitions.
+    """
+    root = os.path.realpath(folder)
+    seen = {root}
     for base, folders, names in os.walk(folder, onerror=_raise_error, followlinks=True):
         below = [name for name in sorted(folders) if deep and (hidden or name[0] not in "._")]
         folders.clear()
         for name in below:
-            if (real := os.path.realpath(os.path.join(base, name))) not in seen:
+            path = os.path.join(base, name)
+            real = os.path.realpath(path)
+            if real in seen or (os.path.islink(path) and _is_walked(real, root, hidden=hidden)):
+                links.append(path)
+            else:
                 seen.add(real)
                 folders.append(name)
         for path in (os.path.join(base, name) for name in names if hidden or name[0] not in "._"):
@@ -250,6 +273,14 @@ def _walk_local_files(folder: str, hidden: bool, deep: bool) -> Iterator[tuple[s
                 status = os.stat(path)
                 if stat.S_ISREG(status.st_mode):
                     yield path, status.st_size
+
+
+def _is_walked(real: str, root: str, *, hidden: bool) -> bool:
+    """Return whether a path without links is listed with a folder anyway, or leads around it."""
+    inner, outer = (os.path.join(path, "") for path in (real, root))
+    if outer.startswith(inner):
+        return True
+    return inner.startswith(outer) and (hidden or not _is_hidden(real, root))
 
 
 def _raise_error(error: OSError) -> None:

@@ -1,0 +1,111 @@
+"""Findings about the files of a set: shared prefixes, copies, links, and files that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from modcrypt.errors import ModcryptError, list_names
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
+from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.format.findings import Finding
+from modcrypt.parquet.signatures.signers import DatasetSeal
+
+Groups: TypeAlias = Mapping[bytes, Sequence[str]]
+"""Paths of several files, by a part of their AAD that they share."""
+
+MAX_LISTED = 20
+"""Maximum number of names listed in one message."""
+
+
+def find_shared_prefixes(groups: Groups, *, fault: bool = False) -> list[Finding]:
+    """Report files with the same AAD prefix, by default as a warning: each should have its own.
+
+    `groups` has the paths of the files by their prefix.
+    """
+    return [
+        Finding(
+            word="aad-prefix",
+            message=f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one "
+            f"can be put in the place of another: {list_names(paths)}",
+            severity="fault" if fault else "warning",
+        )
+        for prefix, paths in groups.items()
+    ]
+
+
+def find_missing_files(
+    seal: DatasetSeal | None, folder: Place, places: Iterable[Place]
+) -> list[Finding]:
+    """Report files below a folder that its seal names, if one is required, and that are missing."""
+    if seal is None:
+        return []
+    paths = [str(place.inside(folder)) for place in places]
+    return compare_with_seal(seal.with_root(folder), folder, paths, MAX_LISTED)
+
+
+def find_missing_below(
+    seal: DatasetSeal | None, paths: Sequence[str]
+) -> tuple[list[Finding], list[str]]:
+    """Return what is missing below paths according to a required seal, and which have files."""
+    findings: list[Finding] = []
+    left: list[str] = []
+    for path in paths:
+        place = Place(*locate(path, None))
+        files = [] if seal is None else list_sealed_files(place, None, seal)
+        is_file = [file.path for file in files] == [place.path]
+        lost = [] if is_file else find_missing_files(seal, place, files)
+        findings += lost
+        left += [] if lost and not files else [path]
+    return findings, left
+
+
+def compare_with_seal(
+    seal: DatasetSeal, folder: Place, paths: Iterable[str], most: int
+) -> list[Finding]:
+    """Report files that a seal names and that are not among these paths; list at most `most`."""
+    try:
+        missing = seal.find_missing(folder, paths)
+    except ModcryptError as error:
+        return [Finding(word=error.word, message=str(error))]
+    if not missing:
+        return []
+    message = f"files of the dataset's seal are missing: {list_names(missing, most)}"
+    return [Finding(word="integrity", message=message)]
+
+
+def find_links(paths: Sequence[str], most: int = MAX_LISTED) -> list[Finding]:
+    """Report symbolic links to folders or files of the dataset itself; list at most `most`."""
+    if not paths:
+        return []
+    message = (
+        "symbolic links lead to what the dataset has anyway, so that other readers read rows "
+        f"twice: {list_names(paths, most)}"
+    )
+    return [Finding(word="integrity", message=message)]
+
+
+def find_copies(groups: Groups) -> list[Finding]:
+    """Report files that are copies of each other; `groups` has their paths by `aad_file_unique`."""
+    return [
+        Finding(
+            word="integrity",
+            message=f"{len(paths)} files have the same aad_file_unique, which is random: they are "
+            f"copies of one file, or versions of it: {list_names(paths)}",
+            severity="fault",
+        )
+        for paths in groups.values()
+    ]
+
+
+def list_sealed_files(
+    where: Any, filesystem: Any, seal: DatasetSeal | None, links: list[Place] | None = None
+) -> list[Place]:
+    """List files; none if the only folder does not exist, and a required seal is to tell so."""
+    try:
+        return list_files(where, filesystem, every_link=True, folder_links=links)
+    except FileNotFoundError:
+        if seal is None or isinstance(where, list | tuple):
+            raise
+        return []
