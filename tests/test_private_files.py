@@ -40,8 +40,8 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def _pin(path: Path) -> str:
-    pkcs11 = pytest.importorskip("modcrypt.kms.services.pkcs11")
-    pin: str = pkcs11._make_pin_source(None, f"file:{path}")()
+    pkcs11 = pytest.importorskip("modcrypt.kms.services.pkcs11_token")
+    pin: str = pkcs11.make_pin_source(None, f"file:{path}")()
     return pin
 
 

@@ -433,13 +433,13 @@ def test_no_error_of_vault_carries_a_key_or_the_token(monkeypatch: pytest.Monkey
 
 
 def test_no_error_of_a_token_carries_the_pin_or_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    from modcrypt.kms.services import pkcs11
+    from modcrypt.kms.services import pkcs11_token
 
     class Token:
         def open(self, user_pin: str | None = None, rw: bool = False) -> NoReturn:
-            raise pkcs11.token_errors.PinIncorrect  # type: ignore[attr-defined]
+            raise pkcs11_token.token_errors.PinIncorrect
 
-    monkeypatch.setattr(pkcs11, "_find_token", lambda *arguments: Token())
+    monkeypatch.setattr(pkcs11_token, "_find_token", lambda *arguments: Token())
     uri = "pkcs11:token=lake?module-path=/nowhere.so"
     check(lambda: mc.open_kms(uri, pin=ODD.decode()), ODD)
     check(lambda: mc.open_kms(uri, pin=ODD.decode() + "\n"), ODD)

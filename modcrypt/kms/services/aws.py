@@ -21,38 +21,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
-from modcrypt.errors import (
-    KeyAccessDeniedError,
-    KeyDisabledError,
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-    KmsUnavailableError,
-)
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, KeyRetrievalError
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
-from modcrypt.kms.uris import is_loopback, missing_extra, parse_kms_uri
+from modcrypt.kms.services.aws_requests import (
+    KmsRegion,
+    connect_to_region,
+    make_answer_error,
+    require_member,
+)
+from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.tracebacks import hide_frames
-
-try:
-    import boto3
-    import botocore.auth
-    import botocore.endpoint
-    import botocore.parsers
-    from botocore import exceptions as aws_errors
-    from botocore.config import Config
-except ModuleNotFoundError as error:
-    raise missing_extra("AWS KMS", "aws") from error
 
 MAX_BLOB = 6144
 """Length limit of a CiphertextBlob, in bytes (KMS API Reference, Decrypt)."""
@@ -69,14 +54,6 @@ MAX_MESSAGE = 4096
 CONTEXT = "modcrypt:aad"
 """Name of the AAD in the encryption context."""
 
-# Only `client.py` retries. The pool keeps one connection open for each of up to 32 threads.
-_CONFIG = Config(
-    connect_timeout=10,
-    read_timeout=10,
-    retries={"total_max_attempts": 1, "mode": "standard"},
-    max_pool_connections=32,
-)
-
 _ARN = re.compile(
     r"arn:aws[a-z-]{0,20}:kms:(?P<region>[a-z0-9-]{1,40}):(?P<account>[0-9]{12}):"
     r"(?:key/[A-Za-z0-9-]{1,64}|alias/[A-Za-z0-9/_-]{1,250})",
@@ -85,38 +62,7 @@ _ARN = re.compile(
 _KEY_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}", re.ASCII)
 _ALIAS = re.compile(r"alias/[A-Za-z0-9/_-]{1,250}", re.ASCII)
 
-_NOT_FOUND = {"NotFoundException", "NotFound", "InvalidArnException", "InvalidAliasNameException"}
 _DELETED = {"PendingDeletion", "PendingReplicaDeletion"}
-_DISABLED = {"DisabledException", "KMSInvalidStateException"}
-_MATERIAL = {"InvalidCiphertextException", "IncorrectKeyException"}
-_DENIED = {
-    "AccessDenied",
-    "AccessDeniedException",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "IncompleteSignature",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "MissingAuthenticationToken",
-    "MissingAuthenticationTokenException",
-    "NotAuthorized",
-    "OptInRequired",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-}
-_UNAVAILABLE = {
-    "DependencyTimeoutException",
-    "KMSInternalException",
-    "KeyUnavailableException",
-    "RequestLimitExceeded",
-    "RequestTimeout",
-    "RequestTimeoutException",
-    "ServiceUnavailable",
-    "ServiceUnavailableException",
-    "TooManyRequestsException",
-}
-_CODE = re.compile(r"[A-Za-z]{1,60}", re.ASCII)
-
 _SIGNING = {
     "ed25519": ("ED25519_SHA_512", bytes.fromhex("302a300506032b6570032100"), 32),
     "mldsa65": (
@@ -126,19 +72,6 @@ _SIGNING = {
     ),
 }
 """For each signature scheme KMS's name, and the header (DER) and size of a public key."""
-
-_NO_CREDENTIALS = (
-    aws_errors.NoCredentialsError,
-    aws_errors.PartialCredentialsError,
-    aws_errors.CredentialRetrievalError,
-    aws_errors.RefreshWithMFAUnsupportedError,
-    aws_errors.SSOError,
-    aws_errors.TokenRetrievalError,
-    aws_errors.NoAuthTokenError,
-)
-_NO_ANSWER = (aws_errors.HTTPClientError, aws_errors.ConnectionError)
-
-T = TypeVar("T")
 
 
 def open_aws(uri: str, *, client: Any = None) -> AwsKms:
@@ -163,7 +96,7 @@ def open_aws(uri: str, *, client: Any = None) -> AwsKms:
     if arn and region != arn["region"]:
         raise ValueError("aws-kms: the region in the ARN and region= differ; remove region=")
     if client is None:
-        return AwsKms(lambda: _connect(region), key, arn and arn["account"])
+        return AwsKms(lambda: connect_to_region(region), key, arn and arn["account"])
     if region is not None and client.meta.region_name != region:
         raise ValueError(
             f"the URI names region {region}, but the client is for {client.meta.region_name}"
@@ -179,10 +112,8 @@ class AwsKms(UnpicklableClient):
     def __init__(self, connect: Callable[[], Any], key: str | None, account: str | None) -> None:
         self.default_key = key
         self._account = account
-        self._connect = connect
-        self._client, self._pid = connect(), os.getpid()
-        self.region: str = self._client.meta.region_name
-        _refuse_clear_text(self._client.meta.endpoint_url)
+        self._kms = KmsRegion(connect)
+        self.region = self._kms.name
 
     def __repr__(self) -> str:
         return f"AwsKms({self.region})"
@@ -193,7 +124,7 @@ class AwsKms(UnpicklableClient):
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under KMS's newest key material; see `KmsClient.wrap`."""
         name = self._check_target(master_key_id)
-        answer = self._call_kms(
+        answer = self._kms.call(
             lambda kms: kms.encrypt(
                 KeyId=name, Plaintext=key, EncryptionContext=_format_context(aad)
             ),
@@ -206,11 +137,11 @@ class AwsKms(UnpicklableClient):
         """Unwrap a key under any version of the master key; see `KmsClient.unwrap`."""
         name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
         context = _format_context(aad)
-        answer = self._call_kms(
+        answer = self._kms.call(
             lambda kms: kms.decrypt(KeyId=name, CiphertextBlob=blob, EncryptionContext=context),
             master_key_id,
         )
-        plain: bytes = _require_member(answer, "Plaintext", bytes)  # `kms.client` checks its length
+        plain: bytes = require_member(answer, "Plaintext", bytes)  # `kms.client` checks its length
         return plain
 
     @hide_frames
@@ -218,7 +149,7 @@ class AwsKms(UnpicklableClient):
         """Rewrap a key inside KMS, under its newest key material; see `KmsClient.rewrap`."""
         name, blob = self._check_target(master_key_id), _decode_blob(wrapped)
         context = _format_context(aad)
-        answer = self._call_kms(
+        answer = self._kms.call(
             lambda kms: kms.re_encrypt(
                 CiphertextBlob=blob,
                 SourceKeyId=name,
@@ -235,10 +166,10 @@ class AwsKms(UnpicklableClient):
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return a key that signs, of two specs; see `client.find_signer`."""
         name = self._check_target(key_id, "signing key")
-        answer = self._call_kms(
+        answer = self._kms.call(
             lambda kms: kms.get_public_key(KeyId=name), key_id, kind="signing key"
         )
-        scheme, public = _decode_public_key(_require_member(answer, "PublicKey", bytes), key_id)
+        scheme, public = _decode_public_key(require_member(answer, "PublicKey", bytes), key_id)
         return ServiceSigner(
             scheme=scheme, public_key=public, sign=partial(self._sign, key_id, scheme)
         )
@@ -251,14 +182,14 @@ class AwsKms(UnpicklableClient):
                 f"has {len(message)}; use a shorter AAD prefix"
             )
         name, algorithm = self._check_target(key_id), _SIGNING[scheme][0]
-        answer = self._call_kms(
+        answer = self._kms.call(
             lambda kms: kms.sign(
                 KeyId=name, Message=message, MessageType="RAW", SigningAlgorithm=algorithm
             ),
             key_id,
             kind="signing key",
         )
-        signature: bytes = _require_member(answer, "Signature", bytes)
+        signature: bytes = require_member(answer, "Signature", bytes)
         return signature
 
     # --- methods of `KeyAdmin` -------------------------------------------------------------------
@@ -277,10 +208,10 @@ class AwsKms(UnpicklableClient):
         try:
             self._fetch_metadata(alias)
         except KeyNotFoundError:
-            answer = self._call_kms(lambda kms: kms.create_key(), alias)
-            metadata = _require_member(answer, "KeyMetadata", dict)
-            self._create_alias(_require_member(metadata, "KeyId", str), alias)
-            created = _require_member(metadata, "CreationDate", datetime)
+            answer = self._kms.call(lambda kms: kms.create_key(), alias)
+            metadata = require_member(answer, "KeyMetadata", dict)
+            self._create_alias(require_member(metadata, "KeyId", str), alias)
+            created = require_member(metadata, "CreationDate", datetime)
             return MasterKey(id=alias, created=created.isoformat(timespec="seconds"))
         raise ValueError(f"AWS KMS already has a key {alias} in {self.region}")
 
@@ -293,15 +224,15 @@ class AwsKms(UnpicklableClient):
         for alias in self._list_all("list_aliases", "Aliases"):
             if "TargetKeyId" in alias:
                 target, name = (
-                    _require_member(alias, member, str) for member in ("TargetKeyId", "AliasName")
+                    require_member(alias, member, str) for member in ("TargetKeyId", "AliasName")
                 )
                 aliases.setdefault(target, []).append(name)
         keys = []
         for entry in self._list_all("list_keys", "Keys"):
-            key_id = _require_member(entry, "KeyId", str)
+            key_id = require_member(entry, "KeyId", str)
             key = self._fetch_metadata(key_id)
             manager, spec, state = (
-                _require_member(key, name, str) for name in ("KeyManager", "KeySpec", "KeyState")
+                require_member(key, name, str) for name in ("KeyManager", "KeySpec", "KeyState")
             )
             if manager == "CUSTOMER" and spec == "SYMMETRIC_DEFAULT":
                 enabled, destroyed = state == "Enabled", state in _DELETED
@@ -312,7 +243,7 @@ class AwsKms(UnpicklableClient):
     def rotate_key(self, master_key_id: str) -> MasterKey:
         """Create new key material in KMS, which wraps from now on (RotateKeyOnDemand)."""
         key_id = self._fetch_metadata(master_key_id)["KeyId"]
-        self._call_kms(lambda kms: kms.rotate_key_on_demand(KeyId=key_id), master_key_id)
+        self._kms.call(lambda kms: kms.rotate_key_on_demand(KeyId=key_id), master_key_id)
         return MasterKey(id=master_key_id)
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
@@ -327,7 +258,7 @@ class AwsKms(UnpicklableClient):
                 "rewrap all that it wrapped under another master key, then disable the whole key"
             )
         key_id = self._fetch_metadata(master_key_id)["KeyId"]
-        self._call_kms(lambda kms: kms.disable_key(KeyId=key_id), master_key_id)
+        self._kms.call(lambda kms: kms.disable_key(KeyId=key_id), master_key_id)
         return MasterKey(id=master_key_id, enabled=False)
 
     def destroy_key(self, master_key_id: str) -> None:
@@ -338,7 +269,7 @@ class AwsKms(UnpicklableClient):
         self._schedule_deletion(self._fetch_metadata(master_key_id)["KeyId"], master_key_id)
 
     def _schedule_deletion(self, key_id: str, master_key_id: str) -> None:
-        self._call_kms(
+        self._kms.call(
             lambda kms: kms.schedule_key_deletion(KeyId=key_id, PendingWindowInDays=DELETION_DAYS),
             master_key_id,
         )
@@ -346,7 +277,7 @@ class AwsKms(UnpicklableClient):
     def _create_alias(self, key_id: str, alias: str) -> None:
         """Create the alias of a new key; on failure, delete the key, which costs money."""
         try:
-            self._call_kms(lambda kms: kms.create_alias(AliasName=alias, TargetKeyId=key_id), alias)
+            self._kms.call(lambda kms: kms.create_alias(AliasName=alias, TargetKeyId=key_id), alias)
         except KeyRetrievalError:
             self._schedule_deletion(key_id, alias)
             raise
@@ -354,31 +285,29 @@ class AwsKms(UnpicklableClient):
     def _fetch_metadata(self, master_key_id: str) -> dict[str, Any]:
         """Return the metadata of a key, with its id, which KMS requires for key management."""
         name = self._check_target(master_key_id)
-        answer = self._call_kms(lambda kms: kms.describe_key(KeyId=name), master_key_id)
-        metadata: dict[str, Any] = _require_member(answer, "KeyMetadata", dict)
-        _require_member(metadata, "KeyId", str)
+        answer = self._kms.call(lambda kms: kms.describe_key(KeyId=name), master_key_id)
+        metadata: dict[str, Any] = require_member(answer, "KeyMetadata", dict)
+        require_member(metadata, "KeyId", str)
         return metadata
 
     def _list_all(self, operation: str, member: str) -> list[dict[str, Any]]:
         def fetch_pages(kms: Any) -> list[dict[str, Any]]:
             entries: list[dict[str, Any]] = []
             for page in islice(kms.get_paginator(operation).paginate(), MAX_LISTED):
-                entries += _require_member(page, member, list)
+                entries += require_member(page, member, list)
                 if len(entries) > MAX_LISTED:
                     return entries
             if page.get("Truncated"):  # no marker of the next page, or too many pages
-                raise _make_answer_error(member)
+                raise make_answer_error(member)
             return entries
 
-        entries = self._call_kms(fetch_pages, operation)
+        entries = self._kms.call(fetch_pages, operation)
         if len(entries) > MAX_LISTED:
             raise KeyRetrievalError(
                 f"AWS KMS has more than {MAX_LISTED} keys or aliases in {self.region}; list them "
                 f"with AWS's own tools"
             )
         return entries
-
-    # --- requests to KMS -------------------------------------------------------------------------
 
     def _check_target(self, master_key_id: str, kind: str = "master key") -> str:
         """Return the key id for a request, after a check that it leads to no other region.
@@ -406,82 +335,8 @@ class AwsKms(UnpicklableClient):
             )
         return master_key_id
 
-    def _call_kms(self, ask: Callable[[Any], T], key_id: str, *, kind: str = "master key") -> T:
-        """Call KMS once; do not chain errors, because they may contain the request."""
-        if self._pid != os.getpid():  # a forked process must not share its parent's connections
-            self._client, self._pid = self._connect(), os.getpid()
-        failed: KeyRetrievalError
-        try:
-            with _suppress_logging():
-                return ask(self._client)
-        except aws_errors.ClientError as error:
-            failed = _convert_error(error, f"{kind} {key_id}: AWS KMS in {self.region}")
-        except aws_errors.SSLError:
-            failed = KeyRetrievalError(
-                f"the TLS certificate of AWS KMS in {self.region} is not trusted here; set "
-                "AWS_CA_BUNDLE to the file of its authority"
-            )
-        except _NO_CREDENTIALS as error:
-            failed = KeyAccessDeniedError(
-                f"no credentials for AWS ({type(error).__name__}): set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a role"
-            )
-        except _NO_ANSWER as error:
-            failed = KmsUnavailableError(
-                f"AWS KMS in {self.region} is unavailable: {type(error).__name__}"
-            )
-        except aws_errors.BotoCoreError as error:
-            failed = KeyRetrievalError(
-                f"the request to AWS KMS in {self.region} failed with {type(error).__name__}"
-            )
-        except (AttributeError, TypeError, ValueError, RecursionError):  # from botocore's parser
-            failed = _make_answer_error("JSON")
-        raise failed
-
-
-def _convert_error(error: Any, what: str) -> KeyRetrievalError:
-    """Convert an answer to an error, which repeats only KMS's error code."""
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    code = code if _CODE.fullmatch(code) else "an unknown error"
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    answer = f"{what} answered {code}"
-    if code in _NOT_FOUND:
-        return KeyNotFoundError(f"{answer}: the key does not exist")
-    if code in _DISABLED:
-        return KeyDisabledError(f"{answer}: the key is disabled, or scheduled for deletion")
-    if code in _DENIED:
-        return KeyAccessDeniedError(
-            f"{answer}: the credentials or the key's policy do not permit the request"
-        )
-    if code in _MATERIAL:
-        return KeyMaterialError(
-            f"{answer}: the wrapped key does not unwrap: altered bytes, another master key or "
-            "other AAD"
-        )
-    if code in _UNAVAILABLE or code.startswith("Throttl") or status == 429 or status >= 500:
-        return KmsUnavailableError(answer)
-    return KeyRetrievalError(answer)
-
 
 # --- small helpers -------------------------------------------------------------------------------
-
-
-def _connect(region: str | None) -> Any:
-    try:
-        return boto3.session.Session().client("kms", region_name=region, config=_CONFIG)
-    except aws_errors.NoRegionError:
-        pass
-    raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")
-
-
-def _refuse_clear_text(endpoint: str) -> None:
-    """Raise ValueError for an endpoint (AWS_ENDPOINT_URL_KMS) without TLS."""
-    where = urlsplit(endpoint)
-    if where.scheme != "https" and not is_loopback(where.hostname or ""):
-        raise ValueError(
-            "aws-kms: the endpoint has no TLS, which would expose keys; set AWS_ENDPOINT_URL_KMS "
-            "to an https: address"
-        )
 
 
 def _format_alias(name: str) -> str:
@@ -492,21 +347,6 @@ def _format_alias(name: str) -> str:
 
 def _format_context(aad: bytes) -> dict[str, str]:
     return {CONTEXT: base64.b64encode(aad).decode("ascii")} if aad else {}
-
-
-def _require_member(answer: dict[str, Any], name: str, kind: type) -> Any:
-    """Return a member of an answer; raise KeyRetrievalError if it is missing or not a `kind`."""
-    value = answer.get(name)
-    if not isinstance(value, kind):
-        raise _make_answer_error(name)
-    return value
-
-
-def _make_answer_error(name: str) -> KeyRetrievalError:
-    return KeyRetrievalError(
-        f"the answer is not from AWS KMS: {name} is missing or malformed; check the endpoint "
-        "(AWS_ENDPOINT_URL_KMS) and proxies"
-    )
 
 
 def _decode_public_key(der: bytes, key_id: str) -> tuple[str, bytes]:
@@ -538,25 +378,3 @@ def _decode_blob(wrapped: str) -> bytes:
     raise KeyMaterialError(
         f"the wrapped key for AWS KMS is not valid base64, or exceeds {MAX_BLOB} bytes"
     )
-
-
-# botocore logs requests and answers at level DEBUG, with keys and session tokens. It logs nothing
-# during calls by this module; calls by others are logged as usual.
-_asking = threading.local()
-
-
-def _may_be_logged(_record: object) -> bool:
-    return not getattr(_asking, "now", False)
-
-
-for _logger in (botocore.endpoint.logger, botocore.parsers.LOG, botocore.auth.logger):
-    _logger.addFilter(_may_be_logged)
-
-
-@contextmanager
-def _suppress_logging() -> Iterator[None]:
-    _asking.now = True
-    try:
-        yield
-    finally:
-        _asking.now = False

@@ -23,74 +23,34 @@ token, no PIN is needed; if any part of the process logs out, no part can use th
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from modcrypt.aead import TAG_SIZE
 from modcrypt.errors import (
-    KeyAccessDeniedError,
     KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
-    KmsUnavailableError,
-    ModcryptError,
 )
-from modcrypt.fork_safety import fork_safe
-from modcrypt.io.private_files import read_secret
-from modcrypt.keys import Secret
 from modcrypt.kms.client import Capabilities, MasterKey, ServiceSigner, UnpicklableClient
 from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
+from modcrypt.kms.services.pkcs11_token import (
+    TokenSessions,
+    make_pin_source,
+    pkcs11,
+    token_errors,
+)
 from modcrypt.kms.services.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
-from modcrypt.kms.uris import missing_extra
 from modcrypt.tracebacks import hide_frames
 
-try:
-    import pkcs11
-    from pkcs11 import exceptions as token_errors
-except ModuleNotFoundError as error:
-    raise missing_extra("PKCS#11", "pkcs11") from error
-
 NONCE_SIZE = 12
-MAX_PIN = 255
-"""Length limit of a PIN from a file, in bytes."""
 
-_DENIED = (
-    token_errors.PinIncorrect,
-    token_errors.PinInvalid,
-    token_errors.PinLenRange,
-    token_errors.PinExpired,
-    token_errors.PinLocked,
-    token_errors.UserPinNotInitialized,
-    token_errors.AnotherUserAlreadyLoggedIn,
-    token_errors.UserTooManyTypes,
-    token_errors.FunctionRejected,
-)
-_UNAVAILABLE = (
-    token_errors.DeviceError,
-    token_errors.DeviceMemory,
-    token_errors.DeviceRemoved,
-    token_errors.FunctionFailed,
-    token_errors.GeneralError,
-    token_errors.HostMemory,
-    token_errors.SessionClosed,
-    token_errors.SessionCount,
-    token_errors.SessionHandleInvalid,
-    token_errors.SlotIDInvalid,
-    token_errors.TokenNotPresent,
-    token_errors.TokenNotRecognised,
-    token_errors.UserNotLoggedIn,
-)
 _DOES_NOT_DECRYPT = (token_errors.EncryptedDataInvalid, token_errors.EncryptedDataLenRange)
 # Tokens report these for a wrong tag as well as for failures of their own; SoftHSM the first.
 _AMBIGUOUS = (token_errors.GeneralError, token_errors.FunctionFailed)
-
-
-# --- opening -------------------------------------------------------------------------------------
 
 
 @hide_frames
@@ -114,90 +74,7 @@ def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs
             "the PKCS#11 module is missing or is not an absolute path: set module-path in the "
             "URI, or MODCRYPT_PKCS11_MODULE"
         )
-    return Pkcs11Kms(where, module, _make_pin_source(pin, where.pin_source))
-
-
-def _make_pin_source(pin: str | Callable[[], str] | None, source: str | None) -> Callable[[], str]:
-    """Return a function that returns the PIN, which it reads again at each login."""
-    if callable(pin):
-        return pin
-    if pin is not None:
-        return Secret(pin)
-    kind, _, name = (source or "env:MODCRYPT_PKCS11_PIN").partition(":")
-    if kind == "file" and name:
-        return lambda: _read_pin(name)
-    if kind == "env" and name:
-        return lambda: os.environ.get(name, "")
-    raise ValueError("PKCS#11 URI: pin-source must be file:PATH or env:NAME")
-
-
-def _read_pin(path: str) -> str:
-    pin = read_secret(path, MAX_PIN + 3, "PIN file").rstrip(b"\r\n")
-    if len(pin) > MAX_PIN:
-        raise ValueError(f"the PIN file {path} is longer than {MAX_PIN} bytes")
-    try:
-        return pin.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"the PIN file {path} is not UTF-8") from None
-
-
-def _check_pin(pin: object) -> str:
-    if not isinstance(pin, str):
-        raise TypeError(f"a PIN must be str, not {type(pin).__name__}")
-    if not pin:
-        raise ValueError(
-            "the PIN of the PKCS#11 token is missing: pass pin=, set pin-source in the URI, or set "
-            "MODCRYPT_PKCS11_PIN"
-        )
-    if not pin.isprintable():  # includes surrogates, whose encoding error would repeat the PIN
-        raise ValueError("the PIN of the PKCS#11 token contains unprintable characters")
-    return pin
-
-
-_started: dict[str, int] = {}  # module to the process that initialized it
-_lock = fork_safe(threading.Lock())
-"""Lock of all clients: python-pkcs11 initializes modules for use by one thread at a time
-(C_Initialize without arguments), but releases the interpreter's lock during calls."""
-
-
-def _load_library(module: str) -> Any:
-    """Load a module; in a forked process, initialize it again, as PKCS#11 requires."""
-    try:
-        library = pkcs11.lib(module)
-        if _started.setdefault(module, os.getpid()) != os.getpid():
-            with contextlib.suppress(token_errors.PKCS11Error):
-                library.finalize()  # some modules detect the fork and refuse
-            library.initialize()
-            _started[module] = os.getpid()
-    except token_errors.PKCS11Error as error:
-        raise KeyRetrievalError(f"PKCS#11 module {module} cannot be loaded") from error
-    return library
-
-
-def _find_token(module: str, traits: Mapping[str, str | bytes | int]) -> Any:
-    tokens = [
-        token
-        for token in _load_library(module).get_tokens(
-            token_flags=pkcs11.TokenFlag.TOKEN_INITIALIZED
-        )
-        if all(
-            getattr(token.slot if trait == "slot_id" else token, trait) == value
-            for trait, value in traits.items()
-        )
-    ]
-    if not tokens:
-        raise KeyNotFoundError(f"PKCS#11 module {module} has no token that matches the URI")
-    if len(tokens) > 1:
-        labels = ", ".join(
-            sorted(f"{token.label} ({token.serial.decode(errors='replace')})" for token in tokens)
-        )
-        raise KeyRetrievalError(
-            f"the PKCS#11 URI matches several tokens: {labels}; add token= or serial="
-        )
-    return tokens[0]
-
-
-# --- the client ----------------------------------------------------------------------------------
+    return Pkcs11Kms(where, module, make_pin_source(pin, where.pin_source))
 
 
 class Pkcs11Kms(UnpicklableClient):
@@ -211,23 +88,18 @@ class Pkcs11Kms(UnpicklableClient):
 
     def __init__(self, where: Pkcs11Uri, module: str, pin: Callable[[], str]) -> None:
         self._where = where
-        self._module = module
-        self._pin = pin
-        self._refused = False
-        self._process = os.getpid()
-        self._seen = False
-        self._session: Any = None
+        self._sessions = TokenSessions(module, where.token, pin)
         self.default_key = where.object
-        with self._open_session("the PKCS#11 token"):
+        with self._sessions.open("the PKCS#11 token"):
             pass
 
     def __repr__(self) -> str:
-        return f"Pkcs11Kms({self._module})"
+        return f"Pkcs11Kms({self._sessions.module})"
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key; see `KmsClient.wrap`."""
-        with self._open_session(f"master key {master_key_id}") as session:
+        with self._sessions.open(f"master key {master_key_id}") as session:
             master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.ENCRYPT)
             sealed = _encrypt(master, key, local_aad(master_key_id, aad))
@@ -247,7 +119,7 @@ class Pkcs11Kms(UnpicklableClient):
             raise KeyMaterialError(
                 "the wrapped key names a version, but keys on a PKCS#11 token have none"
             )
-        with self._open_session(f"master key {master_key_id}") as session:
+        with self._sessions.open(f"master key {master_key_id}") as session:
             master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.DECRYPT)
             try:
@@ -261,7 +133,7 @@ class Pkcs11Kms(UnpicklableClient):
 
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return a key that signs with EdDSA; see `client.find_signer`."""
-        with self._open_session(f"signing key {key_id}") as session:
+        with self._sessions.open(f"signing key {key_id}") as session:
             key = self._find_signing_half(session, key_id, pkcs11.ObjectClass.PUBLIC_KEY)
             public = _decode_point(bytes(key[pkcs11.Attribute.EC_POINT]), key_id)
             self._find_signing_half(session, key_id, pkcs11.ObjectClass.PRIVATE_KEY)
@@ -269,7 +141,7 @@ class Pkcs11Kms(UnpicklableClient):
 
     @hide_frames
     def _sign(self, key_id: str, message: bytes) -> bytes:
-        with self._open_session(f"signing key {key_id}") as session:
+        with self._sessions.open(f"signing key {key_id}") as session:
             key = self._find_signing_half(session, key_id, pkcs11.ObjectClass.PRIVATE_KEY)
             _check_enabled(key, pkcs11.Attribute.SIGN, "signing key")
             return bytes(key.sign(message, mechanism=pkcs11.Mechanism.EDDSA))
@@ -279,7 +151,7 @@ class Pkcs11Kms(UnpicklableClient):
 
         Raise ValueError if a key with this label exists, or the label is empty.
         """
-        with self._open_session(f"master key {master_key_id}", writing=True) as session:
+        with self._sessions.open(f"master key {master_key_id}", writing=True) as session:
             if not master_key_id or _list_keys(session, master_key_id):
                 raise ValueError(
                     f"the token already has a master key {master_key_id!r}, or the label is empty"
@@ -300,7 +172,7 @@ class Pkcs11Kms(UnpicklableClient):
 
     def list_keys(self) -> list[MasterKey]:
         """Return all labelled AES keys of the token, sorted by label."""
-        with self._open_session("the PKCS#11 token") as session:
+        with self._sessions.open("the PKCS#11 token") as session:
             keys = [_describe(key) for key in _list_keys(session, None) if key.label]
         return sorted(keys, key=lambda key: key.id)
 
@@ -324,7 +196,7 @@ class Pkcs11Kms(UnpicklableClient):
                 f"master key {master_key_id}: keys on a PKCS#11 token have no versions; disable "
                 "the whole key"
             )
-        with self._open_session(f"master key {master_key_id}", writing=True) as session:
+        with self._sessions.open(f"master key {master_key_id}", writing=True) as session:
             key = self._find_key(session, master_key_id)
             try:
                 key[pkcs11.Attribute.DECRYPT] = False
@@ -338,7 +210,7 @@ class Pkcs11Kms(UnpicklableClient):
 
     def destroy_key(self, master_key_id: str) -> None:
         """Destroy a key, and so all that is wrapped under it."""
-        with self._open_session(f"master key {master_key_id}", writing=True) as session:
+        with self._sessions.open(f"master key {master_key_id}", writing=True) as session:
             self._find_key(session, master_key_id).destroy()
 
     def _find_key(self, session: Any, label: str) -> Any:
@@ -358,61 +230,6 @@ class Pkcs11Kms(UnpicklableClient):
 
     def _id_of(self, label: str) -> bytes | None:
         return self._where.id if label == self._where.object else None
-
-    @contextlib.contextmanager
-    def _open_session(self, what: str, writing: bool = False) -> Iterator[Any]:
-        """Yield a session, to one thread at a time; convert the token's errors."""
-        if os.getpid() != self._process:
-            raise KeyRetrievalError(
-                "this PKCS#11 client was opened before a fork, and sessions do not survive a fork; "
-                "open the client again in this process"
-            )
-        with _lock:
-            try:
-                if self._session is None:
-                    self._session = self._login()
-                if writing:
-                    with self._session.token.open(rw=True) as session:  # shares the login
-                        yield session
-                else:
-                    yield self._session
-            except ModcryptError:
-                raise
-            except token_errors.PKCS11Error as error:
-                raise self._convert_error(error, what) from error
-
-    @hide_frames
-    def _login(self) -> Any:
-        if self._refused:  # retrying a wrong PIN for every key would lock the token
-            raise KeyAccessDeniedError(
-                "the token refused the PIN; open the client again with another PIN"
-            )
-        try:
-            token = _find_token(self._module, self._where.token)
-        except KeyNotFoundError as error:
-            if self._seen:
-                raise KmsUnavailableError("the PKCS#11 token was removed") from error
-            raise
-        self._seen = True
-        pin = _check_pin(self._pin())
-        try:
-            return token.open(user_pin=pin)
-        except token_errors.UserAlreadyLoggedIn:
-            return token.open()
-        except _DENIED:
-            self._refused = True
-            raise
-
-    def _convert_error(self, error: token_errors.PKCS11Error, what: str) -> KeyRetrievalError:
-        message = f"{what}: the token reports {type(error).__name__}"
-        if isinstance(error, _DENIED):
-            return KeyAccessDeniedError(message)
-        if isinstance(error, token_errors.TokenWriteProtected | token_errors.SessionReadOnly):
-            return KeyAccessDeniedError(message)
-        self._session = None  # the next attempt logs in again
-        if isinstance(error, _UNAVAILABLE):
-            return KmsUnavailableError(message)
-        return KeyRetrievalError(f"{message} {error}".rstrip())
 
 
 # --- operations on keys --------------------------------------------------------------------------

@@ -1,0 +1,134 @@
+"""URIs of Vault's transit engines, names of keys in them, and places of tokens."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
+from modcrypt.io.private_files import read_secret
+from modcrypt.keys import Secret
+from modcrypt.kms.uris import KmsUri, is_loopback
+from modcrypt.tracebacks import hide_frames
+
+MAX_TOKEN = 16 << 10
+"""Length limit of a token, in characters."""
+
+NAME = re.compile(r"(?=.{1,255}\Z)\w(?:[\w.-]*\w)?", re.ASCII)
+"""The names that Vault's routes accept (its GenericNameRegex), but no dots alone, as in paths."""
+
+_LOCATION = re.compile(
+    r"//(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>/.*)",
+    re.ASCII,
+)
+_TOKEN = re.compile(r"[!-~]+", re.ASCII)
+
+_FORM = "hcvault://HOST[:PORT]/MOUNT[/keys/NAME]"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A transit engine: its address, and the use of its keys."""
+
+    address: str
+    loopback: bool
+    namespace: str | None
+    mount: str
+    derived: bool
+
+    def __str__(self) -> str:
+        return f"{self.address.partition('://')[2]}/{self.mount}"
+
+
+def parse_location(parts: KmsUri) -> tuple[Engine, str | None]:
+    """Return the engine that a URI names, and the default key.
+
+    Raises:
+        ValueError: The URI has another form. The message does not repeat the URI, which may contain
+            a password.
+    """
+    found = _LOCATION.fullmatch(parts.location)
+    if found is None or parts.fragment or int(found["port"] or 0) >= 1 << 16:
+        raise ValueError(f"the URI of a Vault engine must have the form {_FORM}")
+    host, port = found["host"], found["port"]
+    steps = found["path"][1:].split("/")
+    name = steps.pop() if len(steps) > 2 and steps[-2] == "keys" else None
+    if name is not None:
+        steps.pop()
+    if not all(NAME.fullmatch(step) for step in (*steps, *([] if name is None else [name]))):
+        raise ValueError(f"in {_FORM}, MOUNT and NAME must be plain names")
+    loopback = is_loopback(host)
+    tls = _parse_switch(parts.query.get("tls", "on"), "tls", "on", "off")
+    if not tls and not loopback:
+        raise ValueError(
+            "hcvault: tls=off is only for loopback addresses, because it exposes the token"
+        )
+    address = f"{'https' if tls else 'http'}://{host}{f':{port}' if port else ''}"
+    derived = _parse_switch(parts.query.get("derived", "false"), "derived", "true", "false")
+    namespace = parts.query.get("namespace") or None
+    if namespace and not all(NAME.fullmatch(step) for step in namespace.strip("/").split("/")):
+        raise ValueError("hcvault: namespace= must be plain names with / in between")
+    return Engine(address, loopback, namespace, "/".join(steps), derived), name
+
+
+def _parse_switch(value: str, name: str, yes: str, no: str) -> bool:
+    if value not in (yes, no):
+        raise ValueError(f"hcvault: {name} must be {yes} or {no}")
+    return value == yes
+
+
+def make_token_source(
+    given: str | Callable[[], str] | None, place: str | None
+) -> Callable[[], str]:
+    """Return a function that reads the token again at each call."""
+    if given is None:
+        return lambda: _check_token(_find_token(place))
+    if callable(given):
+        return lambda: _check_token(given())
+    secret = Secret(given)
+    return lambda: _check_token(secret())
+
+
+def _find_token(place: str | None) -> str:
+    if place is None:
+        home = Path.home() / ".vault-token"
+        fixed = os.environ.get("VAULT_TOKEN") or os.environ.get("BAO_TOKEN")
+        return fixed or (_read_token(home) if home.is_file() else "")
+    kind, _, name = place.partition(":")
+    if kind == "env" and name:
+        return os.environ.get(name, "")
+    if kind == "file" and name:
+        return _read_token(Path(name))
+    raise ValueError("hcvault: token= must be env:NAME or file:PATH, never the token itself")
+
+
+def _read_token(path: Path) -> str:
+    return read_secret(path, MAX_TOKEN + 1, "token file").decode("ascii", "replace").strip()
+
+
+@hide_frames
+def _check_token(token: str) -> str:
+    """Return a token if it is valid; `requests` would show an invalid one in its error."""
+    if not token:
+        raise KeyAccessDeniedError(
+            "no token for Vault: set VAULT_TOKEN, or name its place in the URI by token=env:NAME "
+            "or token=file:PATH"
+        )
+    if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
+        raise KeyAccessDeniedError(
+            f"the token for Vault contains spaces, or is longer than {MAX_TOKEN} characters"
+        )
+    return token
+
+
+def check_name(key_id: str, kind: str = "master key") -> str:
+    """Return a name if it is safe in a path, because it may come from a file."""
+    if not NAME.fullmatch(key_id):
+        raise KeyNotFoundError(
+            f"{kind} {key_id[:80]!r}: a key name in Vault consists of letters, digits, "
+            "_, and . or - in between"
+        )
+    return key_id

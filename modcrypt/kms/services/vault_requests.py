@@ -1,0 +1,258 @@
+"""Requests to a transit engine of Vault or OpenBao, and the errors that answers become."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyDisabledError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+)
+from modcrypt.kms.services.vault_location import Engine
+from modcrypt.kms.uris import missing_extra
+from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
+from modcrypt.tracebacks import hide_frames
+
+try:
+    import hvac
+    import requests
+
+    from modcrypt.kms.services.bounded_http import UnacceptableAnswerError, bounded_session
+except ModuleNotFoundError as error:
+    raise missing_extra("Vault", "vault") from error
+
+TIMEOUT = 10
+"""Time limit for a connection in seconds; `bounded_http` limits the answer."""
+
+_WRAPPED = re.compile(r"vault:v([1-9][0-9]{0,8}):[A-Za-z0-9+/]+={0,2}", re.ASCII)
+_ACTIONS = {"keys": "show or change keys"}
+"""What requests do, if the first part of their path is not the verb."""
+
+
+class TransitRequests:
+    """Requests to one transit engine, with a token or a client of hvac."""
+
+    def __init__(
+        self, engine: Engine, token: Callable[[], str] | None = None, client: Any = None
+    ) -> None:
+        self._engine, self._token, self._client = engine, token, client
+        self._own = threading.local()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        key_id: str = "",
+        missing_is_empty: bool = False,
+        kind: str = "master key",
+    ) -> dict[str, Any]:
+        """Send one request, and return the answer's data.
+
+        `method` is an HTTP method or "list", `path` the path below the engine's mount. With
+        `missing_is_empty`, return no data if Vault reports that nothing exists; an answer of status
+        200 must then contain data. Messages call the key `kind`.
+
+        Raises:
+            KeyRetrievalError: Vault refuses, fails or is unreachable, or the answer is not Vault's.
+        """
+        status, content = self._send(method, path, body)
+        if status == 204:
+            return {}
+        if status == 200:
+            return self._extract_data(content, demanded=missing_is_empty)
+        if status == 404 and missing_is_empty and content.get("errors") == []:
+            return {}  # the key does not exist; a missing engine would report errors
+        verb = path.partition("/")[0]
+        raise self._convert_error(status, _extract_errors(content), key_id, verb, kind)
+
+    def _extract_data(self, content: dict[str, Any], *, demanded: bool) -> dict[str, Any]:
+        """Return the data of an answer of status 200, which is an object or null in Vault."""
+        data = content.get("data", ...)
+        if (data is None and not demanded) or (isinstance(data, dict) and (data or not demanded)):
+            return data or {}
+        raise self.make_answer_error()
+
+    @hide_frames  # frames contain the token
+    def _send(
+        self, method: str, path: str, body: dict[str, Any] | None
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the status of Vault's answer, and its JSON object."""
+        adapter = self._get_adapter()
+        url = f"/v1/{self._engine.mount}/{path}"
+        failed: KeyRetrievalError
+        try:
+            return _split_answer(adapter.request(method, url, json=body, raise_exception=False))
+        except UnacceptableAnswerError as error:
+            failed = KeyRetrievalError(f"invalid answer from {self._engine}: {error}")
+        except RecursionError:  # deeply nested JSON
+            failed = self.make_answer_error()
+        except requests.exceptions.SSLError:
+            failed = KeyRetrievalError(
+                f"the TLS certificate of Vault at {self._engine} is not trusted here; set "
+                "VAULT_CACERT to the file of its authority"
+            )
+        except (requests.ConnectionError, requests.Timeout, _CutShort) as error:
+            failed = KmsUnavailableError(
+                f"Vault at {self._engine} is unavailable: {type(error).__name__}"
+            )
+        except requests.RequestException as error:
+            failed = KeyRetrievalError(
+                f"the request to {self._engine} failed with {type(error).__name__}"
+            )
+        except ValueError:  # from `http.client`: a chunk of negative size
+            failed = self.make_answer_error()
+        finally:
+            if self._token is not None:
+                adapter.token = ""  # read again before each request
+        raise failed  # outside the handler: the original error contains request, token and key
+
+    def _get_adapter(self) -> Any:
+        """Return this thread's connection; a forked process does not share its parent's."""
+        if self._token is None:
+            return self._client.adapter
+        if getattr(self._own, "pid", None) != os.getpid():
+            self._own.client, self._own.pid = _connect(self._engine), os.getpid()
+        self._own.client.token = self._token()
+        return self._own.client.adapter
+
+    def _convert_error(
+        self, status: int, texts: list[str], key_id: str, verb: str, kind: str
+    ) -> KeyRetrievalError:
+        """Convert an answer to an error, which repeats none of Vault's text."""
+        text = " ".join(texts)
+        what = f"{kind} {key_id}: " if key_id else ""
+        if status in (401, 403):
+            return KeyAccessDeniedError(
+                f"{what}Vault at {self._engine} refuses to {_ACTIONS.get(verb, verb)}: the token "
+                "has expired, or its policies do not permit it"
+            )
+        if status == 404 or any(phrase in text for phrase in _NO_KEY):
+            return self.make_missing_error(key_id, kind)
+        if status in (412, 429, 472, 473) or status >= 500:
+            return KmsUnavailableError(f"{what}Vault at {self._engine} answered {status}")
+        if 300 <= status < 400:
+            return KeyRetrievalError(
+                f"Vault at {self._engine} redirects to another address, which modcrypt does not "
+                "follow; use the address of the active node in the URI"
+            )
+        if status == 400:
+            return self._convert_rejection(text, what, verb)
+        return KeyRetrievalError(f"{what}Vault at {self._engine} answered {status}")
+
+    def _convert_rejection(self, text: str, what: str, verb: str) -> KeyRetrievalError:
+        if "too old" in text:
+            return KeyDisabledError(f"{what}the version that wrapped the key is disabled in Vault")
+        if "soft-deleted" in text:
+            return KeyDisabledError(f"{what}the key is disabled (soft-deleted) in Vault")
+        if "missing 'context'" in text:
+            return ContextMissingError(
+                f"{what}the key is a derived key; add derived=true to the URI"
+            )
+        if verb in ("decrypt", "rewrap"):
+            return KeyMaterialError(
+                f"{what}the wrapped key does not unwrap: altered text, another master key or other "
+                "AAD; Vault does not report which"
+            )
+        return KeyRetrievalError(f"{what}Vault at {self._engine} rejected the request to {verb}")
+
+    def make_missing_error(self, key_id: str, kind: str = "master key") -> KeyNotFoundError:
+        """Return the error for a key, or the engine, that does not exist."""
+        what = f"{kind} {key_id}" if key_id else "transit engine"
+        return KeyNotFoundError(f"Vault has no {what} at {self._engine}")
+
+    def require_member(self, data: Any, name: str) -> str:
+        """Return a text of an answer; raise KeyRetrievalError if it is missing."""
+        value = data.get(name) if isinstance(data, dict) else None
+        if not isinstance(value, str):
+            raise self.make_answer_error()
+        return value
+
+    @hide_frames
+    def decode_base64(self, text: str) -> bytes:
+        """Decode a text of an answer; raise KeyRetrievalError for other text."""
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError:
+            failed = self.make_answer_error()
+        raise failed  # outside the handler, whose error contains the text
+
+    def check_wrapped(self, text: str) -> str:
+        """Return a wrapped key after the check that `unwrap` will make."""
+        try:
+            parse_version(text)
+        except KeyMaterialError:
+            raise self.make_answer_error() from None
+        return text
+
+    def make_answer_error(self) -> KeyRetrievalError:
+        """Return the error for an answer that is none of a transit engine."""
+        return KeyRetrievalError(f"the server at {self._engine} is not a transit engine of Vault")
+
+
+class ContextMissingError(KeyRetrievalError):
+    """A request without a context for a derived key."""
+
+
+_CutShort = requests.exceptions.ChunkedEncodingError
+_NO_KEY = ("key not found", "unknown key type", "no existing key")
+
+
+def _connect(engine: Engine) -> Any:
+    session = bounded_session()
+    session.trust_env = not engine.loopback  # no proxy for loopback addresses
+    authority = (os.environ.get(n) for n in ("VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"))
+    session.verify = next(filter(None, authority), True)
+    return hvac.Client(
+        engine.address,
+        token="",  # set before each request
+        timeout=TIMEOUT,
+        session=session,
+        namespace=engine.namespace,
+        allow_redirects=False,
+    )
+
+
+def _split_answer(answer: Any) -> tuple[int, dict[str, Any]]:
+    """Split hvac's result, which is the JSON value for status 200 and else the response."""
+    status = getattr(answer, "status_code", 200)
+    if hasattr(answer, "status_code"):
+        try:
+            answer = answer.json()
+        except ValueError:
+            answer = None
+    return status, answer if isinstance(answer, dict) else {}
+
+
+def _extract_errors(content: dict[str, Any]) -> list[str]:
+    """Return Vault's error texts, from the whole answer or from the parts of a batch."""
+    data = content.get("data")
+    results = _as_list(data.get("batch_results")) if isinstance(data, dict) else []
+    inner = [result.get("error") for result in results if isinstance(result, dict)]
+    return [text for text in (*_as_list(content.get("errors")), *inner) if isinstance(text, str)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def parse_version(wrapped: str) -> int:
+    """Return the version in a wrapped key; raise KeyMaterialError for other text."""
+    found = _WRAPPED.fullmatch(wrapped) if len(wrapped) <= MAX_WRAPPED else None
+    if found is None:
+        raise KeyMaterialError("the wrapped key for Vault is not vault:v<version>:<base64>")
+    return int(found[1])
+
+
+def encode_base64(data: bytes) -> str:
+    """Return bytes as Vault takes them."""
+    return base64.b64encode(data).decode("ascii")
