@@ -22,6 +22,7 @@ from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
 from modcrypt.spark.jobs.iceberg_jobs import TableRekeyJob
 from tests.support.secret_watch import spellings
+from tests.support.signing import save_writer
 from tests.support.tables import read_with_pyarrow
 
 pytestmark = pytest.mark.filterwarnings(
@@ -230,12 +231,14 @@ def test_the_command_line_has_spark_do_it(
     monkeypatch.setattr("modcrypt.spark.session.spark_session", session)
     monkeypatch.chdir(tmp_path)
     ring = ["--kms", "file:lake.keyring", "--passphrase-file", "passphrase"]
-    arguments = ["iceberg", "rotate", what, "--spark", "here", *ring, "lake/orders"]
+    writer = save_writer(tmp_path)
+    sign = ["--sign", "writer.key"]
+    arguments = ["iceberg", "rotate", what, "--spark", "here", *ring, *sign, "lake/orders"]
     result = CliRunner().invoke(program, arguments)
     assert result.exit_code == 0, result.output
     assert asked == ["here"]
     assert done in result.stdout
-    current = table.refreshed()
+    current = open_table(tmp_path / "lake/orders", kms, signed_by=[writer.verifier])
     assert set(deks(current)).isdisjoint(deks(table)) == (what == "dek")
     assert rows(current) == pa.concat_tables(PARTS)
     ring = ["--kms", "file:lake.keyring", "--passphrase-fd", "0"]

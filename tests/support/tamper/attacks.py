@@ -32,6 +32,7 @@ from tests.support.tamper.files import (
     partial_pf,
     rich,
     rich_pf,
+    sealed,
     seed_random,
     signed,
     signed_ctr,
@@ -633,11 +634,28 @@ def _datasets() -> Iterable[Attack]:
     yield line("a file added; template and number of parts are given", forge.add_part)
 
 
+def _seals() -> Iterable[Attack]:
+    """Attacks by readers who may write to the folder; the reader has seen the newest seal."""
+
+    def line(name: str, done: Forge) -> Attack:
+        return Attack("Files of a dataset that its writer sealed", name, FOOTER, (sealed,), done)
+
+    yield line("a file missing", forge.without_part)
+    yield line("all files missing", forge.no_parts)
+    yield line("a file twice, in another's place", forge.part_twice)
+    yield line("a file replaced by its earlier version, of the same writer", forge.older_part)
+    yield line("an older file of the same writer added", forge.add_part)
+    yield line("the whole folder replaced by its earlier state, with its seal", forge.older_dataset)
+    yield line("the seal replaced by the earlier one", forge.older_seal)
+    yield line("a file left out, and its entry of the seal", forge.without_entry)
+    yield line("the seal removed", forge.without_seal)
+
+
 ATTACKS: tuple[Attack, ...] = tuple(
     attack
     for group in (
         _flips, _moves, _replays, _truncations, _labels, _prefixes, _untagged_parts, _holders,
-        _materials, _signatures, _datasets,
+        _materials, _signatures, _datasets, _seals,
     )
     for attack in group()
 )  # fmt: skip

@@ -6,6 +6,7 @@ before anything happens to them, or isn't tried.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,13 @@ from modcrypt import (
     SigningKey,
     VerifyingKey,
 )
+from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Secret
 from modcrypt.kms.signing.schemes import find_scheme
+from modcrypt.kms.signing.seal_format import SealedFile, encode_seal
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.parquet.format.framing import close_tail, read_tail
+from modcrypt.parquet.signatures.signers import hash_footer
 from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import ModuleSpan, list_modules
@@ -73,6 +79,7 @@ class Reading:
     template: str | None = None  # its AAD prefixes
     parts: int | None = None
     signed: bool = False  # a signature of the writer is required
+    sealed: bool = False  # the newest seal of the writer is required
 
     def select(self, rows: Rows) -> Rows:
         """Return the rows of a file that are read."""
@@ -329,6 +336,26 @@ def _dataset(version: int) -> Files:
     }
 
 
+def _sealed(version: int) -> Files:
+    """Three signed parts and their seal; the seal of version 0 is the newer one."""
+    encryption = FileEncryptionProperties(**UNIFORM | SIGNED)
+    files = {
+        f"part-{part}.parquet": encrypt_bytes(
+            plain_file(people(version, 10, 10 * part), **PLAIN), encryption
+        )
+        for part in range(3)
+    }
+    described = {name: _describe(data) for name, data in files.items()}
+    before = None if version else encode_seal(WRITER, None, {})
+    return {**files, SEAL_NAME: encode_seal(WRITER, before, described)}
+
+
+def _describe(data: bytes) -> SealedFile:
+    tail = read_tail(MemorySource(data))
+    footer = hash_footer(close_tail(tail.data, tail.magic))
+    return SealedFile(len(data), hashlib.sha256(data).hexdigest(), footer)
+
+
 class _Numbers(Base):
     """Whole numbers alone, uncompressed: whatever a page opens to, is numbers again."""
 
@@ -371,3 +398,4 @@ internal = Base("internal material", _internal, replace(OWN_KEYS, material=True)
 dataset = Base(
     "dataset", _dataset, Reading(folder=True, template="people.v2.part{i}", parts=3), count=30
 )  # fmt: skip
+sealed = Base("sealed dataset", _sealed, Reading(folder=True, signed=True, sealed=True), count=30)

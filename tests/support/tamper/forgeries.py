@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from modcrypt import ModuleType
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new, set_extension
 from tests.support import forging
 from tests.support.forging import plain_file
@@ -657,6 +658,32 @@ def part_twice(base: Base) -> Files:
 
 def add_part(base: Base) -> Files:
     return {**base.files, "part-3.parquet": base.others["part-0.parquet"]}
+
+
+def older_dataset(base: Base) -> Files:
+    return base.others
+
+
+def without_seal(base: Base) -> Files:
+    return {name: data for name, data in base.files.items() if name != SEAL_NAME}
+
+
+def older_seal(base: Base) -> Files:
+    return {**base.files, SEAL_NAME: base.others[SEAL_NAME]}
+
+
+def without_entry(base: Base) -> Files:
+    """Drop the last file, and its entry of the seal, whose signature stays."""
+    line, _, rest = base.files[SEAL_NAME].partition(b"\n")
+    document = json.loads(line)
+    dropped = document["files"].pop()[0]
+    files = {name: data for name, data in base.files.items() if name != dropped}
+    line = json.dumps(document, separators=(",", ":")).encode()
+    return {**files, SEAL_NAME: line + b"\n" + rest}
+
+
+def no_parts(base: Base) -> Files:
+    return {SEAL_NAME: base.files[SEAL_NAME]}
 
 
 def older_part(base: Base) -> Files:
