@@ -75,9 +75,9 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
     Raises:
         CommitConflictError: Another writer committed first at every attempt that the table's
             properties (`commit.retry.*`) allow.
-        ModcryptError, OSError: `make` or the file system failed; the table is unchanged. Or the
-            table is changed and could not be sealed, if it was opened with a key that signs; the
-            message says so.
+        ModcryptError, OSError: `make` or the file system failed; the table is unchanged.
+        IntegrityError, OSError: The table was opened with a key that signs; it is changed, and
+            could not be sealed, as the message says.
     """
     files = files or NewFiles(table.walk.locations)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.errors import CommitConflictError, IntegrityError
+from modcrypt.errors import IntegrityError, KmsUnavailableError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
@@ -158,9 +158,22 @@ def test_a_commit_between_the_change_and_its_seal_is_reported(
         return seal(*arguments, **options)
 
     monkeypatch.setattr(table_sealing, "seal_table", commit_first)
-    with pytest.raises(CommitConflictError, match=r"not the current version.*has been changed"):
-        reopen(folder, kms, signing_key=WRITER).append(rows(4))
+    with pytest.raises(IntegrityError, match=r"not the current version.*has been changed"):
+        reopen(folder, kms, signing_key=WRITER).append(rows(4))  # nobody is to try again
     assert ids(open_table(folder, kms)) == [1, 2, 3, 4, 5]
+
+
+def test_a_service_that_does_not_sign_is_no_reason_to_change_the_table_again(
+    folder: Path, kms: SampleKms
+) -> None:
+    def fail(_: bytes) -> bytes:
+        raise KmsUnavailableError("the key service is away")
+
+    away = mc.SigningKey(WRITER.verifier, None, fail)
+    with pytest.raises(IntegrityError, match=r"is away; the table has been changed") as caught:
+        reopen(folder, kms, signing_key=away).append(rows(4))
+    assert type(caught.value) is IntegrityError
+    assert ids(open_table(folder, kms)) == [1, 2, 3, 4]
 
 
 def test_the_key_is_neither_shown_nor_pickled(folder: Path, kms: SampleKms) -> None:
