@@ -1,0 +1,97 @@
+"""A rotation that is killed between its commit and its seal leaves one of three clear states."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.errors import IntegrityError
+from modcrypt.iceberg import create_table, open_table, rotate_table, seal_table
+from tests.support.crash import WRITING, run
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import ids, rows
+
+if sys.platform != "linux":
+    pytest.skip("steps are counted by names of Linux", allow_module_level=True)
+
+pytestmark = pytest.mark.slow  # it kills a process at each of dozens of steps
+
+KILLED_AT_EVERY_STEP = """
+import itertools, os, shutil, signal, sys
+from pathlib import Path
+import modcrypt as mc
+from modcrypt.iceberg import open_table, rotate_table
+from tests.support.iceberg.sample_kms import SampleKms
+
+table, steps, names = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",")
+key = mc.SigningKey.load(sys.argv[4])
+calls = 0
+
+def rotate(folder):
+    rotate_table(
+        open_table(folder, SampleKms(), signed_by=[key.verifier], signing_key=key), "mek"
+    )
+
+def killing(name, last):
+    real = getattr(os, name)
+    def call(*arguments, **options):
+        global calls
+        if calls == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return real(*arguments, **options)
+    return call
+
+shutil.copytree(table, steps / "first")
+rotate(steps / "first")  # what is imported on the way is there for all
+for last in itertools.count():
+    folder = shutil.copytree(table, steps / f"{last:04}")
+    child = os.fork()
+    if not child:
+        for name in names:
+            setattr(os, name, killing(name, last))
+        rotate(folder)
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
+        break
+"""
+
+
+def state_after_recovery(folder: Path, writer: mc.SigningKey) -> str:
+    """Return what readers see of a table, after checking that its writer can go on from there."""
+    by = [writer.verifier]
+    newest = open_table(folder, SampleKms())
+    state = "old" if newest.place.name == "v2.metadata.json" else "new"
+    try:
+        found = open_table(folder, SampleKms(), signed_by=by)
+    except IntegrityError:
+        state = "unsealed"
+        with pytest.raises(IntegrityError, match="has committed and not sealed it yet"):
+            open_table(folder, SampleKms(), signed_by=by)
+        seal_table(newest, writer, signed_by=by, seal_at_least=1)
+        found = open_table(folder, SampleKms(), signed_by=by, seal_at_least=2)
+    assert ids(found) == [1]
+    again = open_table(folder, SampleKms(), signed_by=by, signing_key=writer)
+    rotate_table(again, "kek")
+    assert ids(open_table(folder, SampleKms(), signed_by=by, seal_at_least=2)) == [1]
+    return state
+
+
+def test_killed_at_any_step_the_table_is_as_before_unsealed_or_sealed(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t", rows(1).schema, SampleKms(), master_key_id="keyA")
+    writer = mc.SigningKey.generate()
+    writer.save(tmp_path / "writer.key")
+    seal_table(table.append(rows(1)), writer)
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    names = ",".join((*WRITING, "makedirs", "mkdir"))
+    process = run(KILLED_AT_EVERY_STEP, tmp_path / "t", steps, names, tmp_path / "writer.key")
+    process.communicate(timeout=300)
+    assert process.returncode == 0
+    (steps / "first").rename(tmp_path / "first")
+    states = [state_after_recovery(folder, writer) for folder in sorted(steps.iterdir())]
+    assert states == sorted(states, key=["old", "unsealed", "new"].index)
+    assert set(states) == {"old", "unsealed", "new"}
