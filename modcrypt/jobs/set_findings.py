@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -84,6 +85,17 @@ def find_links(paths: Sequence[str], most: int = MAX_LISTED) -> list[Finding]:
         f"twice: {list_names(paths, most)}"
     )
     return [Finding(word="integrity", message=message)]
+
+
+def find_links_below(paths: Sequence[str]) -> list[Finding]:
+    """Report symbolic links in local folders that lead to what the same folder has anyway."""
+    links: list[Place] = []
+    for place in (Place(*locate(path, None)) for path in paths):
+        if place.filesystem is None and os.path.isdir(place.path):
+            files = list_files(place, None, every_link=True, folder_links=links)
+            own = {os.path.realpath(file.path) for file in files if not file.is_linked}
+            links += [f for f in files if f.is_linked and os.path.realpath(f.path) in own]
+    return find_links([link.path for link in links])
 
 
 def find_copies(groups: Groups) -> list[Finding]:

@@ -397,6 +397,18 @@ def test_verify_reports_a_missing_file_that_the_seal_names(run: Run, tmp_path: P
     assert f"{missing}a.parquet, b.parquet" in told
 
 
+def test_verify_reports_links_to_what_a_folder_has(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    run("encrypt", *keys, "lake", "out")
+    run("verify", *keys, "out")
+    for link, target in (("out/day=9", "day=1"), ("out/day=2/copy.parquet", "part-0.parquet")):
+        (tmp_path / link).symlink_to(target)
+        told = run("verify", *keys, "out", code=1).stdout
+        assert ("read rows twice" in told, link.split("/")[-1] in told) == (True, True)
+        (tmp_path / link).unlink()
+
+
 def test_executors_sign_files_and_sign_them_again(run: Run, lake: Path, tmp_path: Path) -> None:
     ring = mc.Keyring.create(tmp_path / "ring", plaintext=True)
     for name in ("kf", "kg"):

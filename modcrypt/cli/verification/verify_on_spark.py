@@ -43,15 +43,15 @@ def verify_on_spark(
     )
     settings = decryption_settings(options) if is_any_typed(options) else None
     started = time.perf_counter()
-    missing_files, paths = _find_missing(settings, paths)
+    of_folders, paths = _examine_folders(settings, paths)
     if not paths:
-        return _print_missing(missing_files, started, as_json)
+        return _print_missing(of_folders, started, as_json)
     with start_spark(master, "verify") as spark:
         from modcrypt.spark.jobs.table_jobs import verify_table
 
         verified = verify_table(spark, list(paths), settings)
         counts = _count_results(verified)
-        findings = [*_compare_files(verified), *missing_files]
+        findings = [*_compare_files(verified), *of_folders]
         missing = _missing_key_codes(verified)
         fault = any(finding.severity == "fault" for finding in findings)
         totals = {
@@ -108,15 +108,15 @@ def _compare_files(verified: DataFrame) -> list[Finding]:
     ]
 
 
-def _find_missing(
+def _examine_folders(
     settings: Settings | None, paths: Sequence[str]
 ) -> tuple[list[Finding], Sequence[str]]:
-    """Return what the seals of folders say is missing, if they are required, and other paths."""
-    from modcrypt.jobs.set_findings import find_missing_below
+    """Return findings about links and what required seals say is missing, and paths with files."""
+    from modcrypt.jobs.set_findings import find_links_below, find_missing_below
 
-    if settings is None or (seal := settings.required_seal) is None:
-        return [], paths
-    return find_missing_below(seal, paths)
+    seal = None if settings is None else settings.required_seal
+    missing, left = find_missing_below(seal, paths)
+    return [*missing, *find_links_below(left)], left
 
 
 def _print_missing(findings: list[Finding], started: float, as_json: bool) -> int:
