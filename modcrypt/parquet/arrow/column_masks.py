@@ -81,10 +81,12 @@ def restriction_error(what: str) -> UnsupportedFormatError:
     return UnsupportedFormatError(f"the read restrictions cannot be applied: {what}")
 
 
-def make_mask(action: str, kind: pa.DataType, *, nullable: bool) -> Mask:
+def make_mask(action: str, kind: pa.DataType, *, nullable: bool, salt: bytes | None = None) -> Mask:
     """Return the function that applies an action to arrays of a type.
 
-    Raise UnsupportedFormatError if the action is unknown, or not for this type: a reader must fail.
+    `salt` is that of `sha-256-query-local`, if several masks serve one query; by default, the mask
+    has its own. Raise UnsupportedFormatError if the action is unknown, or not for this type: a
+    reader must fail.
     """
     if action == "mask-to-fixed-value":
         return partial(_repeat, _fixed_value(kind), kind)
@@ -92,15 +94,20 @@ def make_mask(action: str, kind: pa.DataType, *, nullable: bool) -> Mask:
         return lambda array: pa.nulls(len(array), kind)
     for is_of, mask in _MASKS.get(action, ()):
         if is_of(kind):
-            made: Mask = mask() if action.startswith("sha") else mask
+            made: Mask = mask
             return made
+    for is_of, pack, read in _HASHES if action in _HASHING else ():
+        if is_of(kind):
+            own = urandom(SALT_SIZE) if salt is None else salt
+            return _hash(own if action == _SALTED else b"", pack, read)
     check_action(action)
     raise UnsupportedFormatError(f"the read restriction {action!r} is not for {kind}")
 
 
 def check_action(action: str) -> None:
     """Raise UnsupportedFormatError if an action is unknown."""
-    if action not in _MASKS and action not in ("mask-to-fixed-value", "replace-with-null"):
+    others = ("mask-to-fixed-value", "replace-with-null", *_HASHING)
+    if action not in _MASKS and action not in others:
         raise UnsupportedFormatError(f"the read restriction {action[:100]!r} is not known")
 
 
@@ -138,8 +145,12 @@ def _truncate(unit: str, array: pa.Array) -> pa.Array:
 # --- hashes --------------------------------------------------------------------------------------
 
 
-def _hash(make_salt: Callable[[], bytes], pack: Callable[[Any], bytes], read: Any) -> Mask:
-    salted = hashlib.sha256(make_salt())
+_SALTED = "sha-256-query-local"
+_HASHING = ("sha-256-global", _SALTED)
+
+
+def _hash(salt: bytes, pack: Callable[[Any], bytes], read: Any) -> Mask:
+    salted = hashlib.sha256(salt)
 
     def mask(array: pa.Array) -> pa.Array:
         def digest(value: Any) -> Any:
@@ -157,22 +168,19 @@ def _first_number(form: struct.Struct, state: Any) -> Any:
     return form.unpack_from(state.digest())[0]
 
 
-def _hashes(make_salt: Callable[[], bytes]) -> Any:
-    """Return the hashes of each type; a call makes one with a salt of its own."""
-    make = partial(_hash, make_salt)
-    return (
-        (pa.types.is_string, partial(make, str.encode, lambda state: state.hexdigest())),
-        (pa.types.is_binary, partial(make, bytes, lambda state: state.digest())),
-        *(
-            (partial(_is, kind), partial(make, form.pack, partial(_first_number, form)))
-            for kind, form in ((pa.int32(), struct.Struct("<i")), (pa.int64(), struct.Struct("<q")))
-        ),
-    )
-
-
 def _is(kind: pa.DataType, other: pa.DataType) -> bool:
     return bool(kind == other)
 
+
+_HASHES: tuple[tuple[Any, Any, Any], ...] = (
+    (pa.types.is_string, str.encode, lambda state: state.hexdigest()),
+    (pa.types.is_binary, bytes, lambda state: state.digest()),
+    *(
+        (partial(_is, kind), form.pack, partial(_first_number, form))
+        for kind, form in ((pa.int32(), struct.Struct("<i")), (pa.int64(), struct.Struct("<q")))
+    ),
+)
+"""Types that can be hashed: a test of the type, the bytes of a value, and the value of a digest."""
 
 _MASKS: dict[str, Any] = {
     "mask-alphanum": ((pa.types.is_string, _mask_alphanum),),
@@ -184,8 +192,6 @@ _MASKS: dict[str, Any] = {
     "truncate-to-month": [
         (is_of, partial(_truncate, "month")) for is_of in (pa.types.is_timestamp, pa.types.is_date)
     ],
-    "sha-256-global": _hashes(lambda: b""),
-    "sha-256-query-local": _hashes(partial(urandom, SALT_SIZE)),
 }
 
 

@@ -25,6 +25,9 @@
     columns           names of columns to read; by default all
     filters           rows to read: [["year", ">=", 2026], ["country", "in", ["NO", "AT"]]], or
                       lists of such lists for "or", as in PyArrow; only columns that are read
+    readRestrictions  Iceberg's read restrictions as JSON, as a REST catalog sends them, or the path
+                      of a file with it, which the driver reads: rows to skip, and masks of columns,
+                      which apply before filters; reading only
     maxSplitBytes     maximum input of a task, in bytes
     mergeSchema       true: the table has the columns of all its files, not of one
     rowCounts         true: read only footers: a row for each file, with its path and number of rows
@@ -41,7 +44,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeAlias, cast
@@ -62,6 +65,9 @@ OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 
 SPLIT_BYTES = 128 << 20
 """Default maximum input of a task in bytes, as in Spark."""
+
+MAX_RESTRICTIONS = 1 << 20
+"""Most bytes of a file with read restrictions; far more than restrictions of all columns take."""
 
 NAMES = frozenset(
     {
@@ -92,6 +98,7 @@ NAMES = frozenset(
         "mergeSchema",
         "rowCounts",
         "filters",
+        "readRestrictions",
         "partitionBy",
         "compression",
         "rowGroupRows",
@@ -110,6 +117,7 @@ class ReadOptions:
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     filters: Alternatives = ()
+    restrictions: Mapping[str, Any] | None = field(default=None, repr=False)
     split_bytes: int = SPLIT_BYTES
     fewest_tasks: int | None = None  # None for as many as are usually enough
     merge_schema: bool = False
@@ -153,6 +161,7 @@ def read_options(
         include=settings.dataset.include if isinstance(settings, LakeReference) else None,
         columns=columns,
         filters=given.filters(),
+        restrictions=given.restrictions(),
         split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
         fewest_tasks=given.number("minPartitionNum"),
         merge_schema=given.flag("mergeSchema"),
@@ -173,6 +182,8 @@ def write_options(
         raise ValueError(
             "root is only for reading; remove it: paths in a new table are relative to its folder"
         )
+    if given.text("readRestrictions") is not None:
+        raise ValueError("readRestrictions is only for reading; remove it")
     settings.check_distinct(("part-0.parquet", "part-1.parquet"))
     paths = given.paths()
     if len(paths) > 1:
@@ -260,6 +271,17 @@ class _Options:
                 f"or lists of such lists; operators are {', '.join(OPERATORS)}"
             )
         return tuple(tuple((name, how, value) for name, how, value in terms) for terms in filters)
+
+    def restrictions(self) -> Mapping[str, Any] | None:
+        text = self.text("readRestrictions")
+        if text is not None and not text.lstrip().startswith("{"):
+            text = _read_restrictions(text)
+        if text is None:
+            return None
+        document = _parse_json("readRestrictions", text)
+        if not isinstance(document, dict):
+            raise ValueError("readRestrictions must be a JSON object")
+        return document
 
     def settings(self) -> Settings:
         policy, root = self.text("policy"), self.text("root")
@@ -412,6 +434,17 @@ def _make_absolute(path: str) -> str:
     """Return a path that has the same meaning on executors, which run in other folders."""
     local = local_path(path)
     return path if local is None else os.path.abspath(local)
+
+
+def _read_restrictions(path: str) -> str:
+    local = local_path(path)
+    if local is None:
+        raise ValueError("readRestrictions must be JSON, or the path of a local file")
+    with open(local, "rb") as file:
+        data = file.read(MAX_RESTRICTIONS + 1)
+    if len(data) > MAX_RESTRICTIONS:
+        raise ValueError(f"readRestrictions: the file exceeds {MAX_RESTRICTIONS} bytes")
+    return data.decode(errors="replace")
 
 
 def _check_policy_path(path: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain, product
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +32,6 @@ from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.decoding import merge_small
-from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
 from modcrypt.parquet.format.file_identity import FileIdentity
@@ -41,7 +40,13 @@ from modcrypt.spark.source.arrow_types import (
     conform,
     to_spark_arrow_schema,
 )
+from modcrypt.spark.source.filter_terms import drop_unmatched_files, filter_terms, split_terms
 from modcrypt.spark.source.options import Alternatives, ReadOptions, ReadSettings
+from modcrypt.spark.source.restrictions import (
+    FileRestrictions,
+    Restrictions,
+    make_restrictions,
+)
 from modcrypt.spark.source.table_schema import (
     OPENED_AT_ONCE,
     ROW_COUNTS,
@@ -218,12 +223,15 @@ def read_pieces(
     pieces: Iterable[Piece],
     schema: StructType,
     terms: Sequence[Alternatives] = (),
+    restrictions: Restrictions | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read files, or shares of them, as batches of a schema; this resolves the keys.
 
-    A column that a file lacks is null. Memory use is that of `ParquetFile.iter_batches`.
+    A column that a file lacks is null. `terms` apply to what `restrictions` leave of the rows.
+    Memory use is that of `ParquetFile.iter_batches`.
 
     Raises:
+        UnsupportedFormatError: The restrictions can't be applied to a file.
         KeyNotFoundError: A key is missing, and columns without a key are not read as nulls.
         ValueError: The columns of a file don't fit the schema.
         ModcryptError: Data is not authentic or violates the format.
@@ -231,7 +239,7 @@ def read_pieces(
     """
     if settings.on_missing_key == "drop":  # columns of the schema were not dropped
         settings = settings.evolve(on_missing_key="error")
-    table = _Table(to_spark_arrow_schema(schema), terms)
+    table = _Table(to_spark_arrow_schema(schema), terms, restrictions)
     yield from merge_small(_read_all(settings, pieces, table), BATCH_ROWS, MERGED_BYTES)
 
 
@@ -263,8 +271,9 @@ def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa
         )
     else:
         batches = _make_empty_rows(file, first, after)
-    for batch in batches:
-        out = conform(_add_folder_values(batch, piece, table.schema), table.schema)
+    for batch in map(columns.restrictions.filter, batches):
+        rows = conform(_add_folder_values(batch, piece, table.schema), table.schema)
+        out = columns.restrictions.mask(rows)
         yield out if columns.batch_filter is None else out.filter(columns.batch_filter)
 
 
@@ -275,6 +284,7 @@ class _Columns:
     names: list[str]
     file_filter: Alternatives | None
     batch_filter: pc.Expression | None
+    restrictions: FileRestrictions
 
 
 class _Table:
@@ -283,9 +293,11 @@ class _Table:
     Most files have the schema of the one before, so its columns are kept.
     """
 
-    def __init__(self, schema: pa.Schema, terms: Sequence[Alternatives]) -> None:
+    def __init__(
+        self, schema: pa.Schema, terms: Sequence[Alternatives], restrictions: Restrictions | None
+    ) -> None:
         self.schema = schema
-        self._terms = terms
+        self._terms, self._restrictions = terms, restrictions
         self._last: tuple[object, _Columns] | None = None
 
     def find_columns(self, file: ParquetFile, folder_fields: frozenset[str]) -> _Columns:
@@ -303,7 +315,11 @@ class _Table:
         names = list(chain.from_iterable(parts))
         own = read_common_schema(file, select_leaves(file, names)) if names else pa.schema([])
         check_types(own, in_file)
-        return _Columns(names, *_split_terms(self._terms, own, self.schema, file))
+        restricted = FileRestrictions({}, None)
+        if self._restrictions is not None:
+            restricted = self._restrictions.for_file(file, in_file, folder_fields)
+        filters = split_terms(self._terms, own, self.schema, file, restricted.masks.keys())
+        return _Columns(restricted.add_columns(names), *filters, restricted)
 
 
 def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str]:
@@ -336,85 +352,6 @@ def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.R
         yield pa.record_batch([pa.nulls(min(BATCH_ROWS, rows - start))], names=[""])
 
 
-# --- filters -------------------------------------------------------------------------------------
-
-
-def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Alternatives]:
-    """Return filters that all hold for the selected rows, with values of the columns' types.
-
-    Raise ValueError if a column is not read, or its type can't represent a value.
-    """
-    alternatives = [[_convert_condition(term, target) for term in terms] for terms in filters]
-    if len(alternatives) == 1:
-        return [(condition,) for condition in alternatives[0]]
-    return [tuple(tuple(chain(*terms)) for terms in alternatives)] if alternatives else []
-
-
-def _convert_condition(condition: tuple[str, str, Any], target: pa.Schema) -> tuple[Any, ...]:
-    """Return a condition as terms of `as_filter` that all hold."""
-    name, how, value = condition
-    if name not in target.names:
-        raise ValueError(f"filters: column {name} is not read; name it in columns, too")
-    kind = target.field(name).type
-    try:
-        if isinstance(value, list):
-            values = pa.array([pa.scalar(v).cast(kind) for v in value if v is not None], kind)
-            valid = [(name, "is not null", None)] if how == "not in" else []
-            return (name, how, values), *valid
-        if value is None:
-            how = {"=": "is null", "!=": "is not null"}[how.replace("==", "=")]
-            return ((name, how, None),)
-        terms = ((name, how, pa.scalar(value).cast(kind)),)
-        as_filter(terms)
-    except (pa.ArrowException, KeyError, TypeError, ValueError):
-        # The error's message would contain the value.
-        raise ValueError(f"filters: {name} is {kind}; {how} needs a value of that type") from None
-    return terms
-
-
-def _split_terms(
-    terms: Sequence[Alternatives], own: pa.Schema, target: pa.Schema, file: ParquetFile
-) -> tuple[Alternatives | None, pc.Expression | None]:
-    """Return the filter that the file applies, and the filter to apply to the batches.
-
-    The file applies conditions on columns that have the same type in the file and the table.
-    """
-    here = file.schema_arrow if terms else pa.schema([])
-    same = {
-        field.name
-        for field in own
-        if terms and field.type == target.field(field.name).type == here.field(field.name).type
-    }
-    early = [term for term in terms if _names(term) <= same]
-    late = as_filter(_combine([term for term in terms if not _names(term) <= same]))
-    return _combine(early), None if late is None else late.expression
-
-
-def _names(term: Alternatives) -> set[str]:
-    return {name for conditions in term for name, _, _ in conditions}
-
-
-def _combine(terms: Sequence[Alternatives]) -> Alternatives | None:
-    """Return one filter for terms that all hold; None for none."""
-    return tuple(tuple(chain(*choice)) for choice in product(*terms)) if terms else None
-
-
-def _drop_unmatched_files(
-    files: list[TableFile], terms: Sequence[Alternatives], target: pa.Schema
-) -> list[TableFile]:
-    """Return the files without those whose folder names show that no row matches."""
-    for term in terms:
-        names, condition = _names(term), as_filter(term)
-        if files and condition and all(names <= file.values.keys() for file in files):
-            columns = {
-                name: pa.array([file.values[name] for file in files], target.field(name).type)
-                for name in names
-            }
-            table = pa.table({**columns, "": pa.array(range(len(files)))})
-            files = [files[n] for n in table.filter(condition.expression)[""].to_pylist()]
-    return files
-
-
 # --- Spark's interface ---------------------------------------------------------------------------
 
 
@@ -424,18 +361,24 @@ class Reader(spark.DataSourceReader):
     def __init__(self, settings: ReadSettings, options: ReadOptions, schema: StructType) -> None:
         self._settings, self._options, self._schema = settings, options, schema
         self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
+        self._restrictions = make_restrictions(options)
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, self._schema, self._settings.required_seal)
-        files = _drop_unmatched_files(files, self._terms, to_spark_arrow_schema(self._schema))
+        if self._restrictions is None:
+            files = drop_unmatched_files(files, self._terms, to_spark_arrow_schema(self._schema))
+        else:  # the names of folders may state the values of a masked column
+            self._restrictions.check_known(self._settings, [file.path for file in files])
         options = self._options
         return assign_pieces(files, options.split_bytes, options.fewest_tasks) or [Pieces(())]
 
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the pieces of one task; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)
-        return read_pieces(self._settings, partition.pieces, self._schema, self._terms)
+        return read_pieces(
+            self._settings, partition.pieces, self._schema, self._terms, self._restrictions
+        )
 
 
 class RowCounter(spark.DataSourceReader):
@@ -443,6 +386,9 @@ class RowCounter(spark.DataSourceReader):
 
     def __init__(self, settings: ReadSettings, options: ReadOptions) -> None:
         self._settings, self._options = settings, options
+        restrictions = make_restrictions(options)
+        if restrictions is not None and restrictions.has_row_filter:
+            raise ValueError("rowCounts counts all rows of files, but readRestrictions filter rows")
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""

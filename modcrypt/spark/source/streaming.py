@@ -49,6 +49,7 @@ from modcrypt.io.stores import locate
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
+from modcrypt.spark.source.filter_terms import filter_terms
 from modcrypt.spark.source.options import (
     ReadOptions,
     ReadSettings,
@@ -60,10 +61,10 @@ from modcrypt.spark.source.reading import (
     Pieces,
     TableFile,
     assign_pieces,
-    filter_terms,
     parse_folder_values,
     read_pieces,
 )
+from modcrypt.spark.source.restrictions import make_restrictions
 from modcrypt.spark.source.stream_batches import (
     check_query,
     drop_batch,
@@ -134,6 +135,7 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise NotADirectoryError(f"a stream reads a folder; {self._path} is not one")
         self._settings, self._options, self._schema = settings, options, schema
         self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
+        self._restrictions = make_restrictions(options)
         self._until: frozenset[str] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
@@ -177,6 +179,9 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{gone[0]} and {len(gone) - 1} more files of this batch no longer exist in "
                 f"{self._path}; restore them, or set the option ignoreMissingFiles"
             )
+        if self._restrictions is not None:
+            paths = [self._place_at(name).full_name for name in self._list_names()]
+            self._restrictions.check_known(self._settings, paths)
         values = parse_folder_values(statuses, self._schema)
         files = [
             TableFile(self._place_at(name).full_name, size, values[name])
@@ -187,7 +192,9 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the pieces of one task; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)
-        return read_pieces(self._settings, partition.pieces, self._schema, self._terms)
+        return read_pieces(
+            self._settings, partition.pieces, self._schema, self._terms, self._restrictions
+        )
 
     def _list_names(self) -> list[str]:
         """List the files of the folder by their relative paths."""

@@ -1,0 +1,209 @@
+"""Iceberg's read restrictions on the files of a table: rows that are skipped, and masked columns.
+
+    file -> row filter -> masks -> the option `filters` -> Spark
+
+The row filter sees the values of the file; everything after the masks sees masked values, so that
+no condition reveals what they hide. Restrictions name columns by field ids. What can't be applied
+to a file, or might leave a column unmasked, is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import urandom
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from modcrypt.errors import UnsupportedFormatError
+from modcrypt.parquet.arrow.column_masks import (
+    SALT_SIZE,
+    Mask,
+    find_actions,
+    make_mask,
+    restriction_error,
+    split_restrictions,
+)
+from modcrypt.parquet.arrow.parquet_file import ParquetFile
+from modcrypt.parquet.format.schema import leaf_elements
+from modcrypt.parquet.rewrite.file_rewrite import find_masked
+from modcrypt.spark.source.arrow_types import conform
+from modcrypt.spark.source.options import ReadOptions, ReadSettings
+from modcrypt.spark.source.table_schema import Spellings, open_file, read_common_schema
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.read.row_filter import RowFilter
+
+_ROW_FILTER, _ACTIONS = "required-row-filter", "required-column-projections"
+
+
+@dataclass(frozen=True)
+class Restrictions:
+    """Read restrictions of one query; picklable, with the salt that its tasks share.
+
+    Raise UnsupportedFormatError if an action or a member is unknown.
+    """
+
+    document: Mapping[str, Any] = field(repr=False)
+    salt: bytes = field(default_factory=lambda: urandom(SALT_SIZE), repr=False)
+
+    def __post_init__(self) -> None:
+        self.actions  # noqa: B018  # to be checked before a file is opened
+
+    @cached_property
+    def actions(self) -> dict[int, str]:
+        """The action on each masked column, by field ids."""
+        rest = {name: value for name, value in self.document.items() if name != _ROW_FILTER}
+        return find_actions(rest)
+
+    @property
+    def has_row_filter(self) -> bool:
+        """Whether only some rows may be read."""
+        return split_restrictions(self.document)[0] is not None
+
+    def check_known(self, settings: ReadSettings, paths: Collection[str]) -> None:
+        """Raise UnsupportedFormatError if none of some files has one of the masked columns.
+
+        It opens files until all columns are found, most often the first one alone.
+        """
+        missing = set(self.actions)
+        for path in paths:
+            if missing:
+                with open_file(path, settings.decryption_of(path)) as file:
+                    missing -= _read_field_ids(file).keys()
+        if missing and paths:
+            raise restriction_error(f"no file has columns with the field ids {sorted(missing)}")
+
+    def for_file(
+        self, file: ParquetFile, target: pa.Schema, folder_fields: Any
+    ) -> FileRestrictions:
+        """Return the restrictions on a file of a table with the schema `target`.
+
+        Raises:
+            UnsupportedFormatError: They cannot be applied to this file.
+        """
+        masked = find_masked(file.open_file.metadata, self.actions)
+        ids = _read_field_ids(file)
+        if (self.actions.keys() - ids.keys()) and (None in ids or folder_fields):
+            raise restriction_error(
+                "a masked column may be among the file's columns without field ids, or in the "
+                "names of its folders"
+            )
+        names = {file.open_file.leaves[leaf][0]: action for leaf, action in masked.items()}
+        here = Spellings(file.open_file.leaves)
+        masks = {
+            column.name: make_mask(action, column.type, nullable=column.nullable, salt=self.salt)
+            for column in target
+            if (action := names.get(here.find(column.name) or ""))
+        }
+        return FileRestrictions(masks, self._make_row_filter(file))
+
+    def _make_row_filter(self, file: ParquetFile) -> FileRowFilter | None:
+        condition, _ = split_restrictions(self.document)
+        return None if condition is None else FileRowFilter.parse(condition, file)
+
+
+def make_restrictions(options: ReadOptions) -> Restrictions | None:
+    """Return the restrictions of a query; each call chooses a salt.
+
+    Raise UnsupportedFormatError as `Restrictions`.
+    """
+    return None if options.restrictions is None else Restrictions(options.restrictions)
+
+
+@dataclass(frozen=True)
+class FileRestrictions:
+    """The restrictions on one file.
+
+    Attributes:
+        masks: Masks by the names of columns in the table.
+        row_filter: Filter on the rows of the file; None for all rows.
+    """
+
+    masks: Mapping[str, Mask]
+    row_filter: FileRowFilter | None
+
+    def add_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the columns to read: some, and those that the row filter needs."""
+        more = () if self.row_filter is None else self.row_filter.columns.names
+        return list(dict.fromkeys([*names, *more]))
+
+    def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch of the file that may be read."""
+        return batch if self.row_filter is None else self.row_filter.apply(batch)
+
+    def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Mask the columns of a batch in the schema of the table."""
+        if not self.masks:
+            return batch
+        columns = [
+            self.masks[column.name](values) if column.name in self.masks else values
+            for column, values in zip(batch.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+@dataclass(frozen=True)
+class FileRowFilter:
+    """A row filter that is bound to the columns of a file.
+
+    Attributes:
+        columns: Names and types of the columns that it needs.
+    """
+
+    columns: pa.Schema
+    bound: RowFilter
+
+    @classmethod
+    def parse(cls, condition: Any, file: ParquetFile) -> FileRowFilter:
+        """Bind a filter to a file; raise UnsupportedFormatError if that is impossible."""
+        from pyiceberg.schema import Schema
+
+        from modcrypt.iceberg.read.read_restrictions import parse_restrictions
+        from modcrypt.iceberg.read.row_filter import RowFilter
+
+        fields = dict(_iceberg_fields(file))
+        schema = Schema(*fields.values())
+        expression = parse_restrictions([{_ROW_FILTER: condition}], schema).row_filter
+        try:
+            bound = RowFilter(schema, expression)
+        except ValueError as error:
+            raise restriction_error(str(error)) from None
+        leaves = {path[0]: leaf for leaf, path in enumerate(file.open_file.leaves)}
+        needed = [leaves[column.name] for column in bound.schema.fields]
+        return cls(read_common_schema(file, needed), bound)
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch of the file that may be read."""
+        try:
+            needed = conform(batch, self.columns)
+        except (pa.ArrowException, ValueError):  # the message may contain values
+            raise restriction_error("a column does not fit the row filter") from None
+        return self.bound.apply(batch, needed)
+
+
+def _read_field_ids(file: ParquetFile) -> dict[int | None, str]:
+    """Return the field ids of a file's top-level columns; None is the id of those without one."""
+    schema = file.open_file.metadata.schema
+    tops = {leaf.field: leaf.path[0] for leaf in leaf_elements(schema)}
+    return {schema[index].field_id: name for index, name in tops.items()}
+
+
+def _iceberg_fields(file: ParquetFile) -> Any:
+    """Yield the names and fields of the columns that a row filter may name: no groups."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    schema = file.open_file.metadata.schema
+    for number, leaf in enumerate(leaf_elements(schema)):
+        id_ = schema[leaf.element].field_id
+        if len(leaf.path) > 1 or leaf.max_repetition or id_ is None:
+            continue
+        try:
+            (own,) = read_common_schema(file, [number])
+            named = own.with_metadata({"PARQUET:field_id": str(id_)})
+            (made,) = pyarrow_to_schema(pa.schema([named]), format_version=3).fields
+        except (TypeError, ValueError, UnsupportedFormatError):  # a type that Iceberg lacks
+            continue
+        yield own.name, made
