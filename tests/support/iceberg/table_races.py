@@ -1,4 +1,4 @@
-"""Processes that change one table of a Hive metastore or REST catalog at the same time.
+"""Processes that change one table of a catalog or folder at the same time.
 
     python -m tests.support.iceberg.table_races ROLE URI TABLE SECONDS
 
@@ -9,6 +9,7 @@ that an appender adds.
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -30,10 +33,15 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.iceberg.local_tables import FolderTable, SqlTable
 from tests.support.iceberg.rest_catalog import RestTable
+
+NamedTable: TypeAlias = HiveTable | RestTable | SqlTable | FolderTable
 
 ROWS = 5
 """Rows of each append."""
+
+MASTERS = ["keyA", "keyB"]
 
 
 @dataclass
@@ -46,7 +54,7 @@ class Outcome:
     errors: list[str] = field(default_factory=list)
 
 
-def start(role: str, named: HiveTable | RestTable, seconds: float) -> subprocess.Popen[str]:
+def start(role: str, named: NamedTable, seconds: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", __name__, role, named.uri, named.name, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -57,11 +65,11 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
     return Outcome(**json.loads(printed))
 
 
-def race(named: HiveTable | RestTable, seconds: float) -> None:
+def race(named: NamedTable, seconds: float) -> None:
     """Have two appenders, a rotator and an expirer change a table at once; no row is lost."""
     roles = ("1000000", "2000000", "rotate", "expire")
     outcomes = [finish(process) for process in [start(role, named, seconds) for role in roles]]
-    table = named.load(master_key_ids=["keyA", "keyB"])
+    table = named.load(master_key_ids=MASTERS)
     found = table.scan()["id"].to_pylist()
     acknowledged = {row for outcome in outcomes for row in outcome.acknowledged}
     print([(outcome.done, outcome.conflicts) for outcome in outcomes], len(found))
@@ -71,28 +79,31 @@ def race(named: HiveTable | RestTable, seconds: float) -> None:
     assert verify_table(table).ok
 
 
-def kill_processes(named: HiveTable | RestTable, kills: int, seed: int) -> None:
-    """Kill an appender and a rotator or expirer at work, again and again.
+def kill_processes(named: NamedTable, hits: int, seed: int, seconds: float) -> None:
+    """Kill an appender and a rotator or expirer until enough kills have hit a change under way.
 
     They leave a readable table and at most files that nothing names, which can be removed, and
     locks that the next writer releases.
     """
-    chance, at_work, orphans = random.Random(seed), 0, set[str]()
-    for number in range(kills):
-        roles = (str((number + 1) * 1_000_000), ("rotate", "expire")[number % 2])
-        processes = [start(role, named, 600) for role in roles]
-        first = named.version()
-        while named.version() < first + 3:  # both have got to work
-            time.sleep(0.05)
-        time.sleep(chance.uniform(0, 1))
+    chance, deadline = random.Random(seed), time.monotonic() + seconds
+    kills, hit, orphans = 0, 0, set[str]()
+    while hit < hits:
+        assert time.monotonic() < deadline, f"only {hit} of {kills} kills hit a change under way"
+        kills += 1
+        processes = [
+            start(role, named, 600)
+            for role in (str(kills * 1_000_000), ("rotate", "expire")[kills % 2])
+        ]
+        _await_change(named)
+        time.sleep(chance.uniform(0, 0.05))
         for process in processes:
             process.send_signal(signal.SIGKILL)
         for process in processes:
             process.communicate()
         left = _check_killed(named)
-        at_work += bool(named.locks() or left - orphans)
+        hit += bool(named.locks() or left - orphans)
         orphans |= left
-    print(f"{at_work} of {kills} kills hit a change under way")
+    print(f"{hit} of {kills} kills hit a change under way and left {len(orphans)} orphans")
     outcome = finish(start("900000000", named, 3))
     assert outcome.done
     assert not outcome.errors
@@ -100,9 +111,24 @@ def kill_processes(named: HiveTable | RestTable, kills: int, seed: int) -> None:
     _remove_orphans(named)
 
 
-def _check_killed(named: HiveTable | RestTable) -> set[str]:
+def _await_change(named: NamedTable) -> None:
+    """Wait until both processes have got to work, and one of them has just written a file."""
+    first = named.version()
+    while named.version() < first + 3:
+        time.sleep(0.05)
+    folder = Path(urlsplit(named.load(master_key_ids=MASTERS).metadata.location).path)
+    before = _list_files(folder)
+    while _list_files(folder) <= before:
+        time.sleep(0.002)
+
+
+def _list_files(folder: Path) -> set[str]:
+    return {name for part in ("data", "metadata") for name in os.listdir(folder / part)}
+
+
+def _check_killed(named: NamedTable) -> set[str]:
     """Check that no row is there twice and every file is authentic; return the orphans."""
-    table = named.load(master_key_ids=["keyA", "keyB"])
+    table = named.load(master_key_ids=MASTERS)
     ids = table.scan()["id"].to_pylist()
     assert len(ids) == len(set(ids))
     verified = verify_table(table)
@@ -111,10 +137,10 @@ def _check_killed(named: HiveTable | RestTable) -> set[str]:
     return {orphan.path for orphan in verified.orphans}
 
 
-def _remove_orphans(named: HiveTable | RestTable) -> None:
+def _remove_orphans(named: NamedTable) -> None:
     """Remove all orphans; a server may have completed a commit whose client was killed since."""
     left = _check_killed(named)
-    table = named.load(master_key_ids=["keyA", "keyB"])
+    table = named.load(master_key_ids=MASTERS)
     removed = remove_orphan_files(table, older_than_days=0)
     assert {file.path for file in removed.files} == left
     assert not removed.left
@@ -130,13 +156,13 @@ def _rotations() -> Iterator[Callable[[IcebergTable], Any]]:
         yield prune_keys
 
 
-def run(role: str, named: HiveTable | RestTable, seconds: float) -> Outcome:
+def run(role: str, named: NamedTable, seconds: float) -> Outcome:
     """Change the table again and again until the time is over."""
     outcome, until, rotations = Outcome(), time.monotonic() + seconds, _rotations()
     following = int(role) if role.isdigit() else 0
     while time.monotonic() < until:
         try:
-            table = named.load(master_key_ids=["keyA", "keyB"])
+            table = named.load(master_key_ids=MASTERS)
             if role == "rotate":
                 next(rotations)(table)
             elif role == "expire":
@@ -158,5 +184,6 @@ def run(role: str, named: HiveTable | RestTable, seconds: float) -> Outcome:
 if __name__ == "__main__":
     _role, _uri, _name, _seconds = sys.argv[1:]
     print("started", file=sys.stderr, flush=True)
-    _kind = RestTable if _uri.startswith("http") else HiveTable
-    print(json.dumps(vars(run(_role, _kind(_uri, _name), float(_seconds)))))
+    _kinds = {"http": RestTable, "thrift": HiveTable, "sqlite": SqlTable, "": FolderTable}
+    _table: Any = _kinds[urlsplit(_uri).scheme](_uri, _name)
+    print(json.dumps(vars(run(_role, _table, float(_seconds)))))
