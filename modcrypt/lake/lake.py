@@ -19,7 +19,7 @@ from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.dataset import LakeDataset
-from modcrypt.lake.declarations.declaration import LakeDeclaration
+from modcrypt.lake.declarations.declaration import LakeDeclaration, TableDeclaration
 from modcrypt.lake.declarations.declaration_file import (
     FILE_NAME,
     find_declaration,
@@ -36,14 +36,13 @@ from modcrypt.lake.lake_report import LakeReport, make_report
 from modcrypt.lake.plan import LakePlan, make_plan
 from modcrypt.lake.state_cache import StateCache, open_cache
 from modcrypt.lake.status import DatasetStatus, find_status
-from modcrypt.lake.tables.declared_table import DeclaredTable
+from modcrypt.lake.tables.declared_table import DeclaredTable, list_names
 from modcrypt.lake.tables.table_application import change_table, plan_table
 from modcrypt.lake.tables.table_check import verify_declared_table
 from modcrypt.lake.tables.table_status import find_table_status
 from modcrypt.lake.verification.dataset_check import Since, choose_unchanged, verify_files
 from modcrypt.lake.verification.file_check import CheckedFile
 from modcrypt.lake.verification.results import LakeVerification
-from modcrypt.report.suggestions import suggest
 
 CheckElsewhere: TypeAlias = Callable[[str, Sequence[LakeFile]], Iterable[CheckedFile]]
 """Function of a dataset's name and files that yields the verification of each."""
@@ -102,19 +101,17 @@ class Lake:
         return KeyAges(self.client)
 
     def names(self, dataset: str | None) -> list[str]:
-        """Return the name of a dataset in a list, or those of all datasets.
+        """Return the name of a dataset, or those of all; of a namespace, those of its tables.
+
+        A namespace whose tables cannot be listed has its own name, so that the error is its status.
 
         Raises:
             ValueError: The dataset is not declared.
         """
-        known = self.declaration.all
-        if dataset is None:
-            return list(known)
-        if dataset not in known:
-            raise ValueError(
-                f"{self.declaration.path} declares no dataset {dataset}{suggest(dataset, known)}"
-            )
-        return [dataset]
+        declared = (
+            self.declaration.all.values() if dataset is None else [self.declaration.find(dataset)]
+        )
+        return [name for each in declared for name in list_names(each)]
 
     def policies(self, dataset: str) -> DatasetPolicies:
         """Return the policies of the files of a dataset.
@@ -134,7 +131,7 @@ class Lake:
             ValueError: The dataset is not declared, or is an Iceberg table; see `table`.
             KeyRetrievalError: The key service cannot be opened.
         """
-        if self._find_table(*self.names(name)) is not None:
+        if self._find_table(name) is not None:
             raise ValueError(f"{name} is an Iceberg table; open it with Lake.table")
         return LakeDataset(self.policies(name))
 
@@ -145,15 +142,16 @@ class Lake:
             ValueError: The dataset is not declared, or consists of Parquet files; see `dataset`.
             KeyRetrievalError: The key service cannot be opened.
         """
-        if (table := self._find_table(*self.names(name))) is None:
+        if (table := self._find_table(name)) is None:
             raise ValueError(f"{name} is no Iceberg table; open it with Lake.dataset")
         return table
 
     def _find_table(self, name: str) -> DeclaredTable | None:
         """Return the dataset of a name if it is an Iceberg table."""
-        declared = self.declaration.tables.get(name)
-        known = self.client, self.audit, self.signing_key
-        return None if declared is None else DeclaredTable(declared, *known)
+        declared = self.declaration.find(name)
+        if not isinstance(declared, TableDeclaration):
+            return None
+        return DeclaredTable(declared, self.client, self.audit, self.signing_key)
 
     def list_files(self, dataset: str) -> LakeFiles:
         """Return the files of a dataset, which are listed by iterating."""
@@ -194,7 +192,7 @@ class Lake:
                 self.list_files(name), examination, cache, jobs=jobs, progress=progress
             )
         except (OSError, ValueError, ImportError, FormatError) as error:
-            declared, failure = self.declaration.all[name], describe(error)
+            declared, failure = self.declaration.find(name), describe(error)
             return DatasetStatus(dataset=declared, error=failure.message, code=failure.code)
 
     # --- apply -----------------------------------------------------------------------------------
@@ -301,7 +299,7 @@ class Lake:
         self, name: str, cache: StateCache, since: Since | None, resume: bool,
         check: CheckElsewhere | None, **how: Any,
     ) -> LakeVerification:  # fmt: skip
-        location = self.declaration.all[name].location
+        location = self.declaration.find(name).location
         try:
             if (table := self._find_table(name)) is not None:
                 return verify_declared_table(table, **how)

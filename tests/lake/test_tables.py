@@ -85,6 +85,92 @@ def test_a_table_of_a_catalog_is_a_dataset(tmp_path: Path) -> None:
     assert Lake.open(config).verify()[0].code == 0
 
 
+NAMESPACE = DECLARATION.replace(
+    'location = "sales"', 'catalog = "sqlite:///catalog.db"\nnamespace = "shop"'
+)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> SqlCatalog:
+    """Make a keyring, and a catalog with two tables in a namespace and one outside of it."""
+    catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
+    for namespace in ("shop", "shop.returns", "shopping"):
+        catalog.create_namespace(namespace)
+    options: dict[str, Any] = {"where": None, "catalog": catalog}
+    make_table(tmp_path, **options, identifier="shop.sales")
+    for identifier in ("shop.returns.sales", "shopping.other"):
+        add_table(tmp_path, catalog, identifier)
+    return catalog
+
+
+def add_table(folder: Path, catalog: SqlCatalog, identifier: str) -> iceberg.IcebergTable:
+    return iceberg.create_table(
+        None, ROWS.schema, f"file:{folder}/lake.keyring", master_key_id="sales", catalog=catalog,
+        identifier=identifier,
+    )  # fmt: skip
+
+
+def test_the_tables_of_a_namespace_are_a_dataset(tmp_path: Path, shop: SqlCatalog) -> None:
+    config = declare(tmp_path, text=NAMESPACE)
+    lake = Lake.open(config)
+    names = ["sales/shop.sales", "sales/shop.returns.sales"]
+    assert [status.dataset.name for status in lake.status()] == names
+    assert all(status.is_declared for status in lake.status())
+    assert lake.table(names[0]).read().num_rows == 6
+    assert [found.code for found in lake.verify("sales")] == [0, 0]
+    assert [status.dataset.name for status in lake.status(names[1])] == names[1:]
+    assert [row["dataset"] for row in lake.report().datasets] == names
+    add_table(tmp_path, shop, "shop.new")
+    assert next(iter(lake.status())).dataset.name == "sales/shop.new"
+    done = Lake.open(declare(tmp_path, 'kek_per = "day"\n', NAMESPACE)).apply()
+    assert [[file.result for file in each.files] for each in done] == [["rekeyed"]] * 3
+    assert all(status.is_declared for status in Lake.open(config).status())
+
+
+def test_errors_of_one_table_hide_no_others(tmp_path: Path, shop: SqlCatalog) -> None:
+    broken = Path(add_table(tmp_path, shop, "shop.broken").place.path)
+    shop.create_table("shop.plain", ROWS.schema)
+    broken.unlink()
+    lake = Lake.open(declare(tmp_path, text=NAMESPACE))
+    found = {status.dataset.name: status for status in lake.status()}
+    assert found["sales/shop.broken"].error
+    assert found["sales/shop.plain"].counts == {"plaintext": 1}
+    assert found["sales/shop.sales"].is_declared
+    codes = {result.dataset: result.code for result in lake.verify()}
+    assert {name: bool(code) for name, code in codes.items()} == {
+        "sales/shop.broken": True, "sales/shop.plain": True, "sales/shop.sales": False,
+        "sales/shop.returns.sales": False,
+    }  # fmt: skip
+    applied = {each.plan.dataset: each for each in lake.apply()}
+    assert applied["sales/shop.plain"].files[0].result == "refused"
+    assert not applied["sales/shop.sales"].code
+
+
+def test_a_namespace_may_be_the_whole_catalog(tmp_path: Path, shop: SqlCatalog) -> None:
+    text = NAMESPACE.replace('namespace = "shop"', 'namespace = "*"')
+    found = Lake.open(declare(tmp_path, text=text)).status()
+    assert {status.dataset.name.partition("/")[2] for status in found} == {
+        "shop.sales", "shop.returns.sales", "shopping.other"
+    }  # fmt: skip
+
+
+def test_a_namespace_that_has_no_tables_is_an_error(tmp_path: Path, shop: SqlCatalog) -> None:
+    shop.create_namespace("empty")
+    for namespace, message in (("empty", "has no tables"), ("none", "NoSuchNamespaceError")):
+        text = NAMESPACE.replace('namespace = "shop"', f'namespace = "{namespace}"')
+        lake = Lake.open(declare(tmp_path, text=text))
+        (status,) = lake.status()
+        assert message in status.error
+        assert status.code
+        assert lake.verify()[0].code == lake.apply()[0].code == status.code
+    lake = Lake.open(declare(tmp_path, text=NAMESPACE))
+    with pytest.raises(ValueError, match="sales is a namespace; name one of its tables"):
+        lake.table("sales").open()
+    for name in ("sales/shopping.other", "sales/", "other/shop.sales"):
+        with pytest.raises(ValueError, match="declares no dataset"):
+            lake.status(name)
+
+
 @each_case(
     "wrapping, what",
     [("double", "KEKs of the table move"), ("single", "data keys are wrapped again")],
@@ -197,7 +283,17 @@ def test_the_impact_of_a_key_names_snapshots(tmp_path: Path) -> None:
     [
         ('master_key = "sales"', "", "line 3: master_key is missing"),
         ('location = "sales"', "", "line 3: location is missing; or set catalog and table"),
-        ('location = "sales"', 'table = "a.b"', "needs catalog and table"),
+        ('location = "sales"', 'table = "a.b"', "needs catalog, and either table or namespace"),
+        (
+            'location = "sales"',
+            'catalog = "a"\ntable = "b.c"\nnamespace = "b"',
+            "needs catalog, and either table or namespace",
+        ),
+        (
+            'location = "sales"',
+            'catalog = "a"\nnamespace = "b"\ntable_uuid = "x"',
+            "tables of a namespace differ in table_uuid",
+        ),
         ('"sales"\nmaster', '"sales"\ncatalog = "sqlite:///c"\nmaster', "remove one"),
         ('kind = "iceberg"', 'kind = "icebergs"', "kind must be files or iceberg"),
         (

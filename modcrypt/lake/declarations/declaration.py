@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from modcrypt.fork_safety import cached_property
@@ -11,6 +11,7 @@ from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.lake.declarations.columns import Rules
 from modcrypt.lake.declarations.partitions import names_in
 from modcrypt.parquet.crypto.path_prefix import PATH
+from modcrypt.report.suggestions import suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +107,26 @@ class DatasetDeclaration:
         return PATH in (self.aad_prefix or "")
 
 
+WHOLE_CATALOG = "*"
+"""Namespace of a dataset that has all tables of a catalog."""
+
+
+def locate_table(table: str) -> str:
+    """Return the location, for people, of a table of a catalog."""
+    return f"{table} in its catalog"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableDeclaration:
-    """The declaration of a dataset that is an Iceberg table.
+    """The declaration of a dataset that is an Iceberg table, or all tables of a namespace.
 
     Attributes:
-        name: Name of the dataset.
+        name: Name of the dataset; `DATASET/TABLE` for a table of a namespace.
         location: Absolute path or URL of the table's folder; with a catalog, text for people.
         catalog, catalog_name, table: URI or configured name of its catalog, name of an SQL catalog
             in its database, and identifier of the table; None for a table without a catalog.
+        namespace: Namespace whose tables, with those in it, are the dataset; `"*"` for the whole
+            catalog, None for one table.
         table_uuid: UUID that the table must have; None for any.
         location_map: Folders that replace the beginnings of locations.
         key_store: Path of the file that keeps KEKs; None for none.
@@ -133,6 +145,7 @@ class TableDeclaration:
     catalog: str | None = None
     catalog_name: str | None = None
     table: str | None = None
+    namespace: str | None = None
     table_uuid: str | None = None
     location_map: Mapping[str, str] = field(default_factory=dict)
     key_store: str | None = None
@@ -148,6 +161,19 @@ class TableDeclaration:
     def master_key_ids(self) -> list[str]:
         """Ids of the master keys that the table may be under."""
         return [self.master_key, *self.previous_master_keys]
+
+    def of_table(self, table: str) -> TableDeclaration | None:
+        """Return the declaration of a table of the namespace; None if it has no such table."""
+        if self.namespace is None or not table.startswith(self._namespace_prefix):
+            return None
+        return replace(
+            self, name=f"{self.name}/{table}", location=locate_table(table), table=table,
+            namespace=None,
+        )  # fmt: skip
+
+    @property
+    def _namespace_prefix(self) -> str:
+        return "" if self.namespace == WHOLE_CATALOG else f"{self.namespace}."
 
 
 AnyDataset: TypeAlias = DatasetDeclaration | TableDeclaration
@@ -176,3 +202,16 @@ class LakeDeclaration:
     def all(self) -> dict[str, AnyDataset]:
         """Its datasets of both kinds, by name."""
         return {**self.datasets, **self.tables}
+
+    def find(self, name: str) -> AnyDataset:
+        """Return a dataset by its name, also a table of a namespace (`DATASET/TABLE`).
+
+        Raises:
+            ValueError: The dataset is not declared.
+        """
+        dataset, _, table = name.partition("/")
+        namespace = self.tables.get(dataset) if table else None
+        declared = namespace.of_table(table) if namespace else self.all.get(name)
+        if declared is None:
+            raise ValueError(f"{self.path} declares no dataset {name}{suggest(name, self.all)}")
+        return declared

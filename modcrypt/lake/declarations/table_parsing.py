@@ -12,7 +12,7 @@ from typing import Any
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
 from modcrypt.kms.signing.signing_references import read_verifying_keys
-from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration
+from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, locate_table
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.toml_lines import MemberPath
@@ -27,13 +27,15 @@ KEY_POLICY: Mapping[str, Any] = {
 """Members that state a table's policy, with their values."""
 
 TABLE_MEMBERS = (
-    "kind", "location", "catalog", "catalog_name", "table", "table_uuid", "location_map",
-    "key_store", "master_key", "signed_by", "seal_at_least", *KEY_POLICY, "previous", "rotation",
+    "kind", "location", "catalog", "catalog_name", "table", "namespace", "table_uuid",
+    "location_map", "key_store", "master_key", "signed_by", "seal_at_least", *KEY_POLICY,
+    "previous", "rotation",
 )  # fmt: skip
 TABLE_ROTATION = ("max_version_age", "rewrap_after", "max_kek_age")
 
 _TEXTS = (
-    "location", "catalog", "catalog_name", "table", "table_uuid", "key_store", "master_key",
+    "location", "catalog", "catalog_name", "table", "namespace", "table_uuid", "key_store",
+    "master_key",
 )  # fmt: skip
 
 
@@ -52,6 +54,8 @@ def parse_table(
     faults.check_names(path, given, TABLE_MEMBERS)
     texts = _take_texts(faults, path, given)
     _check_place(faults, path, texts)
+    if "namespace" in texts:
+        _check_shared(faults, path, given)
     if "master_key" not in texts:
         faults.add(path, "master_key is missing; set it to the id of the table's master key")
     policy = _take_policy(faults, path, given)
@@ -67,10 +71,13 @@ def parse_table(
     writers = _take_writers(faults, path, folder, given)
     if len(faults.faults) > before:
         return None
-    table = texts.get("table")
-    place = _resolve(folder, texts["location"]) if table is None else f"{table} in its catalog"
+    table, namespace = texts.get("table"), texts.get("namespace")
+    if "location" in texts:
+        place = _resolve(folder, texts["location"])
+    else:
+        place = locate_table(table or f"namespace {namespace}")
     return TableDeclaration(
-        name=path[-1], location=place, table=table,
+        name=path[-1], location=place, table=table, namespace=namespace,
         catalog=_resolve_catalog(folder, texts.get("catalog")),
         catalog_name=texts.get("catalog_name"), table_uuid=texts.get("table_uuid"),
         location_map={old: _resolve(folder, str(new)) for old, new in mapped.items()},
@@ -114,19 +121,27 @@ def _take_writers(
 
 
 def _check_place(faults: FaultList, path: MemberPath, texts: Mapping[str, str]) -> None:
-    """Check that the members name one table: a folder, or a table of a catalog."""
-    in_catalog = {"catalog", "table"} & texts.keys()
+    """Check that the members name a folder, or a table or namespace of a catalog."""
+    within = {"table", "namespace"} & texts.keys()
+    in_catalog = {"catalog"} & texts.keys() | within
     if "location" in texts and (in_catalog or "catalog_name" in texts):
         faults.add((*path, "location"), "location names a table without a catalog; remove one")
-    elif len(in_catalog) == 1:
-        faults.add(path, "a table of a catalog needs catalog and table")
+    elif in_catalog and ("catalog" not in in_catalog or len(within) != 1):
+        faults.add(path, "a table of a catalog needs catalog, and either table or namespace")
     elif "location" not in texts and not in_catalog:
-        faults.add(path, "location is missing; or set catalog and table")
+        faults.add(path, "location is missing; or set catalog and table or namespace")
     uri = urllib.parse.urlsplit(texts.get("catalog", ""))
     parameters = {name.lower() for name in urllib.parse.parse_qs(uri.query)}
     if uri.password is not None or parameters & {"password", "passwd"}:
         message = "put a URI with a password into pyiceberg's configuration, and its name here"
         faults.add((*path, "catalog"), message)
+
+
+def _check_shared(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -> None:
+    """Report members that only one table can have."""
+    for name in ("table_uuid", "seal_at_least"):
+        if name in given:
+            faults.add((*path, name), f"tables of a namespace differ in {name}; remove it")
 
 
 def _take_policy(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -> dict[str, Any]:

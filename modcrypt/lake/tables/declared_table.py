@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.signing_references import read_verifying_keys
-from modcrypt.lake.declarations.declaration import TableDeclaration
+from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, AnyDataset, TableDeclaration
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,11 @@ class DeclaredTable:
         }
         if declared.signed_by and (sealed or self.signing_key is not None):
             options |= self._seal_options(read_verifying_keys(declared.signed_by))
+        if declared.namespace is not None:
+            _list_tables(declared)
+            raise ValueError(
+                f"{declared.name} is a namespace; name one of its tables, {declared.name}/TABLE"
+            )
         if declared.table is None:
             return open_table(declared.location, tools, **options)
         assert declared.catalog is not None
@@ -109,6 +115,40 @@ class DeclaredTable:
             for name, value in self.dataset.policy.items()
             if getattr(policy, name) != value
         )
+
+
+def list_names(declared: AnyDataset) -> list[str]:
+    """Return the name of a dataset in a list, or those of the tables of a namespace.
+
+    A namespace that cannot be listed has its own name: opening it raises the error.
+    """
+    if isinstance(declared, TableDeclaration) and declared.namespace is not None:
+        with suppress(OSError, ValueError, ImportError):
+            return _list_tables(declared)
+    return [declared.name]
+
+
+def _list_tables(declared: TableDeclaration) -> list[str]:
+    """Return the names of the tables of a namespace, as datasets.
+
+    Raises:
+        OSError: The catalog cannot be listed.
+        ValueError: It cannot be opened, or has no such namespace or no tables in it.
+    """
+    from modcrypt.iceberg.tables.catalogs import list_tables
+
+    assert declared.catalog is not None
+    assert declared.namespace is not None
+    catalog = _open_catalog(declared.catalog, declared.catalog_name)
+    namespace = () if declared.namespace == WHOLE_CATALOG else declared.namespace
+    try:
+        found = [".".join(identifier) for identifier in list_tables(catalog, namespace)]
+    except Exception as error:  # of pyiceberg, requests or Thrift; their texts may have URIs
+        kind = type(error).__name__
+        raise OSError(f"the tables of {declared.location} cannot be listed: {kind}") from None
+    if not found:
+        raise ValueError(f"{declared.location} has no tables")
+    return [f"{declared.name}/{table}" for table in found]
 
 
 def _open_key_store(path: str | None) -> KeyStore | None:
