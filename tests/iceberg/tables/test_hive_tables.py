@@ -23,7 +23,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
-from tests.support.iceberg.cli_runs import Run, lines, run
+from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.hive_catalog import SCHEMA, HiveTable, lost_answers, make_hive_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
@@ -93,6 +93,10 @@ def test_the_command_line_opens_a_metastore_by_its_uri(
     assert snapshot["operation"] == "append"
     assert ids(hive.load()) == [1, 2]
     assert hive.entry().parameters["encryption.key-id"] == "keyB"
+
+
+def test_seals(hive: HiveTable, run: Run, tmp_path: Path) -> None:
+    check_seals(run, tmp_path, hive.uri, hive.name)
 
 
 def test_names_are_taken_once(hive: HiveTable) -> None:

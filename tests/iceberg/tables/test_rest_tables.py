@@ -23,7 +23,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.rest_versions import RestVersions
-from tests.support.iceberg.cli_runs import Run, lines, run
+from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.java_judge import why_unavailable
 from tests.support.iceberg.rest_catalog import SCHEMA, RestTable, make_rest_table, rest_server
 from tests.support.iceberg.sample_kms import SampleKms
@@ -123,6 +123,10 @@ def test_the_command_line_opens_a_catalog_by_its_uri(
     assert snapshot["operation"] == "append"
     assert ids(rest.load()) == [1, 2]
     assert rest.load().metadata.master_key_id == "keyB"
+
+
+def test_seals(rest: RestTable, run: Run, tmp_path: Path) -> None:
+    check_seals(run, tmp_path, rest.uri, rest.name)
 
 
 # --- races ---------------------------------------------------------------------------------------

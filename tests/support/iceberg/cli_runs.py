@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+import modcrypt as mc
 from modcrypt.cli.app import program
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.table_changes import rows
 
-__all__ = ["Run", "error_line", "lines", "run"]
+__all__ = ["Run", "check_seals", "error_line", "lines", "run"]
 
 Run: TypeAlias = Callable[..., Result]
 """`run("scan", ..., code=0)` runs a command, and checks its exit code."""
@@ -45,3 +48,29 @@ def error_line(result: Result) -> str:
     assert result.stderr.startswith("modcrypt: error: ")
     assert result.stderr.count("\n") == 1
     return result.stderr
+
+
+def check_seals(run: Run, folder: Path, uri: str, name: str) -> None:
+    """Append to a table of a catalog, rotate and expire it, each time with a new seal."""
+    writer = mc.SigningKey.generate()
+    writer.save(folder / "writer.key")
+    (folder / "writer.pub").write_text(f"{writer.verifier}\n")
+    pq.write_table(rows(1), folder / "rows.parquet")
+    catalog, new = ("--kms", "sample:", "--catalog", uri), folder / "rows.parquet"
+    sign, by = ("--sign", folder / "writer.key"), ("--verify-key", folder / "writer.pub")
+    run("append", *catalog, *sign, name, new)
+    run("append", *catalog, *sign, *by, "--seal-at-least", "1", name, new)
+    assert len(lines(run("scan", *catalog, *by, "--seal-at-least", "2", "--json", name))) == 2
+    for change in (("append", name, new), ("rotate", "mek", name), ("expire", "--yes", name)):
+        verb, *arguments = change
+        run(verb, *catalog, *arguments)
+        for refused in (("scan", name), ("append", *sign, name, new)):
+            why = error_line(run(refused[0], *catalog, *by, *refused[1:], code=1))
+            assert "not the version that was sealed" in why
+        run("seal", *catalog, *sign, name)
+    assert lines(run("verify", *catalog, *by, "--seal-at-least", "5", "--strict", "--json", name))
+    assert "rolled back" in error_line(
+        run("scan", *catalog, *by, "--seal-at-least", "6", name, code=1)
+    )
+    run("remove-orphans", *catalog, "--older-than", "0", "--yes", name)
+    assert len(lines(run("scan", *catalog, *by, "--json", name))) == 3
