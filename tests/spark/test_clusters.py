@@ -89,7 +89,7 @@ for row in found.collect():
 def test_the_guide_runs_as_written(standalone: Standalone, deps: Path, tmp_path: Path) -> None:
     """Only the master differs; the executors' Python is bare, and gets all from the archive."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     script = "\n".join(blocks)
     assert script.count('.master("local[2]")') == 1
     script = script.replace('.master("local[2]")', f'.master("{standalone.master}")')
