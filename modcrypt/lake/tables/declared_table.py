@@ -166,6 +166,7 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
     Raises:
         ValueError: The catalog cannot be opened. The message does not repeat a configured URI,
             which may contain a password.
+        OSError: Its server cannot be reached.
     """
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
@@ -184,3 +185,6 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         kind = type(error).__name__
         raise ValueError(f"the catalog {catalog} cannot be opened: {kind}") from None
+    except OSError as error:
+        kind = type(error).__name__
+        raise OSError(f"the catalog {catalog} cannot be reached: {kind}") from None

@@ -1,0 +1,148 @@
+"""Tables of a Hive metastore and a REST catalog as datasets, by its URI or a configured name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from pyiceberg.utils.config import Config
+
+from modcrypt import Keyring
+from modcrypt.iceberg import create_table, load_table, rotate_table
+from modcrypt.lake.lake import Lake
+from tests.support.cases import each_case
+from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.iceberg.java_judge import why_unavailable
+from tests.support.iceberg.rest_catalog import RestTable, rest_server
+from tests.support.spark.hive_metastore import hive_metastore
+from tests.support.tables import small_table
+
+if _reason := why_unavailable():
+    pytest.skip(_reason, allow_module_level=True)
+
+pytestmark = pytest.mark.slow  # a server takes seconds to start
+
+DECLARATION = """\
+kms = "file:lake.keyring"
+
+[dataset.sales]
+kind = "iceberg"
+catalog = "{catalog}"
+{table}
+master_key = "sales"
+"""
+Named: TypeAlias = HiveTable | RestTable
+
+
+@pytest.fixture(scope="module", params=["hive", "rest"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Named]:
+    """Run a server; yield a name in it that no table has."""
+    is_hive = request.param == "hive"
+    start, kind = (hive_metastore, HiveTable) if is_hive else (rest_server, RestTable)
+    with start(tmp_path_factory.mktemp(request.param)) as uri:
+        yield kind(uri, "nowhere.sales")
+
+
+def make_table(folder: Path, server: Named, namespace: str) -> Named:
+    """Make a keyring and an encrypted table with a snapshot."""
+    make_keyring(folder)
+    named = type(server)(server.uri, f"{namespace}.sales")
+    named.catalog.create_namespace(namespace)
+    kms = f"file:{folder}/lake.keyring"
+    table = create_table(
+        None, small_table().schema, kms, master_key_id="sales", catalog=named.catalog,
+        identifier=named.name,
+    )  # fmt: skip
+    table.append(small_table())
+    return named
+
+
+def make_keyring(folder: Path) -> Keyring:
+    keyring = Keyring.create(folder / "lake.keyring", plaintext=True)
+    for name in ("sales", "other"):
+        keyring.create_key(name)
+    return keyring
+
+
+def declare(folder: Path, catalog: str, table: str) -> Path:
+    config = folder / "modcrypt.toml"
+    config.write_text(DECLARATION.format(catalog=catalog, table=table))
+    return config
+
+
+@each_case("configured", [False, True])
+def test_a_table_of_a_catalog_is_a_dataset(
+    configured: bool, server: Named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    named = make_table(tmp_path, server, "by_name" if configured else "by_uri")
+    if configured:
+        monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", server.uri)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # read when imported
+    catalog = "shop" if configured else server.uri
+    config = declare(tmp_path, catalog, f'table = "{named.name}"')
+    lake = Lake.open(config)
+    (status,) = lake.status()
+    assert (status.error, status.is_declared) == ("", True)
+    lake.table("sales").write(small_table())
+    assert lake.table("sales").read().num_rows == 2 * small_table().num_rows
+    config.write_text(config.read_text() + 'kek_per = "day"\n')
+    (done,) = Lake.open(config).apply()
+    assert (done.code, [file.result for file in done.files]) == (0, ["rekeyed"])
+    assert Lake.open(config).verify()[0].code == 0
+    config.write_text(
+        config.read_text().replace('"sales"\nkek', '"other"\nkek')
+        + '[dataset.sales.previous.master_keys]\nsales = "other"\n'
+    )
+    assert Lake.open(config).apply()[0].code == 0
+    table = load_table(named.catalog, named.name, f"file:{tmp_path}/lake.keyring")
+    assert table.metadata.master_key_id == "other"
+    assert Lake.open(config).status()[0].is_declared
+    (impact,) = Lake.open(config).impact("other")
+    assert impact.files
+    assert rotate_table(table, "dek").committed
+    assert named.locks() == []
+
+
+def test_a_namespace_is_a_dataset(server: Named, tmp_path: Path) -> None:
+    named = make_table(tmp_path, server, "whole")
+    lake = Lake.open(declare(tmp_path, server.uri, 'namespace = "whole"'))
+    assert [status.dataset.name for status in lake.status()] == [f"sales/{named.name}"]
+    assert lake.apply()[0].code == lake.verify()[0].code == 0
+
+
+def test_a_namespace_that_does_not_exist_is_an_error(server: Named, tmp_path: Path) -> None:
+    make_keyring(tmp_path)
+    (status,) = Lake.open(declare(tmp_path, server.uri, 'namespace = "nowhere"')).status()
+    assert status.error
+    assert status.code
+
+
+def test_a_catalog_that_is_not_configured_is_named(tmp_path: Path) -> None:
+    make_keyring(tmp_path)
+    (status,) = Lake.open(declare(tmp_path, "nowhere", 'table = "a.b"')).status()
+    assert status.error.endswith("has no catalog nowhere")
+    assert status.code == 2
+
+
+@each_case(
+    "uri, member, message",
+    [
+        ("thrift://127.0.0.1:1", 'table = "a.b"', "the Hive metastore failed"),
+        ("thrift://127.0.0.1:1", 'namespace = "a"', "cannot be listed: TTransportException"),
+        ("http://127.0.0.1:1/", 'table = "a.b"', "cannot be reached: ConnectionError"),
+        ("http://127.0.0.1:1/", 'namespace = "a"', "cannot be reached: ConnectionError"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_an_error_of_the_dataset(
+    uri: str, member: str, message: str, tmp_path: Path
+) -> None:
+    make_keyring(tmp_path)
+    config = declare(tmp_path, uri, member)
+    (status,) = Lake.open(config).status()
+    assert message in status.error
+    assert (status.code, Lake.open(config).verify()[0].code) == (74, 74)
