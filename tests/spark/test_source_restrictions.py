@@ -18,7 +18,7 @@ from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import write_options
 from modcrypt.spark.source.streaming import stream_reader
 from tests.support.iceberg.builder import arrow
-from tests.support.spark.lake import FOOTER, Lake
+from tests.support.spark.lake import COLUMN, FOOTER, Lake
 
 DAY = datetime.date(2026, 7, 14)
 SCHEMA = arrow([
@@ -238,6 +238,20 @@ def test_the_name_of_a_folder_may_state_a_masked_value(lake: Lake, tmp_path: Pat
     write(tmp_path / "region=EU" / "b.parquet")
     with pytest.raises((ValueError, UnsupportedFormatError), match="folder"):
         read(lake, tmp_path, document(region="replace_with_null"))
+
+
+def test_a_row_filter_is_not_applied_to_nulls_in_place_of_values(
+    lake: Lake, tmp_path: Path
+) -> None:
+    keys = mc.FileEncryptionProperties(
+        footer_key=FOOTER, column_keys={"region": COLUMN}, column_key_metadata={"region": b"c"}
+    )
+    mc.write_table(ROWS, tmp_path / "a.parquet", keys)
+    elsewhere = document({"type": "not", "child": EU}, region="mask_alphanum")
+    with pytest.raises(UnsupportedFormatError, match="a column without an available key"):
+        read(lake, tmp_path, elsewhere, onMissingKey="null", columns="id")
+    both = {"columnKeys": json.dumps({"region": f"file:{lake.folder / 'column.key'}"})}
+    assert read(lake, tmp_path, elsewhere, **both)["region"] == ["xx", None]
 
 
 def test_a_field_in_a_struct(lake: Lake, tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ class FileRowFilter:
             raise restriction_error(str(error)) from None
         leaves = {path[0]: leaf for leaf, path in enumerate(file.open_file.leaves)}
         needed = [leaves[column.name] for column in bound.schema.fields]
+        if file.open_file.select(needed, None, partial_groups=True).missing:
+            raise restriction_error("the row filter needs a column without an available key")
         return cls(read_common_schema(file, needed), bound)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
