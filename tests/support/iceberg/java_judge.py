@@ -26,6 +26,7 @@ import subprocess
 import tempfile
 import threading
 import uuid
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -105,6 +106,12 @@ def _classes() -> Path:
     if not folder.exists():
         _compile(sources, folder)
     return folder
+
+
+def write_kms_jar(path: Path) -> None:
+    """Write a jar with the key service of Iceberg's own tests, the class `Kms`, for Spark."""
+    with zipfile.ZipFile(path, "w") as jar:
+        jar.write(_classes() / "Kms.class", "Kms.class")
 
 
 def _compile(sources: Sequence[Path], folder: Path) -> None:

@@ -11,13 +11,23 @@ import javax.crypto.spec.SecretKeySpec;
 import org.apache.iceberg.encryption.KeyManagementClient;
 import org.apache.iceberg.util.ByteBuffers;
 
-/** The key service of Iceberg's own tests: nonce (12), AES-GCM(master key, key), tag; no AAD. */
-final class Kms implements KeyManagementClient {
+/**
+ * The key service of Iceberg's own tests: nonce (12), AES-GCM(master key, key), tag; no AAD.
+ *
+ * <p>In a catalog of Spark, the property {@code master.ID} has the master key in hex.
+ */
+public final class Kms implements KeyManagementClient {
   private static final Map<String, SecretKeySpec> MASTERS = new ConcurrentHashMap<>();
   private static final int NONCE = 12;
 
+  private static final String PROPERTY = "master.";
+
   static void keep(String id, JsonNode hex) {
-    MASTERS.put(id, new SecretKeySpec(HexFormat.of().parseHex(hex.asText()), "AES"));
+    keep(id, hex.asText());
+  }
+
+  private static void keep(String id, String hex) {
+    MASTERS.put(id, new SecretKeySpec(HexFormat.of().parseHex(hex), "AES"));
   }
 
   @Override
@@ -36,7 +46,14 @@ final class Kms implements KeyManagementClient {
   }
 
   @Override
-  public void initialize(Map<String, String> properties) {}
+  public void initialize(Map<String, String> properties) {
+    properties.forEach(
+        (name, hex) -> {
+          if (name.startsWith(PROPERTY)) {
+            keep(name.substring(PROPERTY.length()), hex);
+          }
+        });
+  }
 
   private static byte[] crypted(int mode, String id, byte[] nonce, byte[] data, int from) {
     SecretKeySpec master = MASTERS.get(id);
