@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from modcrypt.errors import UnsupportedFormatError
+from modcrypt.fork_safety import cached_property
 from modcrypt.parquet.arrow.column_masks import (
     SALT_SIZE,
     Mask,
@@ -36,7 +36,7 @@ from modcrypt.spark.source.table_schema import Spellings, open_file, read_common
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.row_filter import RowFilter
 
-_ROW_FILTER, _ACTIONS = "required-row-filter", "required-column-projections"
+_ROW_FILTER = "required-row-filter"
 
 
 @dataclass(frozen=True)
