@@ -6,10 +6,8 @@ Comet has a jar for some versions of Spark; the test runs for those.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from modcrypt.kms.keyring.keyring import Keyring
@@ -18,14 +16,12 @@ from tests.support.java.jvm import why_unavailable
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
 
-from tests.support.java.central_jars import fetch_jars
-from tests.support.spark.native import uri_of
+from tests.support.spark.extended_spark import extended_spark, write_policy
 from tests.support.spark.processes import Elsewhere
 
 pytestmark = pytest.mark.slow
 
-COMET = "1.2.0"
-SPARK = ".".join(pyspark.__version__.split(".")[:2])
+COMET = "org.apache.datafusion:comet-spark-spark{spark}_2.13:1.2.0"
 
 SETTINGS = {
     "spark.plugins": "org.apache.spark.CometPlugin",
@@ -78,19 +74,10 @@ assert ask(lenient, plain)[0] == expected
 @pytest.fixture
 def comet(tmp_path: Path) -> Iterator[Elsewhere]:
     """Run a Spark with Comet; skip the test if Comet has no jar for this Spark."""
-    (tmp_path / "jars").mkdir()
-    coordinates = f"org.apache.datafusion:comet-spark-spark{SPARK}_2.13:{COMET}"
-    jars = fetch_jars(tmp_path / "jars", coordinates)
-    path = ":".join(map(str, jars))
-    also = SETTINGS | {f"spark.{who}.extraClassPath": path for who in ("driver", "executor")}
-    with closing(Elsewhere("local[2]", tmp_path, also)) as running:
+    with extended_spark(tmp_path, COMET, SETTINGS) as running:
         yield running
 
 
 def test_spark_reads_and_comet_computes(comet: Elsewhere, ring: Keyring, tmp_path: Path) -> None:
     """All checks hold by default; Comet itself only reads encrypted files if none is lost."""
-    policy = tmp_path / "lake.policy"
-    policy.write_text(
-        f'kms = "{uri_of(ring)}"\nfooter_key = "kf"\ncolumn_keys = {{ kc2 = ["name"] }}\n'
-    )
-    comet.run(UNDER_COMET, policy, tmp_path)
+    comet.run(UNDER_COMET, write_policy(ring, tmp_path, "name"), tmp_path)

@@ -6,10 +6,8 @@ Delta has jars for some versions of Spark; the tests run for those (`make test-d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import pyspark
 import pytest
 
 import modcrypt as mc
@@ -20,14 +18,12 @@ if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
 
 from modcrypt.kms.settings import Settings
-from tests.support.java.central_jars import fetch_jars
-from tests.support.spark.native import uri_of
+from tests.support.spark.extended_spark import extended_spark, write_policy
 from tests.support.spark.processes import Elsewhere
 
 pytestmark = pytest.mark.slow
 
-DELTA = "4.4.0"
-SPARK = ".".join(pyspark.__version__.split(".")[:2])
+DELTA = "io.delta:delta-spark_{spark}_2.13:4.4.0"
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -42,17 +38,8 @@ SECRET = "a-secret-name"
 def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     """Run a Spark with Delta; skip the tests if Delta has no jar for this Spark."""
     folder = tmp_path_factory.mktemp("delta")
-    jars = fetch_jars(folder, f"io.delta:delta-spark_{SPARK}_2.13:{DELTA}")
-    path = ":".join(str(jar) for jar in jars if jar.name.startswith("io.delta"))  # Spark has others
-    also = SETTINGS | {f"spark.{who}.extraClassPath": path for who in ("driver", "executor")}
-    with closing(Elsewhere("local[2]", folder, also)) as running:
+    with extended_spark(folder, DELTA, SETTINGS, owner="io.delta") as running:  # Spark has others
         yield running
-
-
-def make_policy(ring: Keyring, folder: Path, more: str = "") -> Path:
-    path = folder / "lake.policy"
-    path.write_text(f'kms = "{uri_of(ring)}"\nfooter_key = "kf"\n{more}')
-    return path
 
 
 def are_encrypted(files: list[Path]) -> bool:
@@ -93,10 +80,7 @@ assert ids == expected, ids
 def test_data_files_are_encrypted_and_the_log_is_not(
     delta: Elsewhere, ring: Keyring, tmp_path: Path
 ) -> None:
-    policy, table = (
-        make_policy(ring, tmp_path, 'column_keys = { kc2 = ["name"] }\n'),
-        tmp_path / "t",
-    )
+    policy, table = write_policy(ring, tmp_path, "name"), tmp_path / "t"
     delta.run(CHANGES, policy, table, timeout=900)
     assert are_encrypted(data_files(table))
     assert list((table / "_change_data").glob("*.parquet"))
@@ -125,7 +109,7 @@ assert spark.read.format("delta").load(table).count() == 27
 def test_checkpoints_are_encrypted_and_deletion_vectors_are_not(
     delta: Elsewhere, ring: Keyring, tmp_path: Path
 ) -> None:
-    policy, table = make_policy(ring, tmp_path), tmp_path / "t"
+    policy, table = write_policy(ring, tmp_path), tmp_path / "t"
     delta.run(STATISTICS, policy, table, timeout=900)
     assert SECRET not in read_log(table)
     assert are_encrypted(list((table / "_delta_log").glob("*.checkpoint*.parquet")))
@@ -136,10 +120,7 @@ def test_checkpoints_are_encrypted_and_deletion_vectors_are_not(
 def test_checkpoints_fail_under_column_keys_and_the_table_goes_on(
     delta: Elsewhere, ring: Keyring, tmp_path: Path
 ) -> None:
-    policy, table = (
-        make_policy(ring, tmp_path, 'column_keys = { kc2 = ["name"] }\n'),
-        tmp_path / "t",
-    )
+    policy, table = write_policy(ring, tmp_path, "name"), tmp_path / "t"
     delta.run(STATISTICS, policy, table, timeout=900)
     assert not list((table / "_delta_log").glob("*.checkpoint*.parquet"))
     assert are_encrypted(data_files(table))
@@ -157,6 +138,6 @@ spark.range(10).write.format("delta").options(**options).save(table)
 
 def test_options_of_a_write_are_dropped(delta: Elsewhere, ring: Keyring, tmp_path: Path) -> None:
     """The guide warns of it; if Delta passed them on, the warning could go."""
-    policy, table = make_policy(ring, tmp_path), tmp_path / "t"
+    policy, table = write_policy(ring, tmp_path), tmp_path / "t"
     delta.run(DROPPED, policy, table, timeout=900)
     assert {path.read_bytes()[-4:] for path in data_files(table)} == {b"PAR1"}
