@@ -114,6 +114,22 @@ def test_a_row_filter_sees_values_and_needs_no_column_of_the_result(
     assert read(lake, path, document({"type": "is-null", "term": "name"}))["id"] == [2]
 
 
+def test_a_row_filter_passes_over_types_that_iceberg_lacks(lake: Lake, tmp_path: Path) -> None:
+    kinds = [pa.time64("ns"), pa.duration("us"), pa.null(), pa.uint8(), pa.list_(pa.int8())]
+    fields = arrow([(number, f"c{number}", kind) for number, kind in enumerate(kinds, 10)])
+    table = pa.table(
+        [*ROWS.columns, *(pa.nulls(4, kind) for kind in kinds)],
+        schema=pa.schema([*SCHEMA, *fields]),
+    )
+    write(tmp_path / "a.parquet", table)
+    small = {"type": "not", "child": {"type": "gt", "term": "c13", "value": 3}}
+    both = {"type": "and", "left": EU, "right": small}
+    assert read(lake, tmp_path, document(both), columns="id")["id"] == [1, 4]
+    for name in ("c10", "c11", "c14"):
+        with pytest.raises(UnsupportedFormatError, match="no column of the schema"):
+            read(lake, tmp_path, document({"type": "is-null", "term": name}), columns="id")
+
+
 def test_filters_never_see_what_a_mask_hides(lake: Lake, tmp_path: Path) -> None:
     """Neither by rows nor by statistics: a filter on the value finds the same as on any other."""
     write(tmp_path / "a.parquet", ROWS)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
@@ -33,10 +34,12 @@ from pyiceberg.expressions import (
     Reference,
     StartsWith,
 )
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, pyarrow_to_schema
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, FloatType
+from pyiceberg.types import DoubleType, FloatType, NestedField
 
 from modcrypt.errors import LimitError
+from modcrypt.iceberg.read.row_filter import RowFilter
 from modcrypt.parquet.arrow.column_masks import restriction_error, split_restrictions
 
 MAX_DEPTH = 100
@@ -92,6 +95,29 @@ def parse_restrictions(documents: Sequence[Mapping[str, Any]], schema: Schema) -
                 raise restriction_error(f"field {id_} has two actions")
             actions[id_] = action
     return ReadRestrictions(row_filter, actions)
+
+
+def bind_row_filter(condition: Any, columns: pa.Schema) -> RowFilter:
+    """Return the row filter of restrictions for rows outside of a table.
+
+    `columns` are top-level columns with field ids. Raise UnsupportedFormatError if the filter needs
+    others, or a column of a type that Iceberg does not have.
+    """
+    fields = [field for column in columns for field in _list_fields(column)]
+    schema = Schema(*fields)
+    restrictions = parse_restrictions([{"required-row-filter": condition}], schema)
+    try:
+        return RowFilter(schema, restrictions.row_filter)
+    except ValueError as error:
+        raise restriction_error(str(error)) from None
+
+
+def _list_fields(column: pa.Field) -> Sequence[NestedField]:
+    """Return a column as a field of a schema in a list, empty if Iceberg does not have its type."""
+    try:
+        return pyarrow_to_schema(pa.schema([column]), format_version=3).fields
+    except UnsupportedPyArrowTypeException:
+        return ()
 
 
 class _FilterParser:

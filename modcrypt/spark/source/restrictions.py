@@ -10,13 +10,13 @@ to a file, or might leave a column unmasked, is an error.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from modcrypt.errors import UnsupportedFormatError
 from modcrypt.fork_safety import cached_property
 from modcrypt.parquet.arrow.column_masks import (
     SALT_SIZE,
@@ -31,7 +31,12 @@ from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.parquet.rewrite.file_rewrite import find_masked
 from modcrypt.spark.source.arrow_types import conform
 from modcrypt.spark.source.options import ReadOptions, ReadSettings
-from modcrypt.spark.source.table_schema import Spellings, open_file, read_common_schema
+from modcrypt.spark.source.table_schema import (
+    Spellings,
+    add_path_to_errors,
+    open_file,
+    read_common_schema,
+)
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.row_filter import RowFilter
@@ -71,7 +76,8 @@ class Restrictions:
         missing = set(self.actions)
         for path in paths:
             if missing:
-                with open_file(path, settings.decryption_of(path)) as file:
+                decryption = settings.decryption_of(path)
+                with add_path_to_errors(path), open_file(path, decryption) as file:
                     missing -= _read_field_ids(file).keys()
         if missing and paths:
             raise restriction_error(f"no file has columns with the field ids {sorted(missing)}")
@@ -159,18 +165,9 @@ class FileRowFilter:
     @classmethod
     def parse(cls, condition: Any, file: ParquetFile) -> FileRowFilter:
         """Bind a filter to a file; raise UnsupportedFormatError if that is impossible."""
-        from pyiceberg.schema import Schema
+        from modcrypt.iceberg.read.read_restrictions import bind_row_filter
 
-        from modcrypt.iceberg.read.read_restrictions import parse_restrictions
-        from modcrypt.iceberg.read.row_filter import RowFilter
-
-        fields = dict(_iceberg_fields(file))
-        schema = Schema(*fields.values())
-        expression = parse_restrictions([{_ROW_FILTER: condition}], schema).row_filter
-        try:
-            bound = RowFilter(schema, expression)
-        except ValueError as error:
-            raise restriction_error(str(error)) from None
+        bound = bind_row_filter(condition, _read_columns(file))
         leaves = {path[0]: leaf for leaf, path in enumerate(file.open_file.leaves)}
         needed = [leaves[column.name] for column in bound.schema.fields]
         if file.open_file.select(needed, None, partial_groups=True).missing:
@@ -193,19 +190,14 @@ def _read_field_ids(file: ParquetFile) -> dict[int | None, str]:
     return {schema[index].field_id: name for index, name in tops.items()}
 
 
-def _iceberg_fields(file: ParquetFile) -> Any:
-    """Yield the names and fields of the columns that a row filter may name: no groups."""
-    from pyiceberg.io.pyarrow import pyarrow_to_schema
-
+def _read_columns(file: ParquetFile) -> pa.Schema:
+    """Return the columns that a row filter may name, with their field ids: no groups."""
     schema = file.open_file.metadata.schema
+    columns = []
     for number, leaf in enumerate(leaf_elements(schema)):
         id_ = schema[leaf.element].field_id
-        if len(leaf.path) > 1 or leaf.max_repetition or id_ is None:
-            continue
-        try:
-            (own,) = read_common_schema(file, [number])
-            named = own.with_metadata({"PARQUET:field_id": str(id_)})
-            (made,) = pyarrow_to_schema(pa.schema([named]), format_version=3).fields
-        except (TypeError, ValueError, UnsupportedFormatError):  # a type that Iceberg lacks
-            continue
-        yield own.name, made
+        if len(leaf.path) == 1 and not leaf.max_repetition and id_ is not None:
+            with suppress(ValueError):  # a type that Spark lacks
+                (column,) = read_common_schema(file, [number])
+                columns.append(column.with_metadata({"PARQUET:field_id": str(id_)}))
+    return pa.schema(columns)
