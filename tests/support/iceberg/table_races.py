@@ -2,8 +2,9 @@
 
     python -m tests.support.iceberg.table_races ROLE URI TABLE SECONDS
 
-A process prints what it has done, as JSON; the role is `rotate`, `expire`, or the first of the ids
-that an appender adds.
+The role is `rotate`, `expire`, or the first of the ids that an appender adds. An appender prints a
+line of JSON with the ids of each append that it has committed; the last line of each process is
+what it has done.
 """
 
 from __future__ import annotations
@@ -60,9 +61,15 @@ def start(role: str, named: NamedTable, seconds: float) -> subprocess.Popen[str]
 
 
 def finish(process: subprocess.Popen[str]) -> Outcome:
-    printed = process.communicate()[0]
+    *_, outcome = _read_lines(process)
     assert process.returncode == 0
-    return Outcome(**json.loads(printed))
+    return Outcome(**outcome)
+
+
+def _read_lines(process: subprocess.Popen[str]) -> list[Any]:
+    """Return what an ended process has printed; of one that was killed, its complete lines."""
+    printed = process.communicate()[0]
+    return [json.loads(line) for line in printed.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def race(named: NamedTable, seconds: float) -> None:
@@ -82,11 +89,11 @@ def race(named: NamedTable, seconds: float) -> None:
 def kill_processes(named: NamedTable, hits: int, seed: int, seconds: float) -> None:
     """Kill an appender and a rotator or expirer until enough kills have hit a change under way.
 
-    They leave a readable table and at most files that nothing names, which can be removed, and
-    locks that the next writer releases.
+    They leave a readable table with all rows that were acknowledged, and at most files that nothing
+    names, which can be removed, and locks that the next writer releases.
     """
     chance, deadline = random.Random(seed), time.monotonic() + seconds
-    kills, hit, orphans = 0, 0, set[str]()
+    kills, hit, orphans, acknowledged = 0, 0, set[str](), set[int]()
     while hit < hits:
         assert time.monotonic() < deadline, f"only {hit} of {kills} kills hit a change under way"
         kills += 1
@@ -98,9 +105,9 @@ def kill_processes(named: NamedTable, hits: int, seed: int, seconds: float) -> N
         time.sleep(chance.uniform(0, 0.05))
         for process in processes:
             process.send_signal(signal.SIGKILL)
-        for process in processes:
-            process.communicate()
-        left = _check_killed(named)
+        for lines in map(_read_lines, processes):
+            acknowledged.update(*lines)
+        left = _check_killed(named, acknowledged)
         hit += bool(named.locks() or left - orphans)
         orphans |= left
     print(f"{hit} of {kills} kills hit a change under way and left {len(orphans)} orphans")
@@ -108,7 +115,7 @@ def kill_processes(named: NamedTable, hits: int, seed: int, seconds: float) -> N
     assert outcome.done
     assert not outcome.errors
     assert not named.locks()
-    _remove_orphans(named)
+    _remove_orphans(named, acknowledged)
 
 
 def _await_change(named: NamedTable) -> None:
@@ -126,25 +133,26 @@ def _list_files(folder: Path) -> set[str]:
     return {name for part in ("data", "metadata") for name in os.listdir(folder / part)}
 
 
-def _check_killed(named: NamedTable) -> set[str]:
-    """Check that no row is there twice and every file is authentic; return the orphans."""
+def _check_killed(named: NamedTable, acknowledged: set[int]) -> set[str]:
+    """Check that rows are there once and every file is authentic; return the orphans."""
     table = named.load(master_key_ids=MASTERS)
     ids = table.scan()["id"].to_pylist()
     assert len(ids) == len(set(ids))
+    assert acknowledged <= set(ids)
     verified = verify_table(table)
     assert verified.ok
     assert verified.orphans is not None
     return {orphan.path for orphan in verified.orphans}
 
 
-def _remove_orphans(named: NamedTable) -> None:
+def _remove_orphans(named: NamedTable, acknowledged: set[int]) -> None:
     """Remove all orphans; a server may have completed a commit whose client was killed since."""
-    left = _check_killed(named)
+    left = _check_killed(named, acknowledged)
     table = named.load(master_key_ids=MASTERS)
     removed = remove_orphan_files(table, older_than_days=0)
     assert {file.path for file in removed.files} == left
     assert not removed.left
-    assert _check_killed(named) == set()
+    assert _check_killed(named, acknowledged) == set()
 
 
 def _rotations() -> Iterator[Callable[[IcebergTable], Any]]:
@@ -173,6 +181,7 @@ def run(role: str, named: NamedTable, seconds: float) -> Outcome:
                 following += ROWS
                 table.append(pa.table({"id": pa.array(ids, pa.int64())}))
                 outcome.acknowledged += ids
+                print(json.dumps(ids), flush=True)
             outcome.done += 1
         except CommitConflictError:
             outcome.conflicts += 1
