@@ -25,6 +25,7 @@ from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
 from modcrypt.key_text import looks_like_key
 from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.pkmt1.strict_json import refuse_repeats
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
@@ -230,13 +231,15 @@ def threads_option(text: str) -> Callable[[F], F]:
 
 
 def read_json(path: str | None) -> Any:
-    """Return the value of a file of JSON; None without a file."""
+    """Return the value of a file of JSON without repeated members; None without a file."""
     if path is None:
         return None
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=refuse_repeats)
     except (ValueError, RecursionError):
-        raise click.UsageError(f"{printable(path)} is not a file of JSON") from None
+        message = f"{printable(path)} is not a file of JSON, or repeats a member"
+        raise click.UsageError(message) from None
 
 
 def make_reference(options: Mapping[str, Any], option: str) -> str | None:

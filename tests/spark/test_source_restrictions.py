@@ -201,6 +201,10 @@ def id_action(id_: int, action: str) -> str:
 
 REFUSED = {
     "no JSON": ("{", ValueError, "readRestrictions is not valid JSON"),
+    "a repeated member": (
+        '{"required-column-projections": [], "required-column-projections": []}', ValueError,
+        "repeats a member",
+    ),
     "no file": ("/nowhere/r.json", FileNotFoundError, "r.json"),
     "an unknown member": ('{"required-something": []}', UnsupportedFormatError, "not known"),
     "an unknown action": (id_action(2, "mask-all"), UnsupportedFormatError, "'mask-all' is not"),

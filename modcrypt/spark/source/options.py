@@ -56,6 +56,7 @@ from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_references import names_service, read_verifying_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS
+from modcrypt.pkmt1.strict_json import refuse_repeats
 from modcrypt.spark.lake_reference import LakeReference
 
 Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
@@ -405,9 +406,9 @@ def _is_term(value: Any) -> bool:
 
 def _parse_json(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=refuse_repeats)
     except (ValueError, RecursionError):  # the message would contain the text
-        raise ValueError(f"{name} is not valid JSON") from None
+        raise ValueError(f"{name} is not valid JSON, or repeats a member") from None
 
 
 def _parse_strings(name: str, text: str) -> tuple[str, ...]:
