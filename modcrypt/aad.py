@@ -36,7 +36,10 @@ def ordinal_bytes(ordinal: int) -> bytes:
             f"ordinal {ordinal} is not in 0..{MAX_ORDINAL}: ordinals of row groups, "
             "columns and pages are int16 (PME 4.4.2); write fewer, larger ones"
         )
-    return ordinal.to_bytes(2, "little")
+    return _BYTES[ordinal & 255] + _BYTES[ordinal >> 8]
+
+
+_BYTES: Final = [bytes((byte,)) for byte in range(256)]
 
 
 def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
@@ -67,26 +70,35 @@ def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
     return file_aad + bytes((type_number,)) + b"".join(map(ordinal_bytes, ordinals))
 
 
-_DICTIONARY_HEADER = bytes((ModuleType.DICTIONARY_PAGE_HEADER,))
-_DICTIONARY = bytes((ModuleType.DICTIONARY_PAGE,))
-_DATA_HEADER = bytes((ModuleType.DATA_PAGE_HEADER,))
-_DATA = bytes((ModuleType.DATA_PAGE,))
+class ChunkAads:
+    """The AADs of one column chunk's modules (PME 4.4.2).
 
-
-def page_aads(file_aad: bytes, row_group: int, column: int) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the AADs of a chunk's page modules (PME 4.4.2); data pages add their ordinal.
-
-    The order is: dictionary page header, dictionary page, data page header, data page. The file AAD
-    is the AAD prefix followed by the file-unique bytes.
+    The file AAD is the AAD prefix followed by the file-unique bytes.
 
     Raises:
         LimitError: An ordinal is not in 0..32767.
     """
-    chunk = ordinal_bytes(row_group) + ordinal_bytes(column)
-    return (
-        file_aad + _DICTIONARY_HEADER + chunk, file_aad + _DICTIONARY + chunk,
-        file_aad + _DATA_HEADER + chunk, file_aad + _DATA + chunk,
-    )  # fmt: skip
+
+    __slots__ = ("_data", "_data_header", "_file", "_place")
+
+    def __init__(self, file_aad: bytes, row_group: int, column: int) -> None:
+        self._file: bytes = file_aad
+        self._place: bytes = ordinal_bytes(row_group) + ordinal_bytes(column)
+        self._data_header: bytes = self.of_type(ModuleType.DATA_PAGE_HEADER)
+        self._data: bytes = self.of_type(ModuleType.DATA_PAGE)
+
+    def of_type(self, kind: ModuleType) -> bytes:
+        """Return the AAD of a module without a page ordinal."""
+        return self._file + _BYTES[kind] + self._place
+
+    def of_page(self, ordinal: int) -> tuple[bytes, bytes]:
+        """Return the AADs of a data page's header and body.
+
+        Raises:
+            LimitError: The ordinal is not in 0..32767.
+        """
+        page = ordinal_bytes(ordinal)
+        return self._data_header + page, self._data + page
 
 
 def block_aad(aad_prefix: bytes, index: int) -> bytes:

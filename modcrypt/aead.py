@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from modcrypt.errors import TagError
+from modcrypt.invocations import InvocationCounter
 from modcrypt.keys import Key, invocation_counter, key_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ CTR_SLACK: Final = 15
 """Spare bytes after the result that `CtrCipher` needs in an output buffer."""
 
 _BODY: Final = LENGTH_SIZE + NONCE_SIZE
-_put_head: Final = Struct("<I12s").pack_into
+_HEAD: Final = Struct("<I12s")
+_head: Final = _HEAD.pack
+_put_head: Final = _HEAD.pack_into
 # PME 4.2.2: the 16-byte IV is the nonce and a 4-byte counter that starts at 1, big-endian.
 _CTR_START: Final = b"\x00\x00\x00\x01"
 
@@ -70,11 +73,11 @@ def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
 class ModuleCipher(ABC):
     """A cipher for PME modules, with the count of seals under its key."""
 
-    __slots__ = ("_count", "_key", "overhead", "slack")
+    __slots__ = ("_counter", "_key", "overhead", "slack")
 
     def __init__(self, key: Key, overhead: i64, slack: i64) -> None:
         self._key: Key = key
-        self._count: Callable[[int], None] | None = None
+        self._counter: InvocationCounter | None = None
         self.overhead: i64 = overhead  # bytes that a module adds to its plaintext
         self.slack: i64 = slack  # spare bytes that an output buffer needs after the result
 
@@ -84,9 +87,9 @@ class ModuleCipher(ABC):
         Raises:
             KeyExhaustedError: The key would exceed 2**32 seals.
         """
-        if self._count is None:  # made by the first seal: opening needs no counter
-            self._count = invocation_counter(self._key).add
-        self._count(number)
+        if self._counter is None:  # made by the first seal: opening needs no counter
+            self._counter = invocation_counter(self._key)
+        self._counter.add(number)
 
     def seal_into(
         self, out: memoryview, at: i64, plaintext: ReadableBuffer, size: i64, aad: bytes
@@ -160,11 +163,13 @@ class GcmCipher(ModuleCipher):
         Raises:
             KeyExhaustedError: The key has encrypted 2**32 modules.
         """
-        out = bytearray(GCM_OVERHEAD + len(plaintext))
-        self.seal_into(memoryview(out), 0, plaintext, len(plaintext), aad)
-        return bytes(out)
+        self.count_seals(1)
+        nonce = urandom(NONCE_SIZE)
+        return _head(len(plaintext) + BLOCK_OVERHEAD, nonce) + self._gcm.encrypt(
+            nonce, plaintext, aad
+        )
 
-    def open(self, module: memoryview, aad: bytes) -> bytes:
+    def open(self, module: bytes | memoryview, aad: bytes) -> bytes:
         """Open a module that starts with its length field, which the caller has checked.
 
         Raises:

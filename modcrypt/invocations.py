@@ -6,7 +6,7 @@ It is taken once per page, so mypyc compiles this module (`make native`).
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.fork_safety import fork_safe
@@ -18,18 +18,20 @@ INVOCATION_LIMIT = 2**32
 """Limit of seals with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
 
 
+_lock: Final = fork_safe(threading.Lock())  # of all counters: each holds it only for an addition
+
+
 class InvocationCounter:
     """A counter of the seals with one key, shared by every `Key` of the same bytes."""
 
-    __slots__ = ("_lock", "count")
+    __slots__ = ("count",)
 
     def __init__(self) -> None:
-        self._lock: threading.Lock = fork_safe(threading.Lock())
         self.count: i64 = 0
 
     def add(self, number: i64) -> None:
         """Count seals before they happen; raise KeyExhaustedError beyond `INVOCATION_LIMIT`."""
-        with self._lock:
+        with _lock:
             if self.count + number > INVOCATION_LIMIT:
                 raise KeyExhaustedError(
                     "this key has reached 2**32 encrypted modules in this process, the most that "

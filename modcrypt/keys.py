@@ -204,4 +204,5 @@ def key_bytes(key: Key) -> bytes:
 
 def invocation_counter(key: Key) -> InvocationCounter:
     """Return the counter of the key's bytes; the first call makes it. Only `aead` calls this."""
-    return _counters.setdefault(key._digest, InvocationCounter())
+    counter = _counters.get(key._digest)
+    return _counters.setdefault(key._digest, InvocationCounter()) if counter is None else counter

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from modcrypt.aad import (
     MAX_BLOCK_INDEX,
     MAX_ORDINAL,
+    ChunkAads,
     block_aad,
     module_aad,
     ordinal_bytes,
-    page_aads,
 )
 from modcrypt.errors import LimitError
 from modcrypt.module_ids import BlockId, ModuleId, ModuleType
@@ -63,16 +63,18 @@ def test_each_type_has_the_exact_bytes_of_the_specification(kind: ModuleType) ->
     assert aad == PREFIX_AND_UNIQUE + bytes.fromhex(SUFFIXES[kind])
 
 
-def test_the_aads_of_a_chunks_pages_are_those_of_their_modules() -> None:
-    kinds = (
-        ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE,
-        ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE,
-    )  # fmt: skip
-    aads = [bytes.fromhex(SUFFIXES[kind])[:5] for kind in kinds]  # without page ordinals
-    assert page_aads(PREFIX_AND_UNIQUE, 1, 0x0203) == tuple(PREFIX_AND_UNIQUE + aad for aad in aads)
+def test_the_aads_of_a_chunk_are_those_of_its_modules() -> None:
+    aads = ChunkAads(PREFIX_AND_UNIQUE, 1, 0x0203)
+    for kind in ModuleType:
+        if kind is not ModuleType.FOOTER and not kind.has_page:
+            assert aads.of_type(kind) == module_aad(PREFIX_AND_UNIQUE, address(kind, 1, 0x0203, 0))
+    assert aads.of_page(0x7FFF) == tuple(
+        module_aad(PREFIX_AND_UNIQUE, address(kind, 1, 0x0203, 0x7FFF))
+        for kind in (ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE)
+    )
     for place in ((32_768, 0), (0, 32_768)):
         with pytest.raises(LimitError, match="ordinal 32768"):
-            page_aads(PREFIX_AND_UNIQUE, *place)
+            ChunkAads(PREFIX_AND_UNIQUE, *place)
 
 
 @each_case("kind", ModuleType)

@@ -168,7 +168,7 @@ def public_objects(plain: Path) -> list[object]:
     key = Key(COLUMN)
     sealed = sealed_bytes(plain)
     cipher = FileCipher(b"", "AES_GCM_CTR_V1")
-    cipher.gcm(key), cipher.page_cipher(key)
+    cipher.page_cipher(key, cipher.gcm(key))
     with open_source(sealed) as source:
         footer = OpenFile(source, decryption()).footer
     return [

@@ -5,10 +5,12 @@ Column keys are resolved before the first page is processed, so a missing key wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
+from struct import Struct
+from typing import Final
 
-from modcrypt.aad import MAX_ORDINAL, aad_of_type, module_aad, ordinal_bytes, page_aads
+from modcrypt.aad import MAX_ORDINAL, ChunkAads, module_aad
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, ModuleCipher
 from modcrypt.errors import TagError, TagMismatchError, TruncationError
 from modcrypt.keys import Key, as_key
@@ -17,9 +19,9 @@ from modcrypt.parquet.crypto.properties import (
     GCM_CTR_V1,
     FileEncryptionProperties,
 )
-from modcrypt.parquet.format.levels import Levels
+from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import too_many_pages_error
-from modcrypt.parquet.format.schema import ambiguous_names, covering_name, leaves_of
+from modcrypt.parquet.format.schema import Leaf, ambiguous_names, covering_name, leaves_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,10 @@ def check_length(module: ModuleId, stored: bytes | memoryview) -> None:
 
 def _is_framed(stored: bytes | memoryview) -> bool:
     size = len(stored) - 4
-    return size >= GCM_OVERHEAD - 4 and int.from_bytes(stored[:4], "little") == size
+    return size >= GCM_OVERHEAD - 4 and _length(stored)[0] == size
+
+
+_length: Final = Struct("<I").unpack_from
 
 
 def _length_error(module: ModuleId, size: int) -> TruncationError:
@@ -52,8 +57,10 @@ class FileCipher:
     def __init__(self, file_aad: bytes, algorithm: str) -> None:
         self.file_aad = file_aad
         self.algorithm = algorithm
-        self._gcm: dict[Key, GcmCipher] = {}
-        self._ctr: dict[Key, CtrCipher] = {}
+        # By identity, because comparing keys takes as long as encrypting a page. The ciphers keep
+        # the keys alive.
+        self._gcm: dict[int, GcmCipher] = {}
+        self._ctr: dict[int, CtrCipher] = {}
         self._last: tuple[Key | None, GcmCipher | None] = (None, None)  # chunks often share a key
 
     def gcm(self, key: Key) -> GcmCipher:
@@ -61,19 +68,19 @@ class FileCipher:
         last, cipher = self._last
         if key is last and cipher is not None:
             return cipher
-        cipher = self._gcm.get(key)
+        cipher = self._gcm.get(id(key))
         if cipher is None:
-            cipher = self._gcm[key] = GcmCipher(key)
+            cipher = self._gcm[id(key)] = GcmCipher(key)
         self._last = key, cipher
         return cipher
 
-    def page_cipher(self, key: Key) -> ModuleCipher:
-        """Return the cipher of page bodies: CTR under AES_GCM_CTR_V1 (PME 4.2.2), else GCM."""
+    def page_cipher(self, key: Key, gcm: GcmCipher) -> ModuleCipher:
+        """Return the cipher of page bodies: CTR under AES_GCM_CTR_V1 (PME 4.2.2), else `gcm`."""
         if self.algorithm != GCM_CTR_V1:
-            return self.gcm(key)
-        cipher = self._ctr.get(key)
+            return gcm
+        cipher = self._ctr.get(id(key))
         if cipher is None:
-            cipher = self._ctr[key] = CtrCipher(key)
+            cipher = self._ctr[id(key)] = CtrCipher(key)
         return cipher
 
     def seal(self, key: Key, module: ModuleId, plaintext: bytes) -> bytes:
@@ -89,29 +96,23 @@ class FileCipher:
             TruncationError: The module's length field and `data` disagree.
             TagMismatchError: The module does not authenticate.
         """
-        view = memoryview(data)
-        check_length(module, view)
+        check_length(module, data)
         try:
-            return self.gcm(key).open(view, module_aad(self.file_aad, module))
+            return self.gcm(key).open(data, module_aad(self.file_aad, module))
         except TagError:
             raise TagMismatchError(module, hint) from None
 
 
 class ChunkCipher:
-    """The ciphers and AADs of one encrypted column chunk.
-
-    The AADs of the four kinds of page modules are computed once; data pages add their ordinal.
-    """
+    """The ciphers and AADs of one encrypted column chunk."""
 
     __slots__ = (
-        "_data",
-        "_data_header",
-        "_dictionary",
+        "_aads",
         "column",
         "file",
         "header",
         "key",
-        "levels",
+        "level_facts",
         "page",
         "path",
         "row_group",
@@ -123,11 +124,11 @@ class ChunkCipher:
     ) -> None:
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
-        # Makes the facts against which plaintext levels are checked: few files have such levels.
-        self.levels: Callable[[], Levels] | None = None
-        self.header, self.page = file.gcm(key), file.page_cipher(key)
-        *dictionary, self._data_header, self._data = page_aads(file.file_aad, row_group, column)
-        self._dictionary = dictionary[0], dictionary[1]
+        # The column and its metadata, against which plaintext levels are checked.
+        self.level_facts: tuple[Leaf, ThriftStruct] | None = None
+        self.header = file.gcm(key)
+        self.page = file.page_cipher(key, self.header)
+        self._aads = ChunkAads(file.file_aad, row_group, column)
 
     def copy_for_thread(self, file: FileCipher | None = None) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread.
@@ -136,7 +137,7 @@ class ChunkCipher:
         """
         file = file or FileCipher(self.file.file_aad, self.file.algorithm)
         twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
-        twin.levels = self.levels
+        twin.level_facts = self.level_facts
         return twin
 
     def id(self, module_type: ModuleType, page: int | None = None) -> ModuleId:
@@ -152,31 +153,27 @@ class ChunkCipher:
             LimitError: The chunk has more pages than ordinals can number.
         """
         if is_dictionary:
-            return self._dictionary
+            header = self._aads.of_type(ModuleType.DICTIONARY_PAGE_HEADER)
+            return header, self._aads.of_type(ModuleType.DICTIONARY_PAGE)
         if ordinal > MAX_ORDINAL:
             raise too_many_pages_error(f"row group {self.row_group}, column {self.path}")
-        suffix = ordinal_bytes(ordinal)
-        return self._data_header + suffix, self._data + suffix
+        return self._aads.of_page(ordinal)
 
     def seal(self, module_type: ModuleType, plaintext: bytes) -> bytes:
         """Encrypt one of the chunk's metadata modules."""
-        return self.header.seal(plaintext, self._aad(module_type))
+        return self.header.seal(plaintext, self._aads.of_type(module_type))
 
     def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
         """Decrypt one of the chunk's metadata modules; the errors are those of `FileCipher.open`.
 
         This runs per column chunk, so the module's address is made only for an error.
         """
-        view = memoryview(data)
-        if not _is_framed(view):
-            raise _length_error(self.id(module_type), len(view))
+        if not _is_framed(data):
+            raise _length_error(self.id(module_type), len(data))
         try:
-            return self.header.open(view, self._aad(module_type))
+            return self.header.open(data, self._aads.of_type(module_type))
         except TagError:
             raise TagMismatchError(self.id(module_type)) from None
-
-    def _aad(self, module_type: ModuleType) -> bytes:
-        return aad_of_type(self.file.file_aad, module_type, self.row_group, self.column)
 
 
 def assign_keys(

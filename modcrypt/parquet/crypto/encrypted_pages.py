@@ -26,7 +26,7 @@ from modcrypt.io.buffers import Window
 from modcrypt.module_ids import ModuleId, ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import is_known, known_bytes
-from modcrypt.parquet.format.levels import find_contradiction
+from modcrypt.parquet.format.levels import Levels, find_contradiction
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
@@ -113,7 +113,8 @@ def walk_pages(
         if known_only:
             drop_unknown_header_fields(opened)
         yield opened
-        page = page.next()
+        if position < end:
+            page = page.next()
 
 
 def open_header(
@@ -227,10 +228,10 @@ def length_error(sealed: EncryptedPage) -> TruncationError:
 
 def check_levels(sealed: EncryptedPage, clear: int) -> None:
     """Raise IntegrityError if a body's plaintext levels contradict the header."""
-    levels = sealed.page.cipher.levels
-    if not clear or levels is None:
+    facts = sealed.page.cipher.level_facts
+    if not clear or facts is None:
         return
-    if why := find_contradiction(levels(), sealed.header.raw, sealed.body[:clear]):
+    if why := find_contradiction(Levels.of(*facts), sealed.header.raw, sealed.body[:clear]):
         raise IntegrityError(f"{sealed.page.id()}: {why}: they were altered")
 
 
