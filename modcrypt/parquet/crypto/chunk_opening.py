@@ -6,8 +6,8 @@ verification and inspection collect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
@@ -25,7 +25,6 @@ from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import STATISTICS, ThriftStruct, copy, decode
-from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import Part, Span, check_column_metadata, check_file_path
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.pkmt1.key_info import key_name
@@ -39,7 +38,7 @@ class Chunk:
         ordinal: Ordinal of the row group in the AADs, which differs in altered files.
         rows: Number of rows.
         stored: ColumnChunk of the footer.
-        element: SchemaElement of the column.
+        schema: SchemaElements of the file.
         kind: How the chunk is encrypted.
         key_name: Name of the key for people.
         key_works: Whether the key is right; None if that is unknown.
@@ -49,17 +48,17 @@ class Chunk:
     """
 
     __slots__ = (
-        "cipher", "column", "element", "key", "key_name", "key_works", "kind", "leaf", "metadata",
-        "ordinal", "overlapping", "path", "row_group", "rows", "spans", "stored", "struct",
+        "cipher", "column", "key", "key_name", "key_works", "kind", "leaf", "metadata", "ordinal",
+        "overlapping", "path", "row_group", "rows", "schema", "spans", "stored", "struct",
     )  # fmt: skip
 
     def __init__(
         self, row_group: int, column: int, leaf: Leaf, path: str, rows: int, stored: ThriftStruct,
-        ordinal: int, element: ThriftStruct,
+        ordinal: int, schema: Sequence[ThriftStruct],
     ) -> None:  # fmt: skip
         self.row_group, self.column, self.ordinal = row_group, column, ordinal
         self.leaf, self.path, self.rows = leaf, path, rows
-        self.stored, self.element, self.kind = stored, element, chunk_kind(stored)
+        self.stored, self.schema, self.kind = stored, schema, chunk_kind(stored)
         self.key: Key | None = None
         self.key_name: str | None = None
         self.key_works: bool | None = None
@@ -73,6 +72,11 @@ class Chunk:
     def encrypted(self) -> bool:
         """Whether the chunk is encrypted."""
         return self.kind != PLAINTEXT
+
+    @property
+    def element(self) -> ThriftStruct:
+        """SchemaElement of the column."""
+        return self.schema[self.leaf.element]
 
     @property
     def has_own_key(self) -> bool:
@@ -94,6 +98,10 @@ class Chunk:
         return sum(span.end - span.start for span in self.spans)
 
 
+Place: TypeAlias = "tuple[int, int]"
+"""A row group and a column."""
+
+
 class ChunkOpening:
     """The opening of a file's column chunks, after that of its footer.
 
@@ -110,16 +118,18 @@ class ChunkOpening:
         report: Report, hint: str = "",
     ) -> None:  # fmt: skip
         self._footer, self._leaves, self._report, self._hint = footer, leaves, report, hint
-        paths = [leaf.path for leaf in leaves]
-        self._names = [".".join(path) for path in paths]
+        self._names: list[str | None] = [None] * len(leaves)
+        self._row_groups: Sequence[ThriftStruct] = footer.metadata.row_groups
+        self._schema: Sequence[ThriftStruct] = footer.metadata.schema
+        self._opened: dict[Place, Chunk] = {}
         self._inside = footer.inside
-        self.keys = ColumnKeys(properties, paths, report, self._inside)
+        self.keys = ColumnKeys(properties, leaves, report, self._inside)
         self._key_names: dict[object, str] = {}  # names of column keys, for people
         self._committed: dict[int, Key] = {}  # keys that were compared with the signed commitments
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """Return a chunk that is not open yet; report it if it lies in another file."""
-        group = self._footer.metadata.row_groups[row_group]
+        group = self._row_groups[row_group]
         stored, declared, ordinal = group.columns[column], group.ordinal, row_group
         if declared is not None and 0 <= declared <= MAX_ORDINAL:
             ordinal = declared  # the writer most likely encrypted with it
@@ -128,14 +138,39 @@ class ChunkOpening:
         except UnsupportedFormatError as error:
             self._report.add_error(error, *self._inside)
         leaf, name = self._leaves[column], self._names[column]
-        return Chunk(
-            row_group, column, leaf, name, group.num_rows, stored, ordinal,
-            self._footer.metadata.schema[leaf.element],
-        )  # fmt: skip
+        if name is None:
+            name = self._names[column] = ".".join(leaf.path)
+        return Chunk(row_group, column, leaf, name, group.num_rows, stored, ordinal, self._schema)
+
+    def open_chunks(
+        self, row_groups: Iterable[int], columns: Iterable[int],
+        keys: Mapping[int, Mapping[int, Key | None]],
+    ) -> tuple[dict[Place, ThriftStruct], dict[Place, ChunkCipher]]:  # fmt: skip
+        """Open chunks, each only once, and return their structs and their ciphers.
+
+        `keys` are those of encrypted columns, by column and row group. The errors are those of
+        `open`.
+        """
+        structs: dict[Place, ThriftStruct] = {}
+        ciphers: dict[Place, ChunkCipher] = {}
+        for r in row_groups:
+            for c in columns:
+                place = r, c
+                chunk = self._opened.get(place)
+                if chunk is None:
+                    chunk = self.chunk(r, c)
+                    if c in keys:
+                        chunk.key = keys[c][r]
+                    self.open(chunk)
+                    self._opened[place] = chunk
+                structs[place] = chunk.struct
+                if chunk.cipher is not None:
+                    ciphers[place] = chunk.cipher
+        return structs, ciphers
 
     def find_key(self, row_group: int, column: int) -> KeyAnswer:
         """Return the key of an encrypted chunk, or why there is none."""
-        stored = self._footer.metadata.row_groups[row_group].columns[column]
+        stored = self._row_groups[row_group].columns[column]
         kind = chunk_kind(stored)
         if kind == COLUMN_KEY:
             return self.keys.find(column, stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY)
@@ -203,7 +238,7 @@ class ChunkOpening:
         except FormatError as error:
             report.add_error(error, *inside)
         if chunk.cipher is not None and chunk.metadata is not None:
-            chunk.cipher.levels = partial(Levels.of, chunk.leaf, chunk.metadata)
+            chunk.cipher.level_facts = chunk.leaf, chunk.metadata
 
     def _check_commitment(self, chunk: Chunk, key: Key) -> None:
         """Report a column key that is not the one with which the writer signed the file."""

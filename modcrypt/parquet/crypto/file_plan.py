@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from modcrypt.collector import paused_collector
 from modcrypt.errors import KeyNotFoundError, list_names
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.chunk_opening import Chunk, ChunkOpening
+from modcrypt.parquet.crypto.chunk_opening import ChunkOpening
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey
 from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
@@ -113,7 +112,6 @@ class OpenFile:
         self._report = Report(strict=True)
         hint = _MISLABELLED if self.footer.plaintext_footer else ""
         self._chunks = ChunkOpening(self.footer, properties, self._elements, self._report, hint)
-        self._open_chunks: dict[tuple[int, int], Chunk] = {}
         self._kinds: dict[int, set[str]] = {}  # of all columns, if requirements had to be checked
         self._check_required()
 
@@ -156,14 +154,7 @@ class OpenFile:
         nulls = self._choose_nulls(missing, wanted, partial_groups)
         kept = set(wanted).difference(missing)
         keep = [c in kept for c in range(len(self.leaves))]
-        opened: dict[tuple[int, int], Chunk] = {}
-        for place in product(ordinals, kept):
-            r, c = place
-            opened[place] = self._open_chunk(place, keys[c][r] if c in keys else None)
-        chunks = {place: chunk.struct for place, chunk in opened.items()}
-        ciphers = {
-            place: chunk.cipher for place, chunk in opened.items() if chunk.cipher is not None
-        }
+        chunks, ciphers = self._chunks.open_chunks(ordinals, kept, keys)
         spans = chunk_spans(chunks, self.footer.body_end, self._raw)
         if self._signed is not None:
             self._signed.add(spans)
@@ -277,16 +268,6 @@ class OpenFile:
                 return {c: self._kinds[c] for c in columns}
             row_groups = range(len(self.metadata.row_groups))
         return find_kinds(self.metadata, self.leaves, columns, row_groups, self._report)
-
-    def _open_chunk(self, place: tuple[int, int], key: Key | None) -> Chunk:
-        """Return the open chunk of a row group and column."""
-        chunk = self._open_chunks.get(place)
-        if chunk is None:
-            chunk = self._chunks.chunk(*place)
-            chunk.key = key
-            self._chunks.open(chunk)
-            self._open_chunks[place] = chunk
-        return chunk
 
 
 _MISLABELLED = (

@@ -22,7 +22,7 @@ from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.schema import covering_name
+from modcrypt.parquet.format.schema import Leaf, covering_name
 from modcrypt.tracebacks import hide_frames
 
 
@@ -87,7 +87,7 @@ class ColumnKeys:
 
     Args:
         properties: Keys of the caller, bound to the file.
-        leaves: Paths of the file's leaves.
+        leaves: Leaves of the file.
         report: Report about keys that are malformed, or belong to another column.
         place: Range of the footer's bytes, for findings.
     """
@@ -95,13 +95,15 @@ class ColumnKeys:
     def __init__(
         self,
         properties: FileDecryptionProperties,
-        leaves: Sequence[tuple[str, ...]],
+        leaves: Sequence[Leaf],
         report: Report,
         place: tuple[int, int],
     ) -> None:
         self._properties, self._leaves, self._report = properties, leaves, report
         self._place = place
         self._answers: dict[Question, KeyAnswer] = {}
+        # By column: the last path and key metadata that fit it, and the answer.
+        self._known: dict[int, tuple[tuple[list[bytes], bytes | None], KeyAnswer]] = {}
         self._unavailable: KeyAnswer | None = None
 
     def find(self, column: int, own: ThriftStruct) -> KeyAnswer:
@@ -113,18 +115,29 @@ class ColumnKeys:
             FormatError: The report is strict, and `own` names another column.
             KeyRetrievalError: The report is strict, and the key retriever failed.
         """
+        asked = own.path_in_schema, own.key_metadata
+        known = self._known.get(column)
+        if known is not None and known[0] == asked:  # another row group
+            return known[1]
         leaf = self._leaves[column]
-        path = ".".join(leaf)
-        if own.path_in_schema != [name.encode() for name in leaf]:
+        path = ".".join(leaf.path)
+        fits = own.path_in_schema == leaf.names
+        if not fits:
             error = FormatError(f"column {path}: its crypto metadata names another column")
             self._report.add_error(error, *self._place)
+        answer = self._look_up(column, path, own.key_metadata)
+        if fits:
+            self._known[column] = asked, answer
+        return answer
+
+    def _look_up(self, column: int, path: str, metadata: bytes | None) -> KeyAnswer:
         given = self.get_given(column)
-        question = _question_of(self._properties, given, own.key_metadata, path)
+        question = _question_of(self._properties, given, metadata, path)
         if question not in self._answers:
             if given is None and self._unavailable is not None:
                 return self._unavailable  # another request would wait for the key service as long
             self._answers[question] = answer = look_for_key(
-                self._properties, given, own.key_metadata, path, self._report
+                self._properties, given, metadata, path, self._report
             )
             if answer.word == KmsUnavailableError.word:
                 self._unavailable = answer
@@ -143,7 +156,7 @@ class ColumnKeys:
     def get_given(self, column: int) -> Key | None:
         """Return the key that the caller gave for a column."""
         keys = self._properties.column_keys
-        name = covering_name(self._leaves[column], keys)
+        name = covering_name(self._leaves[column].path, keys)
         key = None if name is None else keys[name]
         assert key is None or isinstance(key, Key)
         return key
