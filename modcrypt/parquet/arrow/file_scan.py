@@ -111,9 +111,10 @@ class Session:
         return self._schemas.get(
             (self.frozen_schema, wanted, repr(self.decoder.options)),
             lambda: SchemaFile(
-                make_schema_file(self.file.metadata, *wanted), self.format, self.decoder
+                make_schema_file(self.file.metadata, len(self.file.leaves), *wanted),
+                self.format, self.decoder,
             ),
-        )
+        )  # fmt: skip
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> ReadPlan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""

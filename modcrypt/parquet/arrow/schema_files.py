@@ -104,11 +104,12 @@ def _freeze(value: Any) -> Hashable:
 
 
 def make_schema_file(
-    metadata: ThriftStruct, columns: Collection[int], nullable: Collection[int]
+    metadata: ThriftStruct, leaves: int, columns: Collection[int], nullable: Collection[int]
 ) -> pa.Buffer:
-    """Return a Parquet file without rows that has the schema of some leaves.
+    """Return a Parquet file without rows that has the schema of some of a file's leaves.
 
-    Leaves that are `nullable` become optional, as do groups that contain no others.
+    `leaves` is the number of all leaves. Leaves that are `nullable` become optional, as do groups
+    that contain no others.
     """
     new = copy(metadata)
     new.row_groups, new.num_rows = [], 0
@@ -116,7 +117,6 @@ def make_schema_file(
     if nullable:
         new.schema = list(metadata.schema)
         _make_optional(new.schema, columns, nullable)
-    leaves = sum(element.type is not None for element in metadata.schema)
     if len(columns) == leaves:
         if not nullable:
             restore_field(new, "schema")
