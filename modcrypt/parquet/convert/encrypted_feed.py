@@ -58,7 +58,8 @@ class EncryptedFeed(PlainFeed):
         nulls: bytes = b"", *, keep_levels: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(ExtendedSource(source, nulls) if nulls else source)
-        self.source, self.metadata, self.ciphers = source, metadata, ciphers
+        self.source, self.ciphers = source, ciphers
+        self._row_groups: list[ThriftStruct] = metadata.row_groups
         self.masks, self.kept, self.keep_levels = masks or {}, kept, keep_levels
         self.scratch = Scratch()
 
@@ -66,13 +67,14 @@ class EncryptedFeed(PlainFeed):
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
         """Write the pages of a chunk: copy, decrypt, encrypt, re-encrypt or mask them."""
-        old = self.ciphers.get((span.row_group, span.column))
-        md = self.metadata.row_groups[span.row_group].columns[span.column].meta_data
-        if span.column in self.masks:
+        start, end, _, row_group, column = span
+        old = self.ciphers.get((row_group, column))
+        md = self._row_groups[row_group].columns[column].meta_data
+        if column in self.masks:
             self._write_masked_pages(span, cipher, out, move, rules)
-        elif span.column in self.kept:
+        elif column in self.kept:
             move.copied = True
-            out.copy_from(self.source, span.start, span.end)
+            out.copy_from(self.source, start, end)
         elif old is None:
             super().write_pages(span, cipher, out, move, rules)
         elif cipher is None:
@@ -90,7 +92,7 @@ class EncryptedFeed(PlainFeed):
         # The AAD of the first page depends on whether it is a dictionary: this must be known first.
         first = Page(cipher, bool(md.dictionary_page_offset), 0)
         return walk_pages(
-            self.window, span.start, span.end, first,
+            self.window, span[0], span[1], first,
             uncompressed=rules.uncompressed, known_only=rules.known_only,
         )  # fmt: skip
 
@@ -109,7 +111,7 @@ class EncryptedFeed(PlainFeed):
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
         masked = self.masks[span.column](span.row_group)
-        row_group = self.metadata.row_groups[span.row_group]
+        row_group = self._row_groups[span.row_group]
         chunk = row_group.columns[span.column]
         if masked is None:
             return

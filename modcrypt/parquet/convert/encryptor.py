@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
-from typing import Any
+from typing import Any, Final
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.collector import paused_collector
@@ -148,6 +148,9 @@ def encrypt_parquet(
                 record_seals()
 
 
+_PAGES: Final = Part.PAGES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceParts:
     """The parts of a source that are written to a new file, and the keys of its columns there."""
@@ -215,17 +218,20 @@ def assign_file_keys(
         check_names(leaves, {*properties.column_keys, *properties.plaintext_columns})
         properties = properties.for_file(place, overwrite=overwrite)
     columns = assign_keys(leaves, properties, checked=properties is not encryption)
+    last = None  # statistics that were checked: many chunks share theirs
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
-            if columns[c] is not None:
-                _check_page_count(chunk.meta_data, r, c)
+            stats = chunk.meta_data.encoding_stats
+            if stats is not last and columns[c] is not None:
+                _check_page_count(stats, r, c)
+                last = stats
     return properties, columns
 
 
-def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
+def _check_page_count(encoding_stats: Any, row_group: int, column: int) -> None:
     """Raise LimitError for too many pages before writing, if the source's writer counted them."""
     pages = 0
-    for stats in md.encoding_stats or ():
+    for stats in encoding_stats or ():
         if stats.page_type in (DATA_PAGE, DATA_PAGE_V2):
             pages += stats.count
     if pages > MAX_ORDINAL + 1:
@@ -251,7 +257,8 @@ class PlainFeed:
                 overhead=cipher.page.overhead,
             )  # fmt: skip
             seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
-            if rules.names_dictionary not in (None, move.has_dictionary):
+            named = rules.names_dictionary
+            if named is not None and named != move.has_dictionary:
                 move.encoding_stats = count_encodings(self.window, span)
         elif rules.known_only:
             copy_known(self.window, span, out, move)
@@ -261,7 +268,7 @@ class PlainFeed:
 
     def walks(self, span: Span) -> bool:
         """Return whether the pages of a chunk will be read through the window."""
-        return span.part is Part.PAGES
+        return span[2] is _PAGES
 
     def read(self, span: Span) -> bytes:
         """Return the plaintext of an index or a bloom filter."""
@@ -420,9 +427,10 @@ def _run_ends(spans: list[Span], feed: PlainFeed) -> list[int]:
     ends: list[int] = []
     following, end = -1, 0  # start of the walked span after this one, and the end of its run
     for span in reversed(spans):
+        start, stop, _, _, _ = span
         walked = feed.walks(span)
-        end = end if walked and span.end == following else span.end
-        following = span.start if walked else -1
+        end = end if walked and stop == following else stop
+        following = start if walked else -1
         ends.append(end)
     return ends[::-1]
 
@@ -436,8 +444,13 @@ class Addition:
         self.first = len(file.row_groups)  # ordinal of the first row group
         levels = file.levels_plain
         self._leaves_with_levels = leaf_elements(plan.metadata.schema) if levels else None
-        self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks visited so far
-        self.moves = Relocation()
+        self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
+        self._names = [".".join(leaf) for leaf in plan.leaves]
+        # By row group and column, those of the chunks visited so far.
+        self._ciphers: list[list[ChunkCipher | None]] = [
+            [None] * len(plan.leaves) for _ in self._row_groups
+        ]
+        self.moves = Relocation(len(self._row_groups))
         self.held: list[tuple[Span, bytes]] = []
 
     def write(self, *, hold_indexes: bool = False) -> None:
@@ -447,12 +460,13 @@ class Addition:
             spans = sorted(spans, key=attrgetter("row_group"))
         for span, end in zip(spans, _run_ends(spans, self.feed), strict=True):
             start, self.feed.window.ahead = out.position, end
-            cipher = self.chunk_cipher(span.row_group, span.column)
+            _, _, part, row_group, column = span
+            cipher = self.chunk_cipher(row_group, column)
             if self.file.hasher is not None:
                 self.file.hasher.begin(self.place_of(span), start)
-            if span.part is Part.PAGES:
+            if part is _PAGES:
                 self._write_pages(span, cipher)
-            elif span.part is Part.BLOOM_FILTER:
+            elif part is Part.BLOOM_FILTER:
                 bloom = self._read_part(span, cipher)
                 out.write(bloom if cipher is None else seal_bloom_filter(cipher, span, bloom))
             else:
@@ -472,25 +486,28 @@ class Addition:
         rule = self.plan.columns[column]
         if rule is None or self.file.cipher is None:
             return None
-        cipher = self.ciphers.get((row_group, column))
+        ciphers = self._ciphers[row_group]
+        cipher = ciphers[column]
         if cipher is None:
-            path = ".".join(self.plan.leaves[column])
-            cipher = ChunkCipher(self.file.cipher, rule.key, self.first + row_group, column, path)
-            self.ciphers[row_group, column] = cipher
+            ordinal, name = self.first + row_group, self._names[column]
+            cipher = ciphers[column] = ChunkCipher(
+                self.file.cipher, rule.key, ordinal, column, name
+            )
         return cipher
 
     def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
-        chunk = self.plan.metadata.row_groups[span.row_group].columns[span.column]
-        move = ChunkMove(span.start, self.out.position)
+        start, _, _, row_group, column = span
+        chunk = self._row_groups[row_group].columns[column]
+        move = ChunkMove(start, self.out.position)
         move.keep_pages = chunk.offset_index_offset is not None
         leaves = self._leaves_with_levels
         md = chunk.meta_data
-        levels = Levels.of(leaves[span.column], md) if leaves else None
+        levels = Levels.of(leaves[column], md) if leaves else None
         known_only = self._drops_unknown_fields(cipher)
         rules = PageRules(md.codec == UNCOMPRESSED, levels, known_only, names_dictionary(md))
         self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
-        self.moves.chunks[span.row_group, span.column] = move
+        self.moves.chunks[row_group][column] = move
 
     def _drops_unknown_fields(self, cipher: ChunkCipher | None) -> bool:
         """Return whether fields that the IDL lacks are removed from a chunk's pages and indexes.

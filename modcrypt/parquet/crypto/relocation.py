@@ -6,8 +6,9 @@ update the row groups and page locations, which belong to the new file.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.framing import MAGIC_SIZE
@@ -16,6 +17,8 @@ from modcrypt.parquet.format.modules import Part, Span
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+_PAGES: Final = Part.PAGES
 
 
 class ChunkMove:
@@ -51,19 +54,35 @@ class ChunkMove:
 
 
 class Relocation:
-    """The moves of one file."""
+    """The moves of one file with a number of row groups.
 
-    def __init__(self) -> None:
-        self.chunks: dict[tuple[int, int], ChunkMove] = {}
+    Attributes:
+        chunks: Moves of chunks, by row group and column.
+    """
+
+    def __init__(self, row_groups: int) -> None:
+        self.chunks: list[dict[int, ChunkMove]] = [{} for _ in range(row_groups)]
         self._parts: dict[tuple[Part, int, int], tuple[int, int]] = {}  # new offset and length
-        self._borders = {0: 0, MAGIC_SIZE: MAGIC_SIZE}  # old offset to new offset
+        self._spans: list[tuple[Span, int, int]] = []  # with new start and end
+        self._borders: dict[int, int] = {}  # old offset to new offset, made when it is needed
 
     def add(self, span: Span, start: int, end: int) -> None:
         """Record that `span` now occupies the bytes [start, end)."""
-        if span.part is not Part.PAGES:
-            self._parts[span.part, span.row_group, span.column] = start, end - start
-        self._borders[span.start] = start
-        self._borders[span.end] = end
+        _, _, part, row_group, column = span
+        if part is not _PAGES:
+            self._parts[part, row_group, column] = start, end - start
+        self._spans.append((span, start, end))
+
+    def _new_offset(self, old: int, default: int | None) -> int | None:
+        """Return where the border of a span lies now; `default` for other offsets than borders."""
+        if old == 0:
+            return 0
+        if not self._borders:
+            self._borders = {MAGIC_SIZE: MAGIC_SIZE}
+            for span, start, end in self._spans:
+                self._borders[span.start] = start
+                self._borders[span.end] = end
+        return self._borders.get(old, default)
 
     def relocate_index(self, span: Span, index: ThriftStruct) -> None:
         """Update an offset index's page locations.
@@ -71,7 +90,7 @@ class Relocation:
         Raises:
             FormatError: The locations are not those of the chunk's data pages.
         """
-        move = self.chunks.get((span.row_group, span.column))
+        move = self.chunks[span.row_group].get(span.column)
         locations = index.page_locations
         if move is None:
             if locations:
@@ -92,7 +111,7 @@ class Relocation:
             FormatError: A chunk's page offsets are not those of its pages.
         """
         absent: set[str] = set()
-        has_stats = any(move.encoding_stats is not None for move in self.chunks.values()) and any(
+        has_stats = self._adds_stats() and any(
             md.encoding_stats is not None for md in _all_metadata(row_groups)
         )
         for r, row_group in enumerate(row_groups):
@@ -101,24 +120,35 @@ class Relocation:
             absent.discard("encoding_stats")  # else decryption would remove those of the source
         return absent
 
+    def _adds_stats(self) -> bool:
+        for moves in self.chunks:
+            for move in moves.values():
+                if move.encoding_stats is not None:
+                    return True
+        return False
+
     def _update_row_group(self, row_group: ThriftStruct, r: int, absent: set[str]) -> None:
-        moves = []
+        moves = self.chunks[r]
+        first: i64 = sys.maxsize
+        size: i64 = 0
+        growth: i64 = 0
         for c, chunk in enumerate(row_group.columns):
-            move = self.chunks.get((r, c))
+            move = moves.get(c)
             if chunk.meta_data is not None:
                 self._update_chunk(chunk, move, r, c, absent)
             if move is not None:
-                moves.append(move)
+                first = min(first, move.new_start)
+                size += move.new_end - move.new_start
+                growth += move.header_growth
         for name in ("file_offset", "total_compressed_size"):
             if getattr(row_group, name) is None:
                 absent.add(name)
-        row_group.total_byte_size += sum(move.header_growth for move in moves)
-        row_group.total_compressed_size = sum(move.new_end - move.new_start for move in moves)
+        row_group.total_byte_size += growth
+        row_group.total_compressed_size = size
         # Split planners use this offset (parquet-java for chunks with encrypted metadata).
         old = row_group.file_offset
         if row_group.num_rows or old != 0:  # PyArrow writes 0 for an empty row group
-            nowhere = self._borders.get(old, MAGIC_SIZE)
-            row_group.file_offset = min((move.new_start for move in moves), default=nowhere)
+            row_group.file_offset = first if moves else self._new_offset(old, MAGIC_SIZE)
 
     def _update_chunk(
         self, chunk: ThriftStruct, move: ChunkMove | None, r: int, c: int, absent: set[str]
@@ -130,12 +160,12 @@ class Relocation:
                 absent.add("encoding_stats")
             self._move_pages(md, move, r, c)
         else:
-            md.data_page_offset = self._borders.get(md.data_page_offset, MAGIC_SIZE)
+            md.data_page_offset = self._new_offset(md.data_page_offset, MAGIC_SIZE)
             if md.dictionary_page_offset is not None:
-                md.dictionary_page_offset = self._borders.get(md.dictionary_page_offset, MAGIC_SIZE)
+                md.dictionary_page_offset = self._new_offset(md.dictionary_page_offset, MAGIC_SIZE)
         if md.index_page_offset is not None:
-            md.index_page_offset = self._borders.get(md.index_page_offset)
-        chunk.file_offset = self._borders.get(chunk.file_offset, 0)  # readers don't rely on it
+            md.index_page_offset = self._new_offset(md.index_page_offset, None)
+        chunk.file_offset = self._new_offset(chunk.file_offset, 0)  # readers don't rely on it
         if self._parts:
             self._move_parts(chunk, r, c, absent)
 
@@ -165,7 +195,7 @@ class Relocation:
                 md.dictionary_page_offset += distance
             return
         if move.first_data_page is None:  # PyArrow gives an empty chunk's data pages offset 0
-            md.data_page_offset = self._borders.get(md.data_page_offset, move.new_end)
+            md.data_page_offset = self._new_offset(md.data_page_offset, move.new_end)
         else:
             old, new = move.first_data_page
             # Some old writers give the chunk's start, where the dictionary is.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib.resources
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from operator import is_not
 from types import ModuleType
@@ -181,7 +181,9 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
         return value if _is_bare(fields[UNKNOWN]) else None
     changed: dict[str, Any] = {}
     for field in plan.nested:
-        item = getattr(value, field.name)
+        item = fields.get(field.name)
+        if item is None and field.lazy:
+            item = getattr(value, field.name)
         if item is None:
             continue
         known = without_unknown(item) if field.wire == STRUCT else _list_without_unknown(item)
@@ -197,12 +199,12 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
     return twin
 
 
-def _is_bare(unknown: list[tuple[int, int, bytes]]) -> bool:
+def _is_bare(unknown: Sequence[tuple[int, int, bytes]]) -> bool:
     """Return whether a union's unknown member is an empty struct."""
     return all((wire, raw) == (STRUCT, b"\0") for _, wire, raw in unknown)
 
 
-def _list_without_unknown(items: list[Any]) -> list[Any] | None:
+def _list_without_unknown(items: Sequence[Any]) -> Sequence[Any] | None:
     """Return the elements without unknown fields; None if one is invalid without them."""
     known = [without_unknown(item) for item in items]
     if any(item is None for item in known):

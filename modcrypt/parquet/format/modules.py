@@ -92,23 +92,24 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
         FormatError: A span lies outside the body, or two spans overlap.
         LimitError: An index or a bloom filter is longer than its limit.
     """
-    chunks = {
-        (r, c): chunk
-        for r, row_group in enumerate(metadata.row_groups)
-        for c, chunk in enumerate(row_group.columns)
-    }
-    return chunk_spans(chunks, body_end, source)
+    return locate_parts(_iter_chunks(metadata), body_end, source, Report(strict=True))[0]
+
+
+def _iter_chunks(metadata: ThriftStruct) -> Iterator[tuple[tuple[int, int], ThriftStruct]]:
+    for r, row_group in enumerate(metadata.row_groups):
+        for c, chunk in enumerate(row_group.columns):
+            yield (r, c), chunk
 
 
 def chunk_spans(
     chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source
 ) -> list[Span]:
     """Return the spans of some chunks, given by row group and column; else like `file_spans`."""
-    return locate_parts(chunks, body_end, source, Report(strict=True))[0]
+    return locate_parts(chunks.items(), body_end, source, Report(strict=True))[0]
 
 
 def locate_parts(
-    chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source,
+    chunks: Iterable[tuple[tuple[int, int], ThriftStruct]], body_end: int, source: Source,
     report: Report, place: tuple[int, int] | tuple[()] = (),
 ) -> tuple[list[Span], set[Span]]:  # fmt: skip
     """Return the spans of chunks sorted by position, and those that begin inside others.
@@ -116,7 +117,7 @@ def locate_parts(
     Spans at impossible places are reported and left out, and overlaps are reported.
 
     Args:
-        chunks: ColumnChunks with their `meta_data`, by row group and column.
+        chunks: Row group and column of chunks, and the ColumnChunks with their `meta_data`.
         body_end: Offset at which the footer starts.
         source: The file, read to measure bloom filters without a stored length.
         report: Report about the places.
@@ -126,7 +127,7 @@ def locate_parts(
         FormatError, LimitError: The report is strict; as for `file_spans`.
     """
     spans: list[Span] = []
-    for (r, c), chunk in chunks.items():
+    for (r, c), chunk in chunks:
         _add_spans(spans, chunk, r, c, body_end, source, report, place)
     spans.sort()
     overlapping = set()
@@ -171,10 +172,11 @@ def _find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
     """Yield each span that begins inside an earlier one, that one, and where it ends."""
     reached, last = MAGIC_SIZE, None
     for span in spans:
-        if last is not None and span.start < reached and span.end > span.start:
+        start, end, _, _, _ = span
+        if last is not None and start < reached and end > start:
             yield span, last, reached
-        if span.end > reached:
-            reached, last = span.end, span
+        if end > reached:
+            reached, last = end, span
 
 
 def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
@@ -373,12 +375,11 @@ def sort_for_writing(spans: list[Span]) -> list[Span]:
 
     An offset index can only be written after its chunk. No known writer puts it before the chunk.
     """
-    starts = {(s.row_group, s.column): s.start for s in spans if s.part is Part.PAGES}
-    early = [
-        span for span in spans
-        if span.part is Part.OFFSET_INDEX
-        and starts.get((span.row_group, span.column), -1) > span.start
-    ]  # fmt: skip
+    indexes = [span for span in spans if span[2] is _OFFSET_INDEX]
+    if not indexes:
+        return spans
+    starts = {(s.row_group, s.column): s.start for s in spans if s.part is _PAGES}
+    early = [s for s in indexes if starts.get((s.row_group, s.column), -1) > s.start]
     if not early:
         return spans
     moved = set(early)

@@ -242,7 +242,7 @@ class ChunkPlan:
         structs = {place: c.struct for place, c in chunks.items() if c.stored.file_path is None}
         faults, footer = self.report.faults, self.footer
         spans, overlapping = locate_parts(
-            structs, footer.body_end, self.source, self.report, footer.inside
+            structs.items(), footer.body_end, self.source, self.report, footer.inside
         )
         for span in spans:
             chunk = chunks[span.row_group, span.column]
