@@ -243,7 +243,7 @@ def _make_reader(stream: io.BytesIO, schema: Any) -> Callable[[], dict[str, Any]
     import fastavro
 
     read: Any = fastavro.schemaless_reader
-    return partial(read, stream, fastavro.parse_schema(schema), None)
+    return partial(read, stream, schema, None)
 
 
 @contextmanager

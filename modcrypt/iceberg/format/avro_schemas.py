@@ -59,12 +59,24 @@ def check_schema(text: bytes, name: str) -> CheckedSchema:
     if (kept := _KEPT.get(text)) is not None:
         return kept
     parsed = _parse_schema(text, name)
-    checked = CheckedSchema(text, parsed, _Types(name).check_record(parsed))
+    row = _Types(name).check_record(parsed)
+    checked = CheckedSchema(text, parsed, row._replace(schema=_prepare(row.schema, name)))
     if len(text) <= MAX_KEPT_SIZE:
         if len(_KEPT) >= MAX_KEPT:
             _KEPT.clear()
         _KEPT[text] = checked
     return checked
+
+
+def _prepare(schema: Any, name: str) -> Any:
+    """Return a schema in the form that fastavro need not prepare again for each block."""
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(schema)
+    except Exception as error:  # fastavro passes on any error
+        kind = type(error).__name__
+        raise FormatError(f"{name}: the schema of the Avro file is malformed ({kind})") from None
 
 
 def _parse_schema(data: bytes, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from json import detect_encoding
 from typing import Any, Final, TypeVar
 
-from modcrypt.iceberg.format.repetition import Part
+from modcrypt.iceberg.format.repetition import Follower, Run
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 
 R = TypeVar("R")
@@ -26,9 +26,10 @@ class RepeatedItems:
     """The objects in one list of many documents, parsed once, and what was made of each."""
 
     def __init__(self) -> None:
-        self._first = Part("", None, 0)
-        self._known: dict[str, Part[str]] = {}
+        self._run = Run("", [], [], [])  # the list of the last document that had a new object
+        self._known: dict[str, Any] = {}  # objects by their texts
         self._made: dict[int, Any] = {}  # by the id of the object, which `_known` keeps
+        self._lengths = 0, 0  # of the last two lists
 
     def make(self, function: Callable[[Any], R], values: list[Any]) -> list[R]:
         """Return what a function returns for each object of `parse`; it is called once for each."""
@@ -45,30 +46,38 @@ class RepeatedItems:
 
         Raise ValueError if it is not valid.
         """
-        values: list[Any] = []
+        items = Follower(self._run)
         at = _skip_space(text, at + 1)
-        before, more = self._first, not text.startswith("]", at)
+        more, most = not text.startswith("]", at), self._guess_length()
         at = at if more else at + 1
         while more:
-            if stretch := before.begins_stretch and before.find_stretch(text, at, ","):
-                values += stretch.values
-                before, at = stretch.last, at + len(stretch.data)
+            if size := items.repeat(text, at, most):
+                at += size
             else:
-                before = self._find_item(text, at, before)
-                values.append(before.value)
-                at += len(before.data)
+                at = self._parse_item(text, at, items)
             at, more = _find_next(text, at, "]")
-        return values, at
+        self._note(items, text)
+        return items.values, at
 
-    def _find_item(self, text: str, at: int, before: Part[str]) -> Part[str]:
-        """Return the item at an offset; it is kept if it is an object."""
-        if (item := before.following) is not None and text.startswith(item.data, at):
-            return item
+    def _guess_length(self) -> int:
+        """Return the length of the next list if lists go on growing or shrinking."""
+        before, last = self._lengths
+        return max(1, 2 * last - before)
+
+    def _parse_item(self, text: str, at: int, items: Follower[str]) -> int:
+        """Parse the item at an offset; return the offset of its end. Objects are kept."""
         value, end = _parse_value(text, at)
-        item = Part(text[at:end], value, len(self._known) + 1)
-        if isinstance(value, dict):  # other values do not show where they end: `1` begins `12`
-            item = before.following = self._known.setdefault(item.data, item)
-        return item
+        if isinstance(value, dict):
+            value = self._known.setdefault(text[at:end], value)
+        items.add(value, at, end)
+        return end
+
+    def _note(self, items: Follower[str], text: str) -> None:
+        """Remember a list."""
+        self._lengths = self._lengths[1], len(items.values)
+        # Other values do not show where they end: `1` begins `12`.
+        if items.is_new and all(isinstance(value, dict) for value in items.values):
+            self._run = items.run(text)
 
 
 class RepeatedLists:

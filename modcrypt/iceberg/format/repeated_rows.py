@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, decode_row
-from modcrypt.iceberg.format.repetition import STRETCH, Part
+from modcrypt.iceberg.format.repetition import Follower, Run
 from modcrypt.tracebacks import hide_frames
 
 T = TypeVar("T")
@@ -20,8 +20,7 @@ class RepeatedRows(Generic[T]):
     """The rows of many files, decoded once; several threads may read files at the same time."""
 
     def __init__(self) -> None:
-        # Known rows by their bytes, by the writer's schema; an empty one stands before the first.
-        self._by_schema: dict[bytes, dict[bytes, Part[bytes]]] = {}
+        self._by_schema: dict[bytes, _Known[T]] = {}  # by the writer's schema
 
     @hide_frames
     def read(self, avro: AvroRows, make: Callable[[dict[str, Any]], T]) -> list[T]:
@@ -29,33 +28,41 @@ class RepeatedRows(Generic[T]):
 
         Raises the errors of `read_avro` and `make`.
         """
-        known = self._by_schema.setdefault(avro.checked.text, {b"": Part(b"", None, 0)})
-        row, values = known[b""], list[T]()
+        known = self._by_schema.setdefault(avro.checked.text, _Known())
+        rows, blocks, base = Follower(known.run), list[bytes](), 0
         for count, data in avro.blocks:
-            at, end = 0, len(values) + count
-            while len(values) < end:
-                stretch = row.begins_stretch and row.find_stretch(data, at, b"")
-                if stretch and len(values) + STRETCH <= end:
-                    row, at = stretch.last, at + len(stretch.data)
-                    values += stretch.values
-                else:
-                    row = _find_row(avro, data, at, row, known, make)
-                    at += len(row.data)
-                    values.append(row.value)
-            if at != len(data):
-                raise FormatError(f"{avro.name}: a block of the Avro file is longer than its rows")
-        return values
+            _read_block(avro, count, data, base, rows, known, make)
+            blocks.append(data)
+            base += len(data)
+        if rows.is_new:
+            known.run = rows.run(b"".join(blocks))
+        return rows.values
 
 
-def _find_row(
-    avro: AvroRows, data: bytes, at: int, before: Part[bytes], known: dict[bytes, Part[bytes]],
-    make: Callable[[dict[str, Any]], Any],
-) -> Part[bytes]:  # fmt: skip
-    """Return the row that begins at an offset of a block."""
-    if (following := before.following) is not None and data.startswith(following.data, at):
-        return following
-    row, end = decode_row(avro, data, at)
-    own = data[at:end]
-    found = known.get(own) or known.setdefault(own, Part(own, make(row), len(known)))
-    before.following = found
-    return found
+class _Known(Generic[T]):
+    """What is known of rows with one schema."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, T] = {}  # the objects of all rows by their bytes
+        self.run = Run(b"", [], [], [])  # the rows of the last file that had new ones
+
+
+def _read_block(
+    avro: AvroRows, count: int, data: bytes, base: int, rows: Follower[bytes], known: _Known[T],
+    make: Callable[[dict[str, Any]], T],
+) -> None:  # fmt: skip
+    """Read the `count` rows of a block, which begins at the offset `base` of all rows."""
+    at, end = 0, len(rows.values) + count
+    while (missing := end - len(rows.values)) > 0:
+        most = min(missing, rows.count_within(len(data) - at))
+        if size := rows.repeat(data, at, most, base):
+            at += size
+            continue
+        row, stop = decode_row(avro, data, at)
+        own = data[at:stop]
+        if own not in known.values:
+            known.values.setdefault(own, make(row))
+        rows.add(known.values[own], base + at, base + stop)
+        at = stop
+    if at != len(data):
+        raise FormatError(f"{avro.name}: a block of the Avro file is longer than its rows")

@@ -1,59 +1,94 @@
 """Recognise parts that many files repeat in the same order: rows of Avro, or objects of JSON.
 
 The bytes of a known part, where a part begins, are that part if its encoding shows where it ends.
-In nearly all files the same parts follow as last time, and they are compared several at once.
+Nearly all files repeat a long run of the parts of another one, which is compared at once.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, Generic, TypeVar
+
+from modcrypt.fork_safety import cached_property
 
 S = TypeVar("S", str, bytes)
 
-STRETCH = 16
-"""Number of parts that are compared at once."""
 
+class Run(Generic[S]):
+    """The parts of one file in their order; its data may contain keys."""
 
-class Part(Generic[S]):
-    """A part that was decoded; its data may contain keys."""
-
-    __slots__ = ("_stretch", "begins_stretch", "data", "following", "value")
-
-    def __init__(self, data: S, value: Any, number: int) -> None:
+    def __init__(self, data: S, starts: list[int], ends: list[int], values: list[Any]) -> None:
         self.data: S = data
-        self.value = value
-        self.begins_stretch = number % STRETCH == 0  # whether `find_stretch` may find any
-        self.following: Part[S] | None = None  # the part that came after it last time
-        self._stretch: Stretch[S] | None = None
+        self.starts, self.ends = starts, ends  # offsets of the parts in the data
+        self.values = values
 
-    def find_stretch(self, data: S, at: int, between: S) -> Stretch[S] | None:
-        """Return the parts at an offset if they are those that came after this one last time.
+    def text_of(self, first: int, count: int) -> S:
+        """Return the data of parts from `first` on, with what separates them."""
+        return self.data[self.starts[first] : self.ends[first + count - 1]]
 
-        `between` separates parts.
+    def count_within(self, first: int, size: int) -> int:
+        """Return how many parts from `first` on fit into a number of bytes."""
+        if first >= len(self.values):
+            return 0
+        return bisect_right(self.ends, self.starts[first] + size) - first
+
+    @cached_property
+    def next_of(self) -> dict[int, int]:
+        """The number of the part after each part, by the id of its value."""
+        return {id(value): number for number, value in enumerate(self.values, 1)}
+
+
+class Follower(Generic[S]):
+    """The parts of a file that is being read, as far as possible taken from a run."""
+
+    def __init__(self, run: Run[S]) -> None:
+        self.values: list[Any] = []
+        self.is_new = False  # whether the run lacks a part
+        self._run = run
+        self._next = 0  # number of the part of the run that is expected next
+        # Parts in their order: numbers in the run and the offset of the first; or one part, with
+        # -1 and the offsets of its beginning and end.
+        self._pieces: list[tuple[int, int, int]] = []
+
+    def count_within(self, size: int) -> int:
+        """Return how many of the parts that are expected next fit into a number of bytes."""
+        return self._run.count_within(self._next, size)
+
+    def repeat(self, data: S, at: int, most: int, base: int = 0) -> int:
+        """Add parts that begin at an offset of data and are those expected; return their size.
+
+        At most `most` parts are compared at once. `base` is the offset of `data` in the file.
         """
-        if self._stretch is None:
-            self._stretch = self._make_stretch(between)
-        stretch = self._stretch
-        if stretch is None or data.startswith(stretch.data, at):
-            return stretch
-        self._stretch = None
-        return None
+        run, first = self._run, self._next
+        count = min(most, len(run.values) - first)
+        if count < 1 or not data.startswith(run.text_of(first, 1), at):
+            return 0
+        while not data.startswith(part := run.text_of(first, count), at):
+            count //= 2
+        self.values += run.values[first : first + count]
+        self._pieces.append((first, first + count, base + at))
+        self._next += count
+        return len(part)
 
-    def _make_stretch(self, between: S) -> Stretch[S] | None:
-        parts: list[Part[S]] = []
-        part = self.following
-        while part is not None and len(parts) < STRETCH:
-            parts.append(part)
-            part = part.following
-        return Stretch(parts, between) if len(parts) == STRETCH else None
+    def add(self, value: Any, start: int, end: int) -> None:
+        """Add a part that was decoded, with its offsets in the file."""
+        self.values.append(value)
+        self._pieces.append((-1, start, end))
+        number = self._run.next_of.get(id(value))
+        if number is None:
+            self.is_new = True
+        else:
+            self._next = number
 
-
-class Stretch(Generic[S]):
-    """Parts that came after each other."""
-
-    __slots__ = ("data", "last", "values")
-
-    def __init__(self, parts: list[Part[S]], between: S) -> None:
-        self.data: S = between.join(part.data for part in parts)
-        self.values = [part.value for part in parts]
-        self.last: Part[S] = parts[-1]
+    def run(self, data: S) -> Run[S]:
+        """Return the parts as a run; `data` is that of the file."""
+        starts, ends = list[int](), list[int]()
+        for first, second, third in self._pieces:
+            if first < 0:
+                starts.append(second)
+                ends.append(third)
+            else:
+                shift = third - self._run.starts[first]
+                starts += [start + shift for start in self._run.starts[first:second]]
+                ends += [end + shift for end in self._run.ends[first:second]]
+        return Run(data, starts, ends, self.values)
