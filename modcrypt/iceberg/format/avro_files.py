@@ -64,6 +64,12 @@ class AvroRows:
         return self.checked.row
 
     @property
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows one by one. Iterating raises the errors of `read_avro`."""
+        for count, data in self.blocks:
+            yield from _decode_rows(count, data, self.row.schema, self.name)
+
+    @property
     def lots(self) -> Iterator[list[dict[str, Any]]]:
         """The rows, some thousands at a time. Iterating raises the errors of `read_avro`."""
         at_once = max(1, LOT_VALUES // self.row.values)
@@ -85,7 +91,7 @@ class AvroRows:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """All rows. Raises the errors of `read_avro`."""
-        return [row for lot in self.lots for row in lot]
+        return list(self.rows)
 
 
 def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:

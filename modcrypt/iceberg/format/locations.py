@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from modcrypt.errors import FormatError
@@ -26,6 +26,13 @@ class Locations:
 
     # Places by prefix without a trailing slash; local ones have no symbolic links.
     folders: Mapping[str, Place]
+    # The prefixes with the forms in which locations are compared, the longest first.
+    _prefixes: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        plain = [(prefix, plain_location(prefix)) for prefix in self.folders]
+        plain.sort(key=lambda pair: len(pair[1]), reverse=True)
+        object.__setattr__(self, "_prefixes", tuple(plain))
 
     @classmethod
     def of(
@@ -74,20 +81,24 @@ class Locations:
 
     def place(self, location: str) -> Place:
         """Return the place that a location stands for."""
+        folder, inside = self._find(location)
+        return folder.below(inside)
+
+    def _find(self, location: str) -> tuple[Place, str]:
+        """Return the folder of a location, and the path in that folder."""
         prefix = self.prefix(location)
         if prefix is None:
             raise FormatError(
                 f"the location {location!r} is outside of the table, and modcrypt does not follow "
                 f"locations from files: map its beginning to a folder with location_map"
             )
-        folder = self.folders[prefix]
         inside = plain_location(location)[len(plain_location(prefix)) :]
         inside = inside if prefix.endswith("/") else inside[1:]
-        if any(part in ("", ".", "..") for part in inside.split("/")) or "\x00" in inside:
+        if _LEADS_OUT.search(inside):
             raise FormatError(
                 f"the location {location!r} leads out of its folder, or names no file"
             )
-        return folder.below(inside)
+        return self.folders[prefix], inside
 
     def location(self, place: Place) -> str | None:
         """Return the location of a place by the first prefix whose folder contains it, or None."""
@@ -101,21 +112,24 @@ class Locations:
 
     def key(self, location: str) -> str:
         """Return a key that is equal for all spellings of one location."""
-        return self.place(location).path
+        folder, inside = self._find(location)  # a table may have a million locations
+        return posixpath.join(folder.path, inside)
 
     def prefix(self, location: str) -> str | None:
         """Return the longest prefix that matches a location, or None."""
         plain = plain_location(location)
-        matching = [
-            prefix
-            for prefix, known in ((prefix, plain_location(prefix)) for prefix in self.folders)
-            if plain.startswith(known) and (known.endswith("/") or plain[len(known) :][:1] in _END)
-        ]
-        return max(matching, key=lambda prefix: len(plain_location(prefix)), default=None)
+        for prefix, known in self._prefixes:
+            end = len(known)
+            if plain.startswith(known) and (known.endswith("/") or plain[end : end + 1] in _END):
+                return prefix
+        return None
 
 
 _END = ("/", "")
 """Texts that may follow a prefix in a location: a slash, or nothing."""
+
+_LEADS_OUT = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\x00")
+"""A part of a path that is empty, `.` or `..`; or a NUL."""
 
 
 def find_place(where: Any, filesystem: Any = None) -> Place:

@@ -7,9 +7,10 @@ the sequence numbers that it leaves open ("Sequence Number Inheritance").
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
@@ -18,6 +19,9 @@ from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
+
+Shorten: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""A function that returns the members of a `data_file` that an entry keeps."""
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Status of an entry."""
@@ -107,7 +111,8 @@ class FileEntry(_Keyed):
     # Key metadata that opens the file; a secret unless it is encrypted. None for a file in
     # plaintext.
     _key_metadata: Secret[bytes] | None = field(repr=False)
-    # The complete `data_file`, under the spec's names; its key metadata is a `Secret`.
+    # The `data_file`, under the spec's names; its key metadata is a `Secret`. It is complete, or
+    # what a `Shorten` function returned: a table may have a million entries.
     file: Mapping[str, Any] = field(repr=False)
     # Names in `partition`, by the ids of the partition fields: names change, and Avro cannot
     # represent all of them.
@@ -159,7 +164,7 @@ def read_list_rows(avro: AvroRows, known: RepeatedRows[ManifestFile]) -> list[Ma
     name = avro.name
     _check_fields(avro.schema, name, 500, 501, 502, 503)
     names = _names(avro.schema, LIST_FIELDS)
-    return known.read(avro, lambda row: _manifest_file(_rename_fields([row], names)[0], name))
+    return known.read(avro, lambda row: _manifest_file(_rename_fields(row, names), name))
 
 
 def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
@@ -192,7 +197,11 @@ def read_manifest(
     return read_manifest_rows(avro, manifest)
 
 
-def read_manifest_rows(avro: AvroRows, manifest: ManifestFile) -> list[FileEntry]:
+def read_manifest_rows(
+    avro: AvroRows,
+    manifest: ManifestFile,
+    shorten: Shorten = lambda file: file,
+) -> list[FileEntry]:
     """Read the rows of a manifest; raise FormatError if it is not a valid manifest."""
     name = avro.name
     _check_fields(avro.schema, name, 0, 2)
@@ -202,17 +211,19 @@ def read_manifest_rows(avro: AvroRows, manifest: ManifestFile) -> list[FileEntry
     partition = _field(file_schema, 102)["type"]
     _check_fields(partition, name)
     names = {id_: f["name"] for f in partition["fields"] if (id_ := _id(f)) is not None}
-    file_names = _names(file_schema, FILE_FIELDS)
-    entries = _rename_fields((row[files["name"]] for row in avro.records), file_names)
-    rows = _rename_fields(avro.records, _names(avro.schema, ENTRY_FIELDS))
-    return [
-        _entry(row, file, manifest, names, name) for row, file in zip(rows, entries, strict=True)
-    ]
+    entry_names, file_names = _names(avro.schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS)
+    entries = []
+    for row in avro.rows:
+        file = _rename_fields(row[files["name"]], file_names)
+        entry_row = _rename_fields(row, entry_names)
+        entries.append(_entry(entry_row, file, shorten, manifest, names, name))
+    return entries
 
 
 def _entry(
     row: dict[str, Any],
     file: dict[str, Any],
+    shorten: Shorten,
     manifest: ManifestFile,
     partition_names: Mapping[int, str],
     name: str,
@@ -228,12 +239,12 @@ def _entry(
         _typed_value(row, "file_sequence_number", int, name, otherwise=inherited),
         _one_of(file, "content", _CONTENTS, name, otherwise=DATA),
         _typed_value(file, "file_path", str, name),
-        _typed_value(file, "file_format", str, name).upper(),
+        sys.intern(_typed_value(file, "file_format", str, name).upper()),
         manifest.spec_id,
         _size(file, "record_count", name),
         _size(file, "file_size_in_bytes", name),
         _hide_key(file, name),
-        file,
+        shorten(file),
         partition_names,
     )
 
@@ -268,12 +279,10 @@ def _names(schema: Mapping[str, Any], spec: Mapping[int, str]) -> dict[str, str]
     return {name: wanted for name, wanted in names.items() if name != wanted}
 
 
-def _rename_fields(
-    rows: Iterable[dict[str, Any]], new_names: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _rename_fields(row: dict[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
     if not new_names:
-        return list(rows)
-    return [{new_names.get(name, name): value for name, value in row.items()} for row in rows]
+        return row
+    return {new_names.get(name, name): value for name, value in row.items()}
 
 
 _REQUIRED = object()

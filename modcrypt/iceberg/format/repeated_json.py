@@ -85,6 +85,7 @@ class RepeatedLists:
 
     def __init__(self, *names: str) -> None:
         self.lists = {name: RepeatedItems() for name in names}
+        self._others: dict[str, tuple[str, Any]] = {}  # other objects and lists, with their texts
 
     def parse(self, data: bytes) -> dict[str, Any]:
         """Parse a document; raise ValueError if it is not a valid JSON object."""
@@ -108,7 +109,13 @@ class RepeatedLists:
     def _parse_member(self, name: str, text: str, at: int) -> tuple[Any, int]:
         if name in self.lists and text.startswith("[", at):
             return self.lists[name].parse(text, at)
-        return _parse_value(text, at)
+        before, known = self._others.get(name, ("", None))
+        if before and text.startswith(before, at):
+            return known, at + len(before)
+        value, end = _parse_value(text, at)
+        if isinstance(value, dict | list):
+            self._others[name] = text[at:end], value
+        return value, end
 
 
 def _parse_value(text: str, at: int) -> tuple[Any, int]:

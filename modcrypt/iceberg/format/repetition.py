@@ -44,7 +44,7 @@ class Follower(Generic[S]):
     def __init__(self, run: Run[S]) -> None:
         self.values: list[Any] = []
         self.is_new = False  # whether the run lacks a part
-        self._run = run
+        self._run: Run[S] = run
         self._next = 0  # number of the part of the run that is expected next
         # Parts in their order: numbers in the run and the offset of the first; or one part, with
         # -1 and the offsets of its beginning and end.

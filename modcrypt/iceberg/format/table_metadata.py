@@ -156,6 +156,8 @@ class TableMetadata:
         refs = self.document.get("refs")
         named = refs.items() if isinstance(refs, dict) else ()
         self.refs = {name: ref for name, ref in named if isinstance(ref, dict)}
+        # Times and names of the versions in `metadata-log`.
+        self.log = self._logged_versions(lists)
         # A cache of `manifest_headers.find_redefinitions`.
         self.compared: dict[tuple[str | None, ...], tuple[str, ...]] = {}
 
@@ -342,6 +344,16 @@ class TableMetadata:
             self._fail("two entries of encryption-keys have the same key-id")
         return by_id
 
+    def _logged_versions(self, lists: RepeatedLists | None) -> frozenset[tuple[int, str]]:
+        logged = self.document.get("metadata-log")
+        entries = logged if isinstance(logged, list) else []
+        entries = [entry for entry in entries if isinstance(entry, dict)]
+        if lists is not None:
+            versions = lists.lists["metadata-log"].make(_logged_version, entries)
+        else:
+            versions = list(map(_logged_version, entries))
+        return frozenset(version for version in versions if version is not None)
+
     def _key(self, document: Any) -> EncryptedKey:
         encoded = self._text(document, "encrypted-key-metadata")
         if len(encoded) > MAX_KEY_ENTRY * 4 // 3 + 4:
@@ -424,6 +436,14 @@ def history_lists() -> RepeatedLists:
     The versions share the objects in these lists.
     """
     return RepeatedLists("snapshots", "encryption-keys", "snapshot-log", "metadata-log")
+
+
+def _logged_version(entry: dict[str, Any]) -> tuple[int, str] | None:
+    """Return the time and name of a version in a log; None if the entry has none."""
+    when, location = entry.get("timestamp-ms"), entry.get("metadata-file")
+    if type(when) is not int or not isinstance(location, str):
+        return None
+    return when, location.rpartition("/")[2]
 
 
 def _parse_document(data: bytes, name: str, lists: RepeatedLists | None) -> dict[str, Any]:

@@ -183,7 +183,7 @@ class FolderVersions:
             return
         logged = (number, metadata.document.get("last-updated-ms"))
         versions = [read_metadata(self.folder.below(names[n])) for n in (newer[0], newer[-1])]
-        log = {(version_number(name), ms) for version in versions for ms, name in log_of(version)}
+        log = {(version_number(name), ms) for version in versions for ms, name in version.log}
         if logged in log:
             return
         if any(number == entry for entry, _ in log):
@@ -349,18 +349,6 @@ def is_later(name: str, than: str) -> bool:
     return False
 
 
-def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
-    """Return the times and names of the versions in the log."""
-    log = metadata.document.get("metadata-log")
-    return {
-        (entry["timestamp-ms"], entry["metadata-file"].rpartition("/")[2])
-        for entry in (log if isinstance(log, list) else ())
-        if isinstance(entry, dict)
-        and isinstance(entry.get("metadata-file"), str)
-        and type(entry.get("timestamp-ms")) is int
-    }
-
-
 def _folder_versions(folder: Place) -> dict[int, str]:
     """Return the counted versions in a folder by number; of two with one number, Java's choice."""
     names = sorted(file_names(folder), key=len, reverse=True)  # v1.gz.metadata.json comes first
@@ -378,7 +366,7 @@ def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
         with contextlib.suppress(ModcryptError, FileNotFoundError):  # damaged, or removed meanwhile
             other = read_metadata(newest.beside(name))
             is_newer = other.last_sequence_number > here.last_sequence_number
-            continues = any(newest.name == logged for _, logged in log_of(other))
+            continues = any(newest.name == logged for _, logged in other.log)
             if other.uuid == here.uuid and (is_newer or continues or _is_fork(other, here)):
                 break
     else:
@@ -395,8 +383,8 @@ def _is_fork(other: TableMetadata, here: TableMetadata) -> bool:
 
     The fork is newer than that version, and the folder's log does not contain it.
     """
-    log, when = log_of(here), other.document.get("last-updated-ms")
-    shared = [ms for ms, name in log & log_of(other) if _FOLDER_NAME.fullmatch(name)]
+    log, when = here.log, other.document.get("last-updated-ms")
+    shared = [ms for ms, name in log & other.log if _FOLDER_NAME.fullmatch(name)]
     known = {here.document.get("last-updated-ms"), *(ms for ms, _ in log)}
     return bool(shared) and type(when) is int and when > max(shared) and when not in known
 

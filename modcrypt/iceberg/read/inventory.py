@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
@@ -207,10 +207,11 @@ class Inventory:
 
     def add_manifests(self, manifest_list: ReachedList, rows: Sequence[ManifestFile]) -> None:
         """Add the manifests that a manifest list names."""
-        fresh = [row for row in rows if id(row) not in self._manifest_of]
-        self._manifest_of |= {id(row): self._add_manifest(row) for row in fresh}
+        known = self._manifest_of
+        fresh = [row for row in rows if id(row) not in known]
+        known |= {id(row): self._add_manifest(row) for row in fresh}
         self._rows += fresh
-        manifest_list.manifests = [self._manifest_of[id(row)] for row in rows]
+        manifest_list.manifests = list(map(known.__getitem__, map(id, rows)))
 
     def _add_manifest(self, row: ManifestFile) -> ReachedManifest:
         path, error = self._path(row.location)
@@ -228,7 +229,7 @@ class Inventory:
 
     def add_files(self, manifest: ReachedManifest, entries: Iterable[FileEntry]) -> None:
         """Add the files that a manifest names."""
-        files = [self._file(_drop_statistics(entry)) for entry in entries if entry.is_live]
+        files = [self._file(entry) for entry in entries if entry.is_live]
         manifest.files = list({id(file): file for file in files}.values())
 
     def _file(self, entry: FileEntry) -> ReachedFile:
@@ -380,7 +381,7 @@ def _read_manifest(keys: Keys, reached: ReachedManifest) -> tuple[ReachedManifes
     manifest = reached.manifest
     return reached, _read_rows(
         keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-        lambda avro: read_manifest_rows(avro, manifest),
+        lambda avro: read_manifest_rows(avro, manifest, _drop_statistics),
     )  # fmt: skip
 
 
@@ -437,10 +438,10 @@ def _kind(entry: FileEntry) -> str:
     )
 
 
-def _drop_statistics(entry: FileEntry) -> FileEntry:
-    """Return an entry without its statistics: a table may have a million entries."""
-    needed: dict[str, Any] = {name: entry.file.get(name) for name in _NEEDED}
-    return replace(entry, file=needed if any(needed.values()) else _NO_VECTOR)
+def _drop_statistics(file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the members of a `data_file` that describe a deletion vector."""
+    needed: dict[str, Any] = {name: file.get(name) for name in _NEEDED}
+    return needed if any(needed.values()) else _NO_VECTOR
 
 
 def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:

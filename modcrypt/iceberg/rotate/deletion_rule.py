@@ -81,6 +81,8 @@ class DeletionRule:
     needed: frozenset[str]  # paths of the files that the kept snapshots need
     kept_statistics: frozenset[str]  # case-folded names of the statistics files to keep
     _are_tables: dict[tuple[int, str], bool] = field(default_factory=dict)  # known folders
+    # Whether locations are the table's own; each older version asks for the same one.
+    _owned: dict[str, bool] = field(default_factory=dict, repr=False)
     # Paths by location: each older version names nearly all manifest lists again.
     _paths: dict[str, str | None] = field(default_factory=dict, repr=False)
 
@@ -134,6 +136,11 @@ class DeletionRule:
 
         Raise OSError if a symbolic link leads to the location, or the file system failed.
         """
+        if location not in self._owned:
+            self._owned[location] = self._find_owned(location)
+        return self._owned[location]
+
+    def _find_owned(self, location: str) -> bool:
         path = self.path(location)
         if path is None:
             return False

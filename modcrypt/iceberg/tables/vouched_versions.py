@@ -16,7 +16,6 @@ from modcrypt.iceberg.format.table_versions import (
     METADATA,
     file_names,
     is_later,
-    log_of,
     read_metadata,
 )
 from modcrypt.iceberg.read.inventory import Failure
@@ -53,7 +52,7 @@ def vouched_versions(
     read = read or partial(read_metadata, lists=history_lists())
     own, there = table.place.name, set(metadata_files(table))
     times: dict[str, int | None] = {own: None}  # of files already read: a log may repeat names
-    seen = log_of(table.metadata)
+    seen = table.metadata.log
     waiting = _older_versions(seen, there, own)
     heapq.heapify(waiting)
     while waiting:
@@ -65,7 +64,7 @@ def vouched_versions(
         if metadata is not None and times[name] == -before:
             times[name] = None
             yield table.place.beside(name), metadata
-            fresh = log_of(metadata) - seen
+            fresh = metadata.log - seen
             seen |= fresh
             for version in _older_versions(fresh, there, own):
                 heapq.heappush(waiting, version)

@@ -23,7 +23,12 @@ from modcrypt.errors import ModcryptError, list_names
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
-from modcrypt.iceberg.format.table_versions import HINT, METADATA, log_of, read_metadata
+from modcrypt.iceberg.format.table_versions import (
+    HINT,
+    METADATA,
+    read_metadata,
+    version_number,
+)
 from modcrypt.iceberg.read.inventory import Inventory
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.vouched_versions import vouched_versions
@@ -223,6 +228,7 @@ class _FolderCheck:
         verified, own = self.table.metadata, self._without_links(self.table.place.path)
         there = [file.path for file in self.stored if file.path != own]
         others = [path for path in there if METADATA.fullmatch(posixpath.basename(path))]
+        others.sort(key=_version_order)  # versions that follow each other are parsed faster
         now = _wrapped_keks(verified)
         odd, keeping, newer = set[str](), set[str](), set[str]()
         for path, metadata in in_threads(self._read, others, self.jobs):
@@ -268,7 +274,7 @@ class _FolderCheck:
         try:
             for place, metadata in vouched_versions(self.table, self._read_known):
                 vouched.add(self._without_links(place.path))
-                named |= {name for _, name in log_of(metadata)}
+                named |= {name for _, name in metadata.log}
         except OSError as error:
             self.report.add_failure(error, self.table.metadata.location)
             return
@@ -282,6 +288,11 @@ class _FolderCheck:
             "version, or have another time there: planted, or from a failed, running or later "
             "commit; expire_history neither uses nor deletes them",
         )  # fmt: skip
+
+
+def _version_order(path: str) -> tuple[int, str]:
+    """Return a key that sorts metadata.json files by number, the newest first."""
+    return -(version_number(posixpath.basename(path)) or 0), path
 
 
 def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:

@@ -14,6 +14,7 @@ from modcrypt.errors import FormatError
 from modcrypt.iceberg.format.avro_files import open_avro, read_avro
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
+
 STRETCH = 16
 
 ITEMS: list[Any] = [{"id": number, "deep": [{"x": number % 7}]} for number in range(200)]

@@ -12,7 +12,7 @@ import pytest
 from modcrypt.iceberg import create_table, expire_history, verify_table
 from modcrypt.iceberg.format import manifests, table_metadata
 from modcrypt.iceberg.format.avro_files import AvroRows
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile, Shorten
 from modcrypt.iceberg.read import inventory
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -81,9 +81,9 @@ def test_an_expiry_reads_needed_manifests_once(
         table = table.append(pa.table({"id": [id_]}))
     read, real = Counter[str](), manifests.read_manifest_rows
 
-    def read_rows(avro: AvroRows, manifest: ManifestFile) -> list[FileEntry]:
+    def read_rows(avro: AvroRows, manifest: ManifestFile, shorten: Shorten) -> list[FileEntry]:
         read[manifest.location] += 1
-        return real(avro, manifest)
+        return real(avro, manifest, shorten)
 
     monkeypatch.setattr(inventory, "read_manifest_rows", read_rows)
     assert len(expire_history(table, dry_run=True).manifest_lists) == 2
