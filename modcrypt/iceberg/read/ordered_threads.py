@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -24,24 +25,28 @@ R = TypeVar("R", bound=pa.RecordBatch)
 Source = Callable[[], Generator[R]]
 
 
-def run_in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
+def run_in_order(sources: Iterable[Source[R]], threads: int) -> Generator[R]:
     """Yield the results of each source, one source after the other.
 
-    Threads call and iterate the sources, some in parallel. An error of a source is raised in its
-    place in this order.
+    Threads call and iterate the sources, some in parallel; the caller's thread takes a source when
+    it is needed. An error of a source is raised in its place in this order.
     """
-    if threads < 2 or len(sources) < 2:
-        for source in sources:
+    waiting = iter(sources)
+    first = list(islice(waiting, 2))
+    waiting = chain(first, waiting)
+    if threads < 2 or len(first) < 2:
+        for source in waiting:
             yield from source()
         return
-    pool = ThreadPoolExecutor(min(threads, len(sources)), "modcrypt-scan")
+    pool = ThreadPoolExecutor(threads, "modcrypt-scan")
     stop = fork_safe(threading.Event())
     lanes: deque[_Lane[R]] = deque()
-    waiting = deque(sources)
     try:
-        while waiting or lanes:
-            while waiting and len(lanes) <= threads:
-                lanes.append(_Lane(waiting.popleft(), stop, pool))
+        while True:
+            for source in islice(waiting, threads + 1 - len(lanes)):
+                lanes.append(_Lane(source, stop, pool))
+            if not lanes:
+                return
             yield from lanes[0].results()
             lanes.popleft()
     finally:

@@ -6,8 +6,8 @@ pyiceberg's evaluators prune; its own planning does not support format version 3
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -49,8 +49,8 @@ class PlannedFile:
     """A data file to read."""
 
     data: FileEntry
-    deletes: list[FileEntry]
-    equality: list[EqualityDeletes]
+    deletes: Sequence[FileEntry]
+    equality: Sequence[EqualityDeletes]
     constants: Mapping[int, Any]  # values of columns that are the same in all its rows, by field id
 
 
@@ -61,38 +61,44 @@ class Planner:
         self._walk, self._schema, self._filter = walk, schema, row_filter
         self._specs: dict[int, SpecFilter] = {}
 
-    def files(self, snapshot: Snapshot) -> list[PlannedFile]:
-        """Return the data files in the order of the manifests."""
+    def files(self, snapshot: Snapshot) -> Iterator[PlannedFile]:
+        """Yield the data files in the order of the manifests, each of which is read when needed.
+
+        The manifest list is read at once. With manifests of delete files, all manifests are read
+        before the first data file is yielded.
+        """
         every = self._walk.manifests(snapshot)
         manifests = [manifest for manifest in every if self._may_match(manifest)]
         self._check_pruned(every, manifests)
-        data = [
-            entry
-            for manifest in manifests
-            if manifest.content == DATA
-            for entry in self._live(manifest)
-            if self._file_may_match(entry)
-        ]
-        if not data:
-            return []
+        data = self._data_files(manifest for manifest in manifests if manifest.content == DATA)
         # Pruning manifests of delete files is safe: a delete file has the partition of its data
         # files, or an unpartitioned spec, which is never pruned. Its statistics are not used: they
         # describe positions, or only some columns of the deleted rows.
-        deletes = DeleteIndex(
-            self._walk,
-            self._spec,
-            (
-                entry
-                for manifest in manifests
-                if manifest.content == DELETES
-                for entry in self._live(manifest)
-            ),
-            oldest=min(file.sequence_number or 0 for file in data),
-        )
-        return [
-            PlannedFile(file, deletes.of(file), deletes.equality_of(file), self._constants(file))
-            for file in data
-        ]
+        deletes = [manifest for manifest in manifests if manifest.content == DELETES]
+        if not deletes:
+            return (PlannedFile(file, (), (), self._constants(file)) for file in data)
+        return self._with_deletes(list(map(_Shortening(), data)), deletes)
+
+    def _data_files(self, manifests: Iterable[ManifestFile]) -> Iterator[FileEntry]:
+        """Yield the data files of manifests that may have matching rows."""
+        for manifest in manifests:
+            for entry in self._live(manifest):
+                if self._file_may_match(entry):
+                    yield entry
+
+    def _with_deletes(
+        self, data: Sequence[FileEntry], manifests: Iterable[ManifestFile]
+    ) -> Iterator[PlannedFile]:
+        """Yield data files with the files of delete manifests that apply to them."""
+        if not data:
+            return
+        found = (entry for manifest in manifests for entry in self._live(manifest))
+        oldest = min(file.sequence_number or 0 for file in data)
+        deletes = DeleteIndex(self._walk, self._spec, found, oldest)
+        for file in data:
+            yield PlannedFile(
+                file, deletes.of(file), deletes.equality_of(file), self._constants(file)
+            )
 
     def _check_pruned(self, every: list[ManifestFile], kept: list[ManifestFile]) -> None:
         """Check the specs by which manifests were pruned; other specs are checked when read.
@@ -148,6 +154,21 @@ class Planner:
             spec = spec_of(self._walk.metadata, spec_id)
             self._specs[spec_id] = SpecFilter(spec, self._schema, self._filter)
         return self._specs[spec_id]
+
+
+class _Shortening:
+    """A function that drops what is no longer needed of data files: a table may have a million.
+
+    Files of one partition share what is left, their partition values.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[str, Mapping[str, Any]] = {}
+
+    def __call__(self, entry: FileEntry) -> FileEntry:
+        # Not the values themselves: 0.0 equals -0.0, and 1 equals True.
+        key = repr(entry.partition)
+        return replace(entry, file=self._shared.setdefault(key, {"partition": entry.partition}))
 
 
 class SpecFilter:

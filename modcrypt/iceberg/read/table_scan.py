@@ -77,11 +77,15 @@ class TableScan:
         if self._snapshot is None:
             return iter(())
         planner = Planner(self._walk, self._filtered, self._expression)
-        files = planner.files(self._snapshot)
-        count = self._threads()
-        parallel_columns = len(files) < count  # few files: let threads decode columns in parallel
+        files, count = planner.files(self._snapshot), self._threads()
+        first = list(itertools.islice(files, count))
+        parallel_columns = len(first) < count  # few files: let threads decode columns in parallel
         return run_in_order(
-            [partial(self._rows, file, threads=parallel_columns) for file in files], count
+            (
+                partial(self._rows, file, threads=parallel_columns)
+                for file in itertools.chain(first, files)
+            ),
+            count,
         )
 
     def _threads(self) -> int:

@@ -305,6 +305,35 @@ def test_manifests_of_other_partitions_are_not_opened(tmp_path: Path) -> None:
         table.scan(filters="id = 2")
 
 
+def test_manifests_are_read_when_a_scan_needs_their_files(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, ORDERS)
+    files = [builder.parquet(f"{n}.parquet", orders([n])) for n in range(40)]
+    builder.snapshot([builder.manifest([file]) for file in files])
+    table = open_built(builder)
+    last = max(tmp_path.glob("metadata/m*.avro"), key=lambda path: int(path.stem[1:]))
+    last.unlink()
+    batches = table.scan_batches()
+    assert ids(pa.Table.from_batches([next(batches)])) == [0]
+    with pytest.raises(FileNotFoundError):
+        list(batches)
+
+
+def test_deletes_of_partitions_that_are_equal_numbers_but_other_values(tmp_path: Path) -> None:
+    avro = [{"name": "part", "type": "double", "field-id": 1000}]
+    schema = struct(field(1, "id", "long"), field(2, "ratio", "double"))
+    builder = Builder(tmp_path, schema, spec=spec("identity", 2), partition=avro)
+    columns = arrow([(1, "id", pa.int64()), (2, "ratio", pa.float64())])
+    files = []
+    for number, ratio in enumerate([0.0, -0.0]):
+        rows = pa.table([[number], [ratio]], schema=columns)
+        name = f"{number}.parquet"
+        files.append(builder.parquet(name, rows, partition={"part": ratio}))
+    positions = [(file["file_path"], 0) for file in files]
+    deletes = position_deletes(builder, "d", positions, "parquet", partition={"part": -0.0})
+    builder.snapshot([builder.manifest(files), builder.manifest([deletes], content=1)])
+    assert ids(open_built(builder).scan()) == [0]
+
+
 def test_files_of_several_specs_are_pruned_each_by_its_own(tmp_path: Path) -> None:
     builder = Builder(tmp_path, PARTITIONED)
     builder.document["partition-specs"].append({"spec-id": 1, "fields": spec("identity")})
