@@ -24,6 +24,7 @@ from modcrypt.iceberg import (
     set_policy,
     verify_table,
 )
+from modcrypt.iceberg.format.manifests import DATA
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.kms.key_servers import MotoKms, kms_server
 from tests.support.spark.hive_metastore import hive_metastore
@@ -163,3 +164,61 @@ def test_both_refuse_metadata_with_another_hash(
         load_table(hive.catalog, hive.name, KMS)
     with pytest.raises(AssertionError, match="might have been modified"):
         spark.sql("SELECT id FROM hive.shop.altered")
+
+
+def test_spark_reads_and_changes_manifests_that_an_append_merged(
+    spark: IcebergSpark, metastore: str, masters: list[str]
+) -> None:
+    """Also the ids of rows, which merged manifests keep, and Spark's merging of merged ones."""
+    hive = HiveTable(metastore, "shop.merged")
+
+    def load() -> IcebergTable:
+        return load_table(hive.catalog, hive.name, KMS)
+
+    def count_manifests() -> int:
+        table = load()
+        current = table.snapshot()
+        assert current is not None
+        return len([m for m in table.walk.manifests(current) if m.content == DATA])
+
+    def append(*ids: int) -> None:
+        for id_ in ids:
+            load().append(pa.table({"id": [id_, id_ + 1], "country": ["NO", "SE"]}))
+
+    row_ids = "SELECT id, _row_id FROM hive.shop.merged ORDER BY id"
+    spark.sql(
+        "CREATE TABLE hive.shop.merged (id bigint, country string) USING iceberg "
+        "PARTITIONED BY (country) TBLPROPERTIES ('format-version'='3', "
+        f"'encryption.key-id'='{masters[0]}', 'write.delete.mode'='merge-on-read', "
+        "'commit.manifest.min-count-to-merge'='3')",
+        "INSERT INTO hive.shop.merged VALUES (0, 'NO'), (1, 'SE')",
+        "DELETE FROM hive.shop.merged WHERE id = 1",
+    )
+    append(10)
+    before = spark.sql(row_ids)
+    append(20)
+    assert count_manifests() == 1
+    after = spark.sql(row_ids)
+    assert [row["id"] for row in after] == [0, 10, 11, 20, 21]
+    assert after[:3] == before
+    assert len({row["_row_id"] for row in after}) == 5
+
+    spark.sql(
+        "DELETE FROM hive.shop.merged WHERE id = 11",  # of a file in the merged manifest
+        "INSERT INTO hive.shop.merged VALUES (30, 'NO')",
+        "INSERT INTO hive.shop.merged VALUES (31, 'SE')",
+    )
+    assert count_manifests() == 1  # Spark merged the merged manifest
+    spark.sql(
+        "ALTER TABLE hive.shop.merged ADD PARTITION FIELD bucket(2, id)",
+        "INSERT INTO hive.shop.merged VALUES (32, 'DK')",
+    )
+    append(40, 50, 60)
+    rotate_table(load(), "kek")
+    found = spark.sql(row_ids)
+    assert [row["id"] for row in found] == [0, 10, 20, 21, 30, 31, 32, 40, 41, 50, 51, 60, 61]
+    assert len({row["_row_id"] for row in found}) == len(found)
+    spark.sql("CALL hive.system.rewrite_manifests('shop.merged')")
+    assert spark.sql(row_ids) == found
+    assert [row["id"] for row in rows_of(load())] == [row["id"] for row in found]
+    assert verify_table(load()).ok
