@@ -5,14 +5,14 @@ Parsing is as strict as that of `strict_json`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
 from json import detect_encoding
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, TypeVar
 
-from modcrypt.iceberg.format.repetition import Follower, Run
+from modcrypt.iceberg.format.repetition import Follower, Run, Slice
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 
 R = TypeVar("R")
@@ -33,13 +33,16 @@ class RepeatedItems:
 
     def make(self, function: Callable[[Any], R], values: list[Any]) -> list[R]:
         """Return what a function returns for each object of `parse`; it is called once for each."""
+        if isinstance(values, Slice) and values.run.made is not None:
+            return values.run.made[values.first : values.first + len(values)]
         made: dict[int, R] = self._made
-        with contextlib.suppress(KeyError):
-            return list(map(made.__getitem__, map(id, values)))
         for value in values:
             if id(value) not in made:
                 made[id(value)] = function(value)
-        return [made[id(value)] for value in values]
+        results = [made[id(value)] for value in values]
+        if values is self._run.values:
+            self._run.made = results
+        return results
 
     def parse(self, text: str, at: int) -> tuple[list[Any], int]:
         """Parse the list that begins at an offset of a text; return it and the offset of its end.
@@ -57,7 +60,7 @@ class RepeatedItems:
                 at = self._parse_item(text, at, items)
             at, more = _find_next(text, at, "]")
         self._note(items, text)
-        return items.values, at
+        return items.slice() or items.values, at
 
     def _guess_length(self) -> int:
         """Return the length of the next list if lists go on growing or shrinking."""
@@ -95,9 +98,9 @@ class RepeatedLists:
         more = text[at : at + 1] != "}"
         at = at if more else at + 1
         while more:
-            name, at = _parse_value(text, at)
-            if not isinstance(name, str):
+            if not text.startswith('"', at):
                 raise ValueError("the name of a member is not a string")
+            name, at = scanstring(text, at + 1)
             at = _expect(text, _skip_space(text, at), ":")
             value, at = self._parse_member(name, text, at)
             pairs.append((name, value))
@@ -126,6 +129,8 @@ def _parse_value(text: str, at: int) -> tuple[Any, int]:
 
 
 def _skip_space(text: str, at: int) -> int:
+    if text[at : at + 1] > " ":  # as nearly always
+        return at
     return _SPACE(text, at).end()  # type: ignore[union-attr]
 
 

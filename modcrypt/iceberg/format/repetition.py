@@ -21,6 +21,7 @@ class Run(Generic[S]):
         self.data: S = data
         self.starts, self.ends = starts, ends  # offsets of the parts in the data
         self.values = values
+        self.made: list[Any] | None = None  # what was made of the values, if that is known
 
     def text_of(self, first: int, count: int) -> S:
         """Return the data of parts from `first` on, with what separates them."""
@@ -36,6 +37,14 @@ class Run(Generic[S]):
     def next_of(self) -> dict[int, int]:
         """The number of the part after each part, by the id of its value."""
         return {id(value): number for number, value in enumerate(self.values, 1)}
+
+
+class Slice(list[Any]):
+    """The values of consecutive parts of a run."""
+
+    def __init__(self, run: Run[Any], first: int, values: list[Any]) -> None:
+        super().__init__(values)
+        self.run, self.first = run, first
 
 
 class Follower(Generic[S]):
@@ -60,11 +69,11 @@ class Follower(Generic[S]):
         At most `most` parts are compared at once. `base` is the offset of `data` in the file.
         """
         run, first = self._run, self._next
-        count = min(most, len(run.values) - first)
+        whole = count = min(most, len(run.values) - first)
         if count < 1 or not data.startswith(run.text_of(first, 1), at):
             return 0
         while not data.startswith(part := run.text_of(first, count), at):
-            count //= 2
+            count = count - 1 if count == whole else count // 2  # a log often lost its last part
         self.values += run.values[first : first + count]
         self._pieces.append((first, first + count, base + at))
         self._next += count
@@ -79,6 +88,12 @@ class Follower(Generic[S]):
             self.is_new = True
         else:
             self._next = number
+
+    def slice(self) -> Slice | None:
+        """Return the values as a slice of the run; None if they are not one."""
+        if len(self._pieces) != 1 or self._pieces[0][0] < 0:
+            return None
+        return Slice(self._run, self._pieces[0][0], self.values)
 
     def run(self, data: S) -> Run[S]:
         """Return the parts as a run; `data` is that of the file."""
