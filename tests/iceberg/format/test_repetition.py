@@ -62,6 +62,24 @@ def test_objects_that_lists_repeat_are_the_same() -> None:
     assert len(made) == 3 * STRETCH
 
 
+def test_an_object_of_which_nothing_can_be_made_concerns_only_lists_with_it() -> None:
+    lists = RepeatedLists("a")
+
+    def make(item: dict[str, int]) -> int:
+        if item["id"] == 9:
+            raise ValueError("an object that is refused")
+        return item["id"]
+
+    for count in (10, 9, 10, 8):
+        text = json.dumps({"a": ITEMS[:count]}, separators=(",", ":")).encode()
+        items = lists.parse(text)["a"]
+        if count == 10:
+            with pytest.raises(ValueError, match="refused"):
+                lists.lists["a"].make(make, items)
+        else:
+            assert lists.lists["a"].make(make, items) == list(range(count))
+
+
 INVALID = {
     "nothing": b"",
     "a list": b"[]",
