@@ -78,7 +78,11 @@ IMPORTERS = {
     },
     "thrift": {"modcrypt.iceberg.tables.hive_locks", "modcrypt.iceberg.tables.hive_pointer"},
     "pyroaring": {"modcrypt.iceberg.read.position_deletes"},
-    "fastavro": {"modcrypt.iceberg.format.avro_files", "modcrypt.iceberg.verify.file_checks"},
+    "fastavro": {
+        "modcrypt.iceberg.format.avro_files",
+        "modcrypt.iceberg.format.avro_schemas",
+        "modcrypt.iceberg.verify.file_checks",
+    },
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.services.vault_requests"},
     "requests": {"modcrypt.kms.services", "modcrypt.iceberg.tables.rest_requests"},
