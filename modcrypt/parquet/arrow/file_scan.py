@@ -111,7 +111,7 @@ class Session:
         return self._schemas.get(
             (self.frozen_schema, wanted, repr(self.decoder.options)),
             lambda: SchemaFile(
-                make_schema_file(self.file.metadata, len(self.file.leaves), *wanted),
+                make_schema_file(self.file.metadata, self.file.leaf_count, *wanted),
                 self.format, self.decoder,
             ),
         )  # fmt: skip
@@ -382,7 +382,7 @@ class Scan:
             return row_filter
         file, schema = self._session.file, self._request.schema
         if schema is None:
-            own = self._session.open_schema(range(len(file.leaves))).schema_arrow
+            own = self._session.open_schema(range(file.leaf_count)).schema_arrow
             schema = pa.schema([*own, *self._request.partition_schema])
         return bind_filter(row_filter, _replace_views(schema))
 
@@ -486,7 +486,7 @@ class Scan:
         session = self._session
         plan = session.select(self._leaves, [row_group])
         shown = plan.footer_leaves
-        levels = leaf_elements(session.file.metadata.schema)
+        levels = session.file.elements
         fields = Counter(plan.leaves[c][0] for c in shown)
         flat = [c for c in shown if not levels[c].max_repetition]
         alone = [c for c in flat if fields[plan.leaves[c][0]] == 1]

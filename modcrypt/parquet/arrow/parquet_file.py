@@ -94,7 +94,7 @@ class ParquetFile(FactSheet):
             ("File", self._session.decoder.name),
             ("Rows", f"{self.num_rows:,}"),
             ("Row groups", f"{self.num_row_groups:,}"),
-            ("Columns", f"{len(self.open_file.leaves):,}"),
+            ("Columns", f"{self.open_file.leaf_count:,}"),
         ]
 
     # --- metadata --------------------------------------------------------------------------------
@@ -117,12 +117,12 @@ class ParquetFile(FactSheet):
     @property
     def schema(self) -> pq.ParquetSchema:
         """The Parquet schema. Reading it needs only the footer key."""
-        return self.open_schema(range(len(self.open_file.leaves))).schema
+        return self.open_schema(range(self.open_file.leaf_count)).schema
 
     @property
     def schema_arrow(self) -> pa.Schema:
         """The Arrow schema. Reading it needs only the footer key."""
-        return self.open_schema(range(len(self.open_file.leaves))).schema_arrow
+        return self.open_schema(range(self.open_file.leaf_count)).schema_arrow
 
     @property
     def frozen_schema(self) -> Hashable:

@@ -33,7 +33,7 @@ from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.index_checks import known_null_counts
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
-from modcrypt.parquet.format.schema import Leaf, leaf_elements
+from modcrypt.parquet.format.schema import Leaf, count_leaves, leaf_elements
 
 Ranges = list[tuple[int, int]]
 """Rows of a row group: sorted [start, stop) ranges that neither touch nor overlap."""
@@ -237,7 +237,7 @@ def _make_frame(metadata: ThriftStruct, columns: list[_Column]) -> ThriftStruct:
     pairs = metadata.key_value_metadata or []
     bare.key_value_metadata = [pair for pair in pairs if pair.key == _ARROW_SCHEMA]
     kept = {column.index for column in columns}
-    leaves = len(leaf_elements(metadata.schema))
+    leaves = count_leaves(metadata.schema)
     frame = drop_columns(bare, [index in kept for index in range(leaves)])
     frame.key_value_metadata = [_remove_dictionaries(pair) for pair in frame.key_value_metadata]
     return frame

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from modcrypt.collector import paused_collector
 from modcrypt.errors import KeyNotFoundError, list_names
+from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.chunk_opening import ChunkOpening
@@ -40,7 +41,13 @@ from modcrypt.parquet.format.modules import (
     chunk_spans,
     ordinal_faults,
 )
-from modcrypt.parquet.format.schema import covering_name, leaf_elements, leaves_of
+from modcrypt.parquet.format.schema import (
+    Leaf,
+    count_leaves,
+    covering_name,
+    leaf_elements,
+    leaves_of,
+)
 from modcrypt.parquet.signatures.signed_source import SignedSource
 
 
@@ -102,18 +109,31 @@ class OpenFile:
             expected.check(tail, source)
         self.footer = open_footer(tail, properties, source.name, whole=whole)
         self.metadata = self.footer.metadata
-        self._elements = leaf_elements(self.metadata.schema)
-        self.leaves = [leaf.path for leaf in self._elements]
-        check_shape(self.metadata, len(self.leaves), plain=not self.footer.encrypted)
+        self.leaf_count = count_leaves(self.metadata.schema)
+        check_shape(self.metadata, self.leaf_count, plain=not self.footer.encrypted)
         for error in ordinal_faults(self.metadata):
             raise error
         if self.footer.signed is not None:
             self.source = self._signed = SignedSource(source, self.footer.signed)
         self._report = Report(strict=True)
-        hint = _MISLABELLED if self.footer.plaintext_footer else ""
-        self._chunks = ChunkOpening(self.footer, properties, self._elements, self._report, hint)
         self._kinds: dict[int, set[str]] = {}  # of all columns, if requirements had to be checked
         self._check_required()
+
+    @cached_property
+    @paused_collector()
+    def elements(self) -> list[Leaf]:
+        """The leaves of the schema, listed when they are needed: a file may have thousands."""
+        return leaf_elements(self.metadata.schema)
+
+    @cached_property
+    def leaves(self) -> list[tuple[str, ...]]:
+        """Their paths."""
+        return [leaf.path for leaf in self.elements]
+
+    @cached_property
+    def _chunks(self) -> ChunkOpening:
+        hint = _MISLABELLED if self.footer.plaintext_footer else ""
+        return ChunkOpening(self.footer, self.properties, self.elements, self._report, hint)
 
     @paused_collector()
     def select(
@@ -250,8 +270,8 @@ class OpenFile:
         """Treat a whole map as missing if a part of it is: half a map has no type."""
         if not missing or self.properties.on_missing_key != "null":
             return missing
-        gone, maps = set(missing), {self._elements[c].in_map for c in missing} - {None}
-        return [c for c in wanted if c in gone or self._elements[c].in_map in maps]
+        gone, maps = set(missing), {self.elements[c].in_map for c in missing} - {None}
+        return [c for c in wanted if c in gone or self.elements[c].in_map in maps]
 
     def _missing_key_error(self, missing: list[int], advice: str) -> KeyNotFoundError:
         names = [".".join(self.leaves[c]) for c in missing]

@@ -17,21 +17,30 @@ def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
     return [leaf.path for leaf in leaf_elements(schema)]
 
 
+def count_leaves(schema: list[ThriftStruct]) -> int:
+    """Return the number of leaves without listing them; the errors are those of `leaf_elements`."""
+    _find_parents(schema)
+    return sum(1 for element in schema[1:] if element.type is not None)
+
+
 def _find_parents(schema: list[ThriftStruct]) -> list[int]:
     """Return the index of the group around each element; 0 for the root.
 
-    Raises:
-        FormatError: Child counts do not add up.
+    The errors are those of `leaf_elements`.
     """
     if not schema:
         raise FormatError("the schema is empty")
     parents: list[int] = []
+    depths: list[int] = []
     missing = [0]  # the parent of each element that is still to come, the next one's last
     for index in range(len(schema)):
         if not missing:
             raise FormatError("the schema has elements that belong to no group")
-        parents.append(missing.pop())
-        element = schema[index]
+        parent, element = missing.pop(), schema[index]
+        parents.append(parent)
+        depths.append(depths[parent] + 1 if index else 0)
+        if index:
+            _check_element(element, index, depths[index])
         if not (count := _count_children(element)):
             continue
         if index and element.type is not None:  # some writers give leaves a num_children of 0
@@ -40,6 +49,15 @@ def _find_parents(schema: list[ThriftStruct]) -> list[int]:
             raise FormatError("the schema declares more children than it has elements")
         missing += [index] * count
     return parents
+
+
+def _check_element(element: ThriftStruct, index: int, depth: int) -> None:
+    try:
+        element.name.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"schema element {index}: the name is not UTF-8") from None
+    if depth > MAX_SCHEMA_DEPTH and element.type is None:
+        raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
 
 
 def _count_children(element: ThriftStruct) -> int:
@@ -94,15 +112,11 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
         fields: dict[str, Any] = element.__dict__  # reading attributes takes twice as long
         raw: bytes = fields["name"]
         kind = fields.get("repetition_type")
-        try:
-            name = raw.decode()
-        except UnicodeDecodeError:
-            raise FormatError(f"schema element {index}: the name is not UTF-8") from None
         if parents[index] != parent:
             parent = parents[index]
             group = groups[parent]
         # Sums, because unpacking into new tuples takes twice as long when compiled.
-        path, names, elements = group[0] + (name,), group[1] + [raw], group[2] + (index,)
+        path, names, elements = group[0] + (raw.decode(),), group[1] + [raw], group[2] + (index,)
         definition, repetition, in_map = group[3], group[4], group[5]
         if kind != _REQUIRED:
             definition += 1
@@ -112,12 +126,10 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
         if is_group and in_map is None and is_map(element):
             in_map = index
         leaf = _new_tuple(Leaf, (path, names, elements, definition, repetition, in_map))
-        if not is_group:
-            leaves.append(leaf)
-        elif len(path) <= MAX_SCHEMA_DEPTH:
+        if is_group:
             groups[index] = leaf
         else:
-            raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+            leaves.append(leaf)
     return leaves
 
 
