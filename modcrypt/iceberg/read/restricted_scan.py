@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 from pyiceberg.expressions.visitors import bind, extract_field_ids, rewrite_not
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
@@ -45,7 +45,8 @@ class RestrictedScan:
     ) -> None:
         table = schema_of(walk.metadata, schema_id)
         restrictions = parse_restrictions(documents, table)
-        split = _split_filter(parse_filter(filters), table, restrictions.actions.keys())
+        nullable = null_with_parents(table)
+        split = _split_filter(parse_filter(filters), nullable, restrictions.actions.keys())
         names = [field.name for field in table.fields]
         wanted = names if columns is None else list(columns)
         read = list(dict.fromkeys([*wanted, *split.columns]))
@@ -53,7 +54,7 @@ class RestrictedScan:
         pushed = And(restrictions.row_filter, split.pushed)
         self._scan = TableScan(walk, snapshot, schema_id, read, pushed)
         self._masks = _make_masks(table, restrictions.actions)
-        self._filter = RowFilter(null_with_parents(table), split.after)
+        self._filter = RowFilter(nullable, split.after)
         self._needed = [field.name for field in self._filter.schema.fields]
         self.schema = arrow_schema(table.select(*wanted))
         """Schema of the rows."""
@@ -128,10 +129,11 @@ def _find_columns(expression: BooleanExpression, schema: Schema) -> set[int]:
 
 
 def _root_of(schema: Schema, id_: int) -> Any:
-    """Return the top-level column that a field is in."""
-    name = str(schema.find_column_name(id_))
+    """Return the top-level column that a field is in; names, which may have dots, do not tell."""
     return next(
-        field for field in schema.fields if name == field.name or name.startswith(f"{field.name}.")
+        field
+        for field in schema.fields
+        if field.field_id == id_ or id_ in index_by_id(field.field_type)
     )
 
 

@@ -114,7 +114,7 @@ class IcebergTable(FactSheet, TableVersion):
         schema_id = None if found_snapshot is None else self._schema_id(found_snapshot, snapshot)
         rows: Any = (self.walk, found_snapshot, schema_id, columns, filters)
         restrictions = (self.restrictions, self.expected.read_restrictions)
-        if documents := [document for document in restrictions if document]:
+        if documents := [document for document in restrictions if document is not None]:
             from modcrypt.iceberg.read.restricted_scan import RestrictedScan
 
             return RestrictedScan(documents, *rows)

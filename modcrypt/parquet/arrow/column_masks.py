@@ -43,7 +43,7 @@ def split_restrictions(document: Any) -> tuple[Any, list[tuple[int, str]]]:
     """
     if not isinstance(document, Mapping) or document.keys() - MEMBERS:
         raise restriction_error("they are no object, or have members that are not known")
-    actions = list(_list_actions(document.get("required-column-projections") or []))
+    actions = list(_list_actions(document.get("required-column-projections")))
     return document.get("required-row-filter"), actions
 
 
@@ -66,11 +66,13 @@ def find_actions(document: Any) -> dict[int, str]:
 
 
 def _list_actions(projections: Any) -> Iterator[tuple[int, str]]:
-    if not isinstance(projections, list):
+    if not isinstance(projections, list | None):
         raise restriction_error("required-column-projections is not a list")
-    for projection in projections:
+    for projection in projections or ():
         match projection:
-            case {"action": str(action), "field-id": int(id_), **rest} if not rest:
+            case {"action": str(action), "field-id": int(id_), **rest} if not (
+                rest or isinstance(id_, bool)
+            ):
                 yield id_, action
             case _:
                 raise restriction_error("an action is malformed, or has members that are not known")

@@ -163,16 +163,20 @@ NULL_ACTION = "replace-with-null"
 def find_masked(metadata: ThriftStruct, actions: Mapping[int, str]) -> dict[int, str]:
     """Return the actions on the columns of a file, by ordinals.
 
-    Raise UnsupportedFormatError if the file has no field ids, or a field is not a single column.
+    Raise UnsupportedFormatError if a field is not a single column, or may be one without an id.
     """
     if not actions:
         return {}
     ids = [element.field_id for element in metadata.schema[1:]]
-    if all(id_ is None for id_ in ids):
-        raise UnsupportedFormatError(
-            "read restrictions name columns by field ids, which the file does not have"
-        )
     leaves = leaf_elements(metadata.schema)
+    nameless = None in {metadata.schema[leaf.field].field_id for leaf in leaves}
+    if nameless and not actions.keys() <= set(ids):
+        raise UnsupportedFormatError(
+            "read restrictions name columns by field ids, which the file does not have: a masked "
+            "column may be among its columns without field ids"
+        )
+    if any(ids.count(id_) > 1 for id_ in actions):
+        raise UnsupportedFormatError("two fields of the file have the same field id")
     of_leaves = {
         metadata.schema[leaf.element].field_id: c
         for c, leaf in enumerate(leaves)

@@ -91,12 +91,8 @@ class Restrictions:
             UnsupportedFormatError: They cannot be applied to this file.
         """
         masked = find_masked(file.open_file.metadata, self.actions)
-        ids = _read_field_ids(file)
-        if (self.actions.keys() - ids.keys()) and (None in ids or folder_fields):
-            raise restriction_error(
-                "a masked column may be among the file's columns without field ids, or in the "
-                "names of its folders"
-            )
+        if folder_fields and self.actions.keys() - _read_field_ids(file).keys():
+            raise restriction_error("a masked column may be in the names of the file's folders")
         names = {file.open_file.leaves[leaf][0]: action for leaf, action in masked.items()}
         here = Spellings(file.open_file.leaves)
         masks = {

@@ -265,8 +265,11 @@ def test_other_columns_stay_as_they_are(folder: Path) -> None:
         {"required-column-projections": 2 * mask(mail="mask_alphanum")},
         {"required-column-projections": [{"action": "mask-alphanum", "field-id": 7}]},
         {"required-column-projections": [{"action": "unheard-of", "field-id": 99}]},
+        {"required-column-projections": {}},
         {"required-columns": []},
         ["required-row-filter"],
+        [],
+        False,
     ],
 )  # fmt: skip
 def test_what_cannot_be_applied_fails(folder: Path, document: Any) -> None:
@@ -283,6 +286,29 @@ def test_fields_of_a_masked_column_are_not_read(folder: Path) -> None:
         table.scan(columns=["person.age"])
     with pytest.raises(ValueError, match="fields of structs"):
         table.scan(filters="person.age = 1")
+
+
+@pytest.mark.parametrize(
+    ("masked", "filters"),
+    [("a.b", "a.b = 'secret'"), ("s", "s.f is null"), ("s", "not s.f is not null")],
+)
+def test_no_filter_sees_a_masked_column_by_another_name(
+    masked: str, filters: str, tmp_path: Path
+) -> None:
+    inner = pa.struct([pa.field("f", pa.int64(), nullable=False)])
+    columns = {"a": [1, 2], "a.b": ["secret", "x"], "s": pa.array([{"f": 1}, None], inner)}
+    rows = pa.table(columns)
+    create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    number = rows.column_names.index(masked) + 1
+    table = opened(
+        tmp_path / "t",
+        required_column_projections=[{"action": "replace-with-null", "field-id": number}],
+    )
+    if masked == "s":
+        with pytest.raises(ValueError, match="fields of structs"):
+            table.scan(columns=["a"], filters=filters)
+    else:
+        assert table.scan(columns=["a"], filters=filters).num_rows == 0
 
 
 def test_restrictions_stay_after_a_change(folder: Path, tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ REFUSED = {
         {"field-id": 1, "action": "mask-alphanum"}, {"field-id": 1, "action": "show-first-4"},
     ]},
     "a field in a struct": restrictions({11: "mask-alphanum"}),
+    "an id that is no number": restrictions({True: "mask-alphanum"}),
+    "no list of actions": {"required-column-projections": False},
 }  # fmt: skip
 
 
@@ -171,6 +173,21 @@ def test_types_that_pyarrow_would_change(values: Any, action: str, options: Any)
 def test_a_file_without_field_ids() -> None:
     with pytest.raises(UnsupportedFormatError, match="field ids, which the file does not have"):
         mask(encrypted(pa.table({"name": ["x"]})), restrictions({1: "mask-alphanum"}))
+
+
+def test_a_column_without_a_field_id_may_be_the_masked_one() -> None:
+    schema = SCHEMA.append(pa.field("card2", pa.string()))
+    data = encrypted(pa.table([*ROWS.columns, pa.array(["x"] * 3)], schema=schema))
+    assert mask(data, restrictions({1: "mask-alphanum"}))[1].masked
+    with pytest.raises(UnsupportedFormatError, match="columns without field ids"):
+        mask(data, restrictions({1: "mask-alphanum", 99: "mask-alphanum"}))
+
+
+def test_no_second_column_has_the_field_id_of_a_masked_one() -> None:
+    schema = arrow([(1, "name", pa.string()), (1, "alias", pa.string()), (2, "id", pa.int64())])
+    data = encrypted(pa.table([["a"], ["a"], [1]], schema=schema))
+    with pytest.raises(UnsupportedFormatError, match="the same field id"):
+        mask(data, restrictions({1: "mask-alphanum"}))
 
 
 def test_fields_that_a_file_lacks_are_no_error() -> None:
