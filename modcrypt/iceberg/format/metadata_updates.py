@@ -75,7 +75,8 @@ _NO_REF: Mapping[str, Any] = {"snapshot-id": None}  # requires that the branch d
 def is_applied(updates: Sequence[Update], metadata: TableMetadata) -> bool:
     """Return whether a version contains what updates change; it may have others' changes, too.
 
-    A key that is only carried may be wrapped otherwise by now.
+    A key that is only carried may be wrapped otherwise by now. For keys and properties that are
+    only removed see `keeps_removed`: others may have added them again.
     """
     snapshots = {snapshot.id for snapshot in metadata.snapshots}
     replaced = {update.get("key-id") for update in updates}
@@ -94,6 +95,17 @@ def is_applied(updates: Sequence[Update], metadata: TableMetadata) -> bool:
         elif action == "remove-snapshots" and snapshots.intersection(update["snapshot-ids"]):
             return False
     return True
+
+
+def keeps_removed(updates: Sequence[Update], metadata: TableMetadata) -> bool:
+    """Return whether a version has a key or property that updates remove and do not add again."""
+    added = {update.get("encryption-key", {}).get("key-id") for update in updates}
+    return any(
+        not metadata.properties.keys().isdisjoint(update.get("removals", ()))
+        if update["action"] != "remove-encryption-key"
+        else update["key-id"] in metadata.keys and update["key-id"] not in added
+        for update in updates
+    )
 
 
 def _check_others(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

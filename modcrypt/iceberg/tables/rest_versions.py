@@ -6,13 +6,20 @@ take the metadata from its answer, and read no metadata.json from the store.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.rest import RestCatalog
 
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.format.metadata_updates import find_updates, is_applied, list_requirements
+from modcrypt.iceberg.format.metadata_updates import (
+    Update,
+    find_updates,
+    is_applied,
+    keeps_removed,
+    list_requirements,
+)
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion
 from modcrypt.iceberg.tables import rest_requests
@@ -53,9 +60,9 @@ class RestVersions(CatalogVersions):
             after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
         except OSError:
             after = self._load()
-            if not is_applied(updates, after.metadata):
+            if not is_applied(updates, after.metadata) or keeps_removed(updates, after.metadata):
                 raise  # else only the answer was lost
-        if not is_applied(updates, after.metadata):
+        if _ignores(updates, after.metadata, metadata):
             raise UnsupportedFormatError(
                 f"{self._name}: the REST catalog has ignored a part of the commit, as servers do "
                 "that know no encryption keys: restore the table's previous version there"
@@ -73,6 +80,16 @@ class RestVersions(CatalogVersions):
         """Return the place of the metadata.json, in a store with the credentials of the answer."""
         filesystem = self.filesystem or _open_store(self.catalog, answer)
         return replace(self, filesystem=filesystem)._find_place(answer.location)
+
+
+def _ignores(updates: Sequence[Update], after: TableMetadata, wanted: TableMetadata) -> bool:
+    """Return whether the server has ignored a part of the updates that lead to `wanted`.
+
+    A removed KEK may be there again with a newer snapshot, whose commit carries it.
+    """
+    known = {snapshot.id for snapshot in wanted.snapshots}
+    is_alone = known.issuperset(snapshot.id for snapshot in after.snapshots)
+    return not is_applied(updates, after) or (is_alone and keeps_removed(updates, after))
 
 
 def _open_store(catalog: RestCatalog, answer: TableAnswer) -> Any:

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.format.metadata_updates import find_updates, is_applied, list_requirements
+from modcrypt.iceberg.format.metadata_updates import (
+    find_updates,
+    is_applied,
+    keeps_removed,
+    list_requirements,
+)
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 
 
@@ -64,6 +69,7 @@ def test_a_changed_key_is_removed_before_it_is_added() -> None:
         {"action": "add-encryption-key", "encryption-key": moved},
     ]
     assert is_applied(updates, new)
+    assert not keeps_removed(updates, new)  # it is added again
     assert not is_applied(updates, metadata())
     assert not is_applied(updates, metadata(properties={"encryption.key-id": "keyB"}))
 
@@ -96,6 +102,9 @@ def test_snapshots_and_what_names_them_are_removed() -> None:
         },
     ]
     assert not is_applied(updates, old)
+    assert not keeps_removed(updates, new)
+    for kept in ({"encryption_keys": [key("k1", "keyA", "AAAA")]}, {"properties": {"a": "c"}}):
+        assert keeps_removed(updates, new.with_members(**kept))
 
 
 def test_every_branch_and_the_schema_are_required() -> None:

@@ -203,6 +203,45 @@ def test_a_lost_answer_is_looked_up(
         assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 1
 
 
+def test_a_lost_request_to_drop_keys_is_no_success(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = set_property(rest.load().append(rows(1)), "a", "b")
+    properties = {name: text for name, text in table.metadata.properties.items() if name != "a"}
+    changed = table.metadata.with_members(properties=properties)
+
+    def commit(*arguments: Any) -> Any:
+        raise OSError("the REST catalog failed: 500")
+
+    monkeypatch.setattr(rest_requests, "commit", commit)
+    for dropped in (changed, table.metadata.with_keys([])):
+        with pytest.raises(OSError, match="500"):
+            table.versions.commit(table.place, dropped)
+
+
+def test_a_server_that_keeps_dropped_keys_is_an_error(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, real = rest.load().append(rows(1)), rest_requests._send
+
+    def send(catalog: Any, method: str, identifier: Any, body: bytes | None) -> Any:
+        if body is not None:
+            request = json.loads(body)
+            updates = request["updates"]
+            added = [update.get("encryption-key", {}).get("key-id") for update in updates]
+            request["updates"] = [
+                update
+                for update in updates
+                if update["action"] != "remove-encryption-key" or update["key-id"] in added
+            ]
+            body = json.dumps(request).encode()
+        return real(catalog, method, identifier, body)
+
+    monkeypatch.setattr(rest_requests, "_send", send)
+    with pytest.raises(UnsupportedFormatError, match="ignored a part of the commit"):
+        rotate_table(table, "kek")
+
+
 def test_a_refused_commit_leaves_nothing(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table = rest.load()
     wrong = [{"action": "set-current-schema", "schema-id": 9}]
@@ -284,6 +323,7 @@ class Answers:
         (200, b"[]", "not that of a table"),
         (200, b"{", "not that of a table"),
         (200, b'{"metadata-location": null, "metadata": {}}', "names no metadata.json"),
+        (200, b'{"metadata-location": "x", "metadata": {}, "metadata": {}}', "not that of a table"),
         (200, b'{"metadata-location": "x", "metadata": {}}', "format-version"),
         (200, b'{"metadata-location": "x", "metadata": {}, "config": {"a": 1}}', "names no"),
         (403, b'{"error": {"message": "not yours\\u001b"}}', r"403 not yours\\x1b"),
