@@ -7,6 +7,7 @@ another table.
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.orphan_files import SETTLED_DAYS, check_orphans
-from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
+from modcrypt.iceberg.verify.table_findings import OTHER_TABLE, StrayFile, TableReport
 from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
@@ -65,7 +66,8 @@ def remove_orphan_files(
 
     Raises:
         ValueError: The age is negative.
-        FormatError: The table's folder cannot be listed, or is not mapped.
+        FormatError: The table's folder cannot be listed, is not mapped, or has a metadata.json of
+            another table, whose files would look like orphans.
         ModcryptError, OSError: The files that the table needs cannot be determined; nothing was
             removed.
     """
@@ -103,8 +105,25 @@ def _find_orphans(table: IcebergTable) -> list[StrayFile]:
     orphans = check_orphans(table, inventory, report, JOBS)
     if orphans is None:
         raise FormatError(f"{table.metadata.name}: the table's folder cannot be listed")
+    _check_unshared(table, report)
     return sorted(orphans, key=lambda orphan: orphan.path)
 
 
+def _check_unshared(table: IcebergTable, report: TableReport) -> None:
+    """Raise FormatError if another table has its metadata.json beside this table's."""
+    own = posixpath.dirname(table.place.resolve().path)
+    for finding in report.findings:
+        path = getattr(finding, "location", None) or ""
+        if finding.message.startswith(OTHER_TABLE) and posixpath.dirname(path) == own:
+            raise FormatError(
+                f"{path}: {finding.message[len('it ') :]}, whose files would look like orphans: if "
+                "that table no longer exists, remove this file; otherwise move one of the tables"
+            )
+
+
 def _location(table: IcebergTable, file: StrayFile) -> str | None:
-    return table.walk.locations.location(Place(table.place.filesystem, file.path))
+    """Return the location of a file; None if the location map has no location for it."""
+    locations = table.walk.locations
+    location = locations.location(Place(table.place.filesystem, file.path))
+    stands = location is not None and locations.key(location) == file.path
+    return location if stands else None  # a longer prefix may lead to another folder

@@ -35,6 +35,7 @@ from modcrypt.iceberg.tables.vouched_versions import vouched_versions
 from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
     ORPHANS,
+    OTHER_TABLE,
     STATISTICS,
     StrayFile,
     TableReport,
@@ -177,6 +178,9 @@ class _FolderCheck:
             why = "some files are in other folders, which were not searched"
             self.report.add_note(ORPHANS, None, why)
         strays = [file for file in self.stored if not _belongs(file.path, reached)]
+        if strays and folder.filesystem is None:  # the target of a link is read by its name
+            reached = {os.path.realpath(path) for path in reached if os.path.islink(path)}
+            strays = [file for file in strays if file.path not in reached]
         orphans = tuple(in_threads(lambda file: _judge(folder, file), strays, self.jobs))
         self._report_orphans(orphans)
         return orphans
@@ -238,7 +242,7 @@ class _FolderCheck:
                 self.report.tell("format", message, path, warning=True)
             elif metadata.uuid != verified.uuid:
                 odd.add(path)
-                message = f"it belongs to another table, {metadata.uuid}"
+                message = f"{OTHER_TABLE}, {metadata.uuid}"
                 self.report.tell("integrity", message, path, warning=True)
             else:
                 self.known[path] = metadata.without_history()

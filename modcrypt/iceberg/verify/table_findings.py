@@ -34,6 +34,9 @@ ORPHANS = "orphans"
 OPEN_PARTS = (ALWAYS_OPEN, UNSIGNED, STATISTICS, ORPHANS)
 """Parts that the format encrypts in no table, or that do not belong to the table."""
 
+OTHER_TABLE = "it belongs to another table"
+"""Beginning of the finding about a metadata.json of another table."""
+
 MAX_JOBS = 8
 """Default maximum number of files read concurrently."""
 

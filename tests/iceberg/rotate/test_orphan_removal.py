@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from modcrypt.errors import FormatError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
@@ -71,6 +72,40 @@ def test_another_tables_files_stay(table: IcebergTable, tmp_path: Path) -> None:
     assert [Path(file.path) for file in done.files] == [orphan]
     assert done.kept
     assert other.refreshed().scan().num_rows == 1
+
+
+def test_files_of_a_table_in_the_same_folder_stay(table: IcebergTable, tmp_path: Path) -> None:
+    other = create_table(tmp_path / "o", table_schema(), SampleKms(), master_key_id="keyA")
+    orphan = plant(tmp_path / "t/data/old.parquet", days=4)
+    name = "00001-12345678-1234-1234-1234-123456789012.metadata.json"
+    copy = plant(tmp_path / "t/metadata/v0.metadata.json", days=4, data=other.metadata.encode())
+    with pytest.raises(FormatError, match="belongs to another table"):
+        remove_orphan_files(table)
+    copy.rename(tmp_path / "t" / name)  # not where tables keep them
+    assert [file.path for file in remove_orphan_files(table).files] == [str(orphan)]
+
+
+def test_the_target_of_a_link_to_a_live_file_stays(table: IcebergTable, tmp_path: Path) -> None:
+    live = next((tmp_path / "t/data").rglob("*.parquet"))
+    target = plant(tmp_path / "t/moved/target.parquet", days=4, data=live.read_bytes())
+    live.unlink()
+    live.symlink_to(target)
+    orphan = plant(tmp_path / "t/data/old.parquet", days=4)
+    assert [file.path for file in remove_orphan_files(table).files] == [str(orphan)]
+    assert table.scan().num_rows == 2
+
+
+def test_a_file_in_a_folder_that_is_mapped_elsewhere_stays(
+    table: IcebergTable, tmp_path: Path
+) -> None:
+    folder, location = tmp_path / "t", table.metadata.location
+    (folder / "data").rename(folder / "moved")
+    hidden = plant(folder / "data/x.parquet", days=4)
+    other = plant(folder / "moved/x.parquet", days=0)
+    places = {location: str(folder), f"{location}/data": str(folder / "moved")}
+    mapped = open_table(folder, SampleKms(), location_map=places)
+    assert remove_orphan_files(mapped).kept == (str(hidden),)
+    assert other.exists()
 
 
 def table_schema() -> pa.Schema:
