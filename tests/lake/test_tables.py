@@ -103,7 +103,7 @@ def shop(tmp_path: Path) -> SqlCatalog:
     return catalog
 
 
-def add_table(folder: Path, catalog: SqlCatalog, identifier: str) -> iceberg.IcebergTable:
+def add_table(folder: Path, catalog: SqlCatalog, identifier: Any) -> iceberg.IcebergTable:
     return iceberg.create_table(
         None, ROWS.schema, f"file:{folder}/lake.keyring", master_key_id="sales", catalog=catalog,
         identifier=identifier,
@@ -169,6 +169,14 @@ def test_a_namespace_that_has_no_tables_is_an_error(tmp_path: Path, shop: SqlCat
     for name in ("sales/shopping.other", "sales/", "other/shop.sales"):
         with pytest.raises(ValueError, match="declares no dataset"):
             lake.status(name)
+
+
+def test_a_name_that_means_two_tables_is_an_error(tmp_path: Path, shop: SqlCatalog) -> None:
+    add_table(tmp_path, shop, ("shop", "returns.sales"))
+    lake = Lake.open(declare(tmp_path, text=NAMESPACE))
+    (status,) = lake.status()
+    assert "has two tables shop.returns.sales" in status.error
+    assert status.code == lake.verify()[0].code == 2
 
 
 @each_case(

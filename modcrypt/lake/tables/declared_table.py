@@ -133,7 +133,8 @@ def _list_tables(declared: TableDeclaration) -> list[str]:
 
     Raises:
         OSError: The catalog cannot be listed.
-        ValueError: It cannot be opened, or has no such namespace or no tables in it.
+        ValueError: It cannot be opened, has no such namespace or no tables in it, or one name means
+            two of them.
     """
     from modcrypt.iceberg.tables.catalogs import list_tables
 
@@ -148,6 +149,9 @@ def _list_tables(declared: TableDeclaration) -> list[str]:
         raise OSError(f"the tables of {declared.location} cannot be listed: {kind}") from None
     if not found:
         raise ValueError(f"{declared.location} has no tables")
+    if len(set(found)) < len(found):  # a dot in a table's name, and one before it
+        twice = next(name for name in found if found.count(name) > 1)
+        raise ValueError(f"{declared.location} has two tables {twice}; rename the one with a dot")
     return [f"{declared.name}/{table}" for table in found]
 
 
