@@ -38,7 +38,7 @@ class Repaired:
         lost: Ids of the snapshots whose keys were not found: nobody can read them.
         dropped: Whether the lost snapshots were dropped.
         newest_intact: Id of the newest snapshot with all keys, to which a table goes back whose
-            current snapshot is lost; None without one.
+            current snapshot is lost: one that has been current, if one is left; None without one.
     """
 
     table: IcebergTable = field(repr=False)
@@ -92,7 +92,7 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
     restored = _find_lost(table)
     new = metadata.with_keys([*metadata.keys.values(), *restored]) if restored else metadata
     lost = _lost_snapshots(table.with_metadata(new))
-    newest = _newest([snapshot for snapshot in metadata.snapshots if snapshot not in lost])
+    newest = _newest(metadata, [each for each in metadata.snapshots if each not in lost])
     result = Repaired(
         table=table,
         restored=tuple(entry.id for entry in restored),
@@ -107,8 +107,21 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
     return result, None if new is metadata else new
 
 
-def _newest(snapshots: Sequence[Snapshot]) -> Snapshot | None:
-    return max(snapshots, key=lambda snapshot: snapshot.sequence_number, default=None)
+def _newest(metadata: TableMetadata, intact: Sequence[Snapshot]) -> Snapshot | None:
+    """Return the newest intact snapshot, only as a last resort with the rows of another branch."""
+    former = _list_former(metadata)
+    on_main = [snapshot for snapshot in intact if snapshot.id in former]
+    return max(on_main or intact, key=lambda snapshot: snapshot.sequence_number, default=None)
+
+
+def _list_former(metadata: TableMetadata) -> set[int]:
+    """Return the ids of the snapshots that are or have been current: the branch main's."""
+    former, known = set[int](), {snapshot.id: snapshot for snapshot in metadata.snapshots}
+    current = metadata.current
+    while current is not None and current.id not in former:
+        former.add(current.id)
+        current = known.get(current.parent or -1)
+    return former
 
 
 def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:

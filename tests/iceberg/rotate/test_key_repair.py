@@ -111,6 +111,25 @@ def test_a_snapshot_without_a_key_is_dropped_on_request(three: IcebergTable) -> 
     assert sorted(opened.append(rows(5)).scan()["id"].to_pylist()) == [1, 2, 3, 5]
 
 
+def test_a_table_does_not_go_back_to_the_rows_of_another_branch(three: IcebergTable) -> None:
+    first, second, third = three.metadata.snapshots
+    refs = {
+        "main": {"snapshot-id": second.id, "type": "branch"},
+        "audit": {"snapshot-id": third.id, "type": "branch"},
+    }
+    moved = three.metadata.with_members(current_snapshot_id=second.id, refs=refs)
+    three.versions.commit(three.place, moved)
+    opened = open_table(Path(three.place.path).parent.parent, SampleKms())
+    table = lose(opened, lambda key: key["key-id"] == second.key_id)
+    for path in Path(table.place.path).parent.glob("v[0-9]*.metadata.json"):
+        if path != Path(table.place.path):
+            path.unlink()
+    done = repair_table(table, drop_lost=True)
+    assert (done.lost, done.newest_intact) == ((second.id,), first.id)
+    assert done.table.scan()["id"].to_pylist() == [1]
+    assert sorted(done.table.scan("audit")["id"].to_pylist()) == [1, 2, 3]
+
+
 def test_a_planted_key_is_not_taken(three: IcebergTable) -> None:
     """Nothing signs an older metadata.json, but the KEK authenticates a key in it."""
     table = lose_newest(three)
