@@ -32,6 +32,9 @@ FIRST_PAUSE = 0.1
 MAX_RETRIES = 1000
 """Limit of `commit.retry.num-retries`, which anyone who can write metadata.json can set."""
 
+LONGEST_PAUSE = 600
+"""Limit of `commit.retry.max-wait-ms` in seconds, for the same reason."""
+
 
 @dataclass(frozen=True)
 class Retries:
@@ -54,7 +57,8 @@ class Retries:
             )
         ]  # fmt: skip
         low, high, timeout = (max(0.0, seconds) for seconds in waits)
-        return cls(1 + min(max(retries, 0), MAX_RETRIES), low, high, timeout)
+        attempts = 1 + min(max(retries, 0), MAX_RETRIES)
+        return cls(attempts, low, min(high, LONGEST_PAUSE), timeout)
 
     def pause(self, failed: int) -> float:
         """Return the seconds to wait after a number of failed attempts, of random length."""

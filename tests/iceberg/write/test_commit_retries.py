@@ -74,11 +74,14 @@ def test_a_tables_own(tmp_path: Path, pauses: list[float]) -> None:
 def test_a_hostile_number_is_limited(tmp_path: Path, pauses: list[float]) -> None:
     metadata = create_table(
         tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA",
-        properties={"commit.retry.num-retries": "999999999"},
+        properties={
+            "commit.retry.num-retries": "999999999", "commit.retry.max-wait-ms": "9" * 18,
+            "commit.retry.min-wait-ms": "9" * 18,
+        },
     ).metadata  # fmt: skip
     retries = committing.Retries.of(metadata)
     assert retries.attempts == 1 + committing.MAX_RETRIES
-    assert retries.pause(10**6) == 60
+    assert retries.pause(1) == retries.pause(10**6) == committing.LONGEST_PAUSE
 
 
 def test_what_is_no_number_is_refused(tmp_path: Path) -> None:
