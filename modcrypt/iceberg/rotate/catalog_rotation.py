@@ -70,8 +70,8 @@ def rotate_catalog(
         options: Other options of `load_table`, for each table.
 
     Raises:
-        OSError, pyiceberg's errors: The catalog cannot be listed. An error about one table is its
-            result.
+        OSError: The catalog cannot be listed. An error about one table is its result.
+        ValueError: The catalog has no such namespace.
 
     Example:
         >>> for done in rotate_catalog(catalog, kms, new_master_key_id="lake-2"):

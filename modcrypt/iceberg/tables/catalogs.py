@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
 
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
@@ -102,12 +103,26 @@ def list_tables(
 ) -> Iterator[tuple[str, ...]]:
     """Yield the names of the tables in a namespace and in those within it; () is the whole catalog.
 
-    Raise OSError or an error of pyiceberg if the catalog cannot be listed.
+    Raises:
+        ValueError: The catalog has no such namespace.
+        OSError: It cannot be listed.
     """
     parent = Catalog.identifier_to_tuple(namespace)
+    try:
+        yield from _list_within(catalog, parent, depth)
+    except NoSuchNamespaceError:
+        raise ValueError(f"the catalog has no namespace {'.'.join(parent)}") from None
+    except Exception as error:  # of pyiceberg, requests or Thrift; their texts may have URIs
+        kind = type(error).__name__
+        raise OSError(f"the catalog's tables cannot be listed: {kind}") from None
+
+
+def _list_within(
+    catalog: Catalog, parent: tuple[str, ...], depth: int
+) -> Iterator[tuple[str, ...]]:
     if parent:
         yield from sorted(catalog.list_tables(parent))
     inside = catalog.list_namespaces(parent) if depth else []
     for other in sorted(set(inside)):
         if len(other) > len(parent):  # some catalogs list the namespace itself
-            yield from list_tables(catalog, other, depth - 1)
+            yield from _list_within(catalog, other, depth - 1)

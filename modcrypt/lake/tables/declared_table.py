@@ -142,11 +142,7 @@ def _list_tables(declared: TableDeclaration) -> list[str]:
     assert declared.namespace is not None
     catalog = _open_catalog(declared.catalog, declared.catalog_name)
     namespace = () if declared.namespace == WHOLE_CATALOG else declared.namespace
-    try:
-        found = [".".join(identifier) for identifier in list_tables(catalog, namespace)]
-    except Exception as error:  # of pyiceberg, requests or Thrift; their texts may have URIs
-        kind = type(error).__name__
-        raise OSError(f"the tables of {declared.location} cannot be listed: {kind}") from None
+    found = [".".join(identifier) for identifier in list_tables(catalog, namespace)]
     if not found:
         raise ValueError(f"{declared.location} has no tables")
     if len(set(found)) < len(found):  # a dot in a table's name, and one before it

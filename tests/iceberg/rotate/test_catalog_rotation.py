@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
 
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.iceberg import create_table, load_table, rotate_catalog, rotate_table
@@ -102,6 +103,17 @@ def test_an_error_of_one_table_does_not_stop_the_others(
     assert done["crm.people"].result == "rotated"
 
 
+def test_a_catalog_that_cannot_be_listed(
+    catalog: SqlCatalog, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise ForbiddenError("https://user:password@host/")
+
+    monkeypatch.setattr(catalog, "list_namespaces", fail)
+    with pytest.raises(OSError, match="cannot be listed: ForbiddenError"):
+        list(rotate_catalog(catalog, kms))
+
+
 def test_the_command_reports_each_table(
     catalog: SqlCatalog, kms: SampleKms, run: Run, tmp_path: Path
 ) -> None:
@@ -118,6 +130,8 @@ def test_the_command_reports_each_table(
     assert "none of those expected" in denied
     for arguments in (("dek", *where), ("mek", "--kms", "sample:")):
         assert "TABLE" in error_line(run("rotate", *arguments, code=2))
+    nowhere = error_line(run("rotate", "mek", *where, "--namespace", "nowhere", code=2))
+    assert "the catalog has no namespace nowhere" in nowhere
     assert "leave out TABLE" in error_line(
         run("rotate", "mek", *where, "--namespace", "crm", "crm.people", code=2)
     )
