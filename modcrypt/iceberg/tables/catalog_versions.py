@@ -68,13 +68,15 @@ class CatalogVersions:
         """Write the next metadata.json and make the catalog name it instead of `base`.
 
         Raises:
-            CommitConflictError: The catalog already names another metadata.json.
+            CommitConflictError: The catalog already names another metadata.json, or has dropped
+                the table.
             FormatError: The table's folder has newer versions than the catalog.
             OSError: The file system or the catalog's database failed.
         """
-        old = self._location()
-        if self._find_place(old) != base:
+        pointed = self._pointer.find()
+        if pointed is None or self._find_place(pointed.location) != base:
             raise self._conflict_error()
+        old = pointed.location
         check_newest(base)
         number = version_number(base.name)
         place = base.beside(_file_name(0 if number is None else number + 1))
@@ -188,7 +190,8 @@ class CatalogVersions:
 
     def _conflict_error(self) -> CommitConflictError:
         return CommitConflictError(
-            f"{self._name}: the catalog names another version now: another writer has committed"
+            f"{self._name}: the catalog names another version now, or none: another writer has "
+            "committed, or dropped the table"
         )
 
 

@@ -69,7 +69,7 @@ def commit(
     """Commit updates to a table; return its new version.
 
     Raises:
-        CommitConflictError: The table does not meet a requirement.
+        CommitConflictError: The table does not meet a requirement, or has been dropped.
         UnsupportedFormatError: The server refuses an update.
         OSError: The outcome is unknown.
     """
@@ -81,8 +81,8 @@ def commit(
     response = _send(catalog, "POST", identifier, json.dumps(body, ensure_ascii=False).encode())
     if response.status_code == HTTPStatus.OK:
         return _read_answer(response, name)
-    if response.status_code == HTTPStatus.CONFLICT:
-        raise CommitConflictError(f"{name}: another writer has committed: {_reason(response)}")
+    if response.status_code in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
+        raise CommitConflictError(f"{name}: another writer was faster: {_reason(response)}")
     if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         raise UnsupportedFormatError(f"{name}: the REST catalog refuses this: {_reason(response)}")
     raise _failure(response)

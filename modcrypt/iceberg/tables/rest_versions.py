@@ -49,8 +49,8 @@ class RestVersions(CatalogVersions):
 
     def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
         """Have the server apply the changes from version `base`; see `Versions`."""
-        before = self._load()
-        if self._find_file(before).path != base.path:  # credentials may differ
+        before = rest_requests.load(self.catalog, self.identifier)
+        if before is None or self._find_file(before).path != base.path:  # credentials may differ
             raise self._conflict_error()
         updates = find_updates(before.metadata, metadata)
         if not updates:  # for which the server would write no version either

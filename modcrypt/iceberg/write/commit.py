@@ -104,7 +104,7 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
         try:
             table = table.refreshed()
             check_sealable(table)
-        except ModcryptError as error:
+        except (ModcryptError, ValueError) as error:
             raise error from conflict  # `_has_certainly_failed` looks at the cause
         table.metadata.check_members()
         try:

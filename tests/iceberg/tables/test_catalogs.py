@@ -387,3 +387,20 @@ def test_maintenance_by_the_catalog_deletes_nothing_that_the_folder_has_continue
     after = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
     assert before <= after
     assert open_table(tmp_path / "t", kms).scan().num_rows == 2
+
+
+def test_a_table_that_is_dropped_during_a_commit_gets_no_files(
+    table: IcebergTable, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = CatalogVersions.commit
+
+    def commit_late(*arguments: Any) -> Any:
+        monkeypatch.setattr(CatalogVersions, "commit", real)
+        catalog.drop_table("shop.orders")
+        return real(*arguments)
+
+    monkeypatch.setattr(CatalogVersions, "commit", commit_late)
+    with pytest.raises(ValueError, match=r"the catalog has no table shop\.orders"):
+        table.append(rows(1))
+    folder = Path(table.place.path).parents[1]
+    assert [path for path in folder.rglob("*") if path.is_file()] == [Path(table.place.path)]

@@ -164,6 +164,16 @@ def test_an_append_retries_after_another(rest: RestTable, monkeypatch: pytest.Mo
     assert ids(rest.load()) == [1, 2]
 
 
+def test_a_table_that_is_dropped_during_a_commit_gets_no_files(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load()
+    before_commits(monkeypatch, lambda: rest.catalog.drop_table(rest.name))
+    with pytest.raises(ValueError, match="the catalog has no table"):
+        table.append(rows(1))
+    assert not list(Path(table.place.path).parents[1].rglob("*.parquet"))
+
+
 @pytest.mark.parametrize("change", ["kek", "expire"])
 def test_keys_are_not_dropped_behind_an_append(
     rest: RestTable, monkeypatch: pytest.MonkeyPatch, change: str
