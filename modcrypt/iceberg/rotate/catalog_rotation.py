@@ -80,10 +80,12 @@ def rotate_catalog(
     for identifier in list_tables(catalog, namespace):
         name = ".".join(identifier)
         try:
-            table = load_table(catalog, identifier, kms, **options)
+            try:
+                table = load_table(catalog, identifier, kms, **options)
+            except PlaintextError:
+                yield RotatedTable(table=name, result="plaintext")
+                continue
             yield _rotate(name, table, new_master_key_id, dry_run)
-        except PlaintextError:
-            yield RotatedTable(table=name, result="plaintext")
         except Exception as error:
             word, message = describe_failure(error)
             yield RotatedTable(table=name, result=word, message=message)

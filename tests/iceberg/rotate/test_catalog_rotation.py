@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
-from modcrypt.errors import KeyAccessDeniedError
+from modcrypt.errors import KeyAccessDeniedError, PlaintextError
 from modcrypt.iceberg import create_table, load_table, rotate_catalog, rotate_table
 from modcrypt.iceberg.rotate import catalog_rotation
 from modcrypt.kms.keyring.keyring import Keyring
@@ -101,6 +101,20 @@ def test_an_error_of_one_table_does_not_stop_the_others(
     assert done["shop.orders"].result == KeyAccessDeniedError.word
     assert done["shop.orders"].message == "the key service refuses keyA"
     assert done["crm.people"].result == "rotated"
+
+
+def test_plaintext_within_an_encrypted_table_is_an_error(
+    catalog: SqlCatalog, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(catalog, kms, "keyA")
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise PlaintextError("a manifest is in plaintext")
+
+    monkeypatch.setattr(catalog_rotation, "rotate_table", refuse)
+    for done in rotate_catalog(catalog, kms):
+        assert done.failed
+        assert done.message == "a manifest is in plaintext"
 
 
 def test_a_catalog_that_cannot_be_listed(
