@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,12 +124,24 @@ def put_pipe_in_place_of_the_seal(lake: Path) -> None:
     os.mkfifo(lake / SEAL_NAME)
 
 
+def put_loop_in_place_of_the_seal(lake: Path) -> None:
+    (lake / SEAL_NAME).unlink()
+    (lake / SEAL_NAME).symlink_to(SEAL_NAME)
+
+
+def put_socket_in_place_of_the_seal(lake: Path) -> None:
+    (lake / SEAL_NAME).unlink()
+    os.mknod(lake / SEAL_NAME, stat.S_IFSOCK | 0o600)
+
+
 EMPTIED: dict[str, tuple[Callable[[Path], None], str]] = {
     "all files": (remove_files, "day=1/a.parquet"),
     "all folders": (remove_folders, "day=1/a.parquet"),
     "all files and the seal": (remove_everything, "is not sealed"),
     "a folder as the seal": (put_folder_in_place_of_the_seal, "is not a file"),
     "a pipe as the seal": (put_pipe_in_place_of_the_seal, "is not a file"),
+    "a loop as the seal": (put_loop_in_place_of_the_seal, "is not a file"),
+    "a socket as the seal": (put_socket_in_place_of_the_seal, "is not a file"),
 }
 
 

@@ -45,8 +45,8 @@ MAX_SIGNATURE_LINE = 8192
 MAX_NUMBER = 2**63 - 1
 """Limit of sizes and sequence numbers: an int64, for other readers of JSON."""
 
-_NO_FILE = (errno.EISDIR, errno.EINVAL)
-"""Errors of opening a folder, and of opening what is neither a file nor a folder."""
+_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP)
+"""Errors of opening a folder, a pipe, a socket, and links in a circle."""
 
 _CONTEXT = b"modcrypt-seal\x00\x01"
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
