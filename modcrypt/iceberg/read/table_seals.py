@@ -97,12 +97,17 @@ def check_table_seal(
         statement = open_statement(data, signed_by, FORMAT, _NAMES)
         check_sequence(statement, at_least, "table")
         seal = _parse(statement)
+    check_sealed_version(seal, table)
+    return seal
+
+
+def check_sealed_version(seal: TableSeal, table: TableMetadata) -> None:
+    """Raise IntegrityError if a seal is that of other metadata."""
     if (seal.table_uuid, seal.sha256) != (table.uuid, _hash_metadata(table)):
         raise IntegrityError(
             f"{table.name} is not the version that was sealed, {seal.metadata}: it was altered or "
             "rolled back, or a writer has committed and not sealed it yet"
         )
-    return seal
 
 
 def _describe(place: Place, table: TableMetadata) -> dict[str, Any]:

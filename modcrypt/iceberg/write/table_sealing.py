@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
 from modcrypt.iceberg.read.table_seals import (
     TableSeal,
+    check_sealed_version,
     encode_table_seal,
     open_table_seal,
     seal_place,
@@ -41,7 +42,7 @@ def seal_table(
         ModcryptError, OSError: The catalog or the file system failed.
     """
     known = check_verifying_keys((key.verifier, *signed_by))
-    old = _read_former(table, known, seal_at_least)
+    old, _ = _read_former(table, known, seal_at_least)
     data = encode_table_seal(key, old, table.place, table.metadata)
     current = table.versions.read(table.metadata)
     same = current.metadata.document == table.metadata.document
@@ -55,11 +56,16 @@ def seal_table(
 
 
 def check_sealable(table: TableVersion) -> None:
-    """Raise as `seal_table` if commits seal the table, but none may follow its seal."""
+    """Raise as `seal_table` if commits seal the table, but none may follow its seal.
+
+    A commit seals all that the table has, so the version before must be the one that was sealed.
+    """
     if table.signing_key is not None:
         writers, at_least = _accepted_seals(table)
         known = check_verifying_keys((table.signing_key.verifier, *writers))
-        _read_former(table, known, at_least)
+        _, former = _read_former(table, known, at_least)
+        if former is not None:
+            check_sealed_version(former, table.metadata)
 
 
 def seal_commit(table: TableVersion) -> None:
@@ -96,14 +102,14 @@ def _accepted_seals(table: TableVersion) -> tuple[Iterable[VerifyingKey], int]:
 
 def _read_former(
     table: TableVersion, known: Mapping[str, VerifyingKey], at_least: int
-) -> bytes | None:
+) -> tuple[bytes | None, TableSeal | None]:
     """Return the old seal, which a version of its table may follow; raise as `seal_table`."""
     place = seal_place(table.place)
     old = read_seal(place)
     with name_seal(place):
         former = None if old is None else open_table_seal(old, known)
     _check_follows(table, former, at_least)
-    return old
+    return old, former
 
 
 def _check_follows(table: TableVersion, old: TableSeal | None, at_least: int) -> None:

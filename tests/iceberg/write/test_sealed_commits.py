@@ -114,6 +114,18 @@ def test_the_number_that_was_seen_holds_for_the_old_seal(folder: Path, kms: Samp
     assert files(folder) == before
 
 
+@each_case("change", CHANGES)
+def test_a_commit_that_nobody_sealed_is_not_sealed_with_the_next(
+    change: str, folder: Path, kms: SampleKms
+) -> None:
+    """Any reader who may write to the folder could have made it."""
+    open_table(folder, kms).append(rows(9))
+    before = files(folder)
+    with pytest.raises(IntegrityError, match="is not the version that was sealed"):
+        CHANGES[change](open_table(folder, kms, signing_key=WRITER))
+    assert files(folder) == before
+
+
 @each_case("change", ["append", "mek", "kek", "dek", "policy"])
 def test_a_change_stays_if_sealing_fails(
     change: str, folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
