@@ -211,6 +211,13 @@ REFUSED = {
     "an unknown column": (
         id_action(99, "mask-alphanum"), UnsupportedFormatError, r"no file has .* ids \[99\]",
     ),
+    "a truth value as field id": (
+        id_action(1, "replace-with-null").replace("1", "true"), UnsupportedFormatError, "malformed",
+    ),
+    "NaN in the row filter": (
+        '{"required-row-filter": {"type": "eq", "term": "id", "value": NaN}}',
+        UnsupportedFormatError, "is not a constant",
+    ),
     "another type": (id_action(1, "mask-alphanum"), UnsupportedFormatError, "not for int64"),
     "two actions": (
         json.dumps({"required-column-projections": [
@@ -223,7 +230,8 @@ REFUSED = {
         document({"type": "is-null", "term": "nothing"}), UnsupportedFormatError, "no column",
     ),
     "a condition of another type": (
-        document({"type": "eq", "term": "id", "value": "x"}), UnsupportedFormatError, "not fit",
+        document({"type": "eq", "term": "id", "value": "x"}), UnsupportedFormatError,
+        "not fit the columns$",
     ),
 }  # fmt: skip
 

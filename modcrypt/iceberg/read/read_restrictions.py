@@ -108,8 +108,8 @@ def bind_row_filter(condition: Any, columns: pa.Schema) -> RowFilter:
     restrictions = parse_restrictions([{"required-row-filter": condition}], schema)
     try:
         return RowFilter(schema, restrictions.row_filter)
-    except ValueError as error:
-        raise restriction_error(str(error)) from None
+    except ValueError:  # the message contains values
+        raise restriction_error("the row filter does not fit the columns") from None
 
 
 def _list_fields(column: pa.Field) -> Sequence[NestedField]:
@@ -177,7 +177,7 @@ class _FilterParser:
         """Return the column that a reference means in the schema."""
         name: Any = None
         match term:
-            case {"type": "reference", "id": int(id_), **rest} if not rest:
+            case {"type": "reference", "id": id_, **rest} if type(id_) is int and not rest:
                 name = self._schema.find_column_name(id_)
             case {"type": "reference", "name": str(text), **rest} if not rest:
                 name = text
@@ -207,7 +207,7 @@ def _literal(node: Any) -> Any:
     match node:
         case {"type": "literal", "value": value}:
             return _literal(value)
-        case bool() | int() | float() | str():
+        case bool() | int() | float() | str() if node == node:  # unlike NaN
             return node
     raise restriction_error("the row filter has a value that is not a constant")
 

@@ -70,9 +70,7 @@ def _list_actions(projections: Any) -> Iterator[tuple[int, str]]:
         raise restriction_error("required-column-projections is not a list")
     for projection in projections or ():
         match projection:
-            case {"action": str(action), "field-id": int(id_), **rest} if not (
-                rest or isinstance(id_, bool)
-            ):
+            case {"action": str(action), "field-id": id_, **rest} if type(id_) is int and not rest:
                 yield id_, action
             case _:
                 raise restriction_error("an action is malformed, or has members that are not known")
