@@ -268,6 +268,18 @@ def test_the_name_of_a_folder_may_state_a_masked_value(lake: Lake, tmp_path: Pat
         read(lake, tmp_path, document(region="replace_with_null"))
 
 
+def test_the_name_of_a_folder_may_state_a_part_of_a_masked_value(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """As the folders of Iceberg's partitions do."""
+    write(tmp_path / "card_trunc=41" / "a.parquet", ROWS.slice(0, 1))
+    masks = document(card="mask_alphanum")
+    with pytest.raises(UnsupportedFormatError, match=r"without \['card_trunc'\]"):
+        read(lake, tmp_path, masks)
+    assert read(lake, tmp_path, masks, columns="id,card") == {"id": [1], "card": ["nnnn-nnnn"]}
+    assert read(lake, tmp_path, document(EU))["card_trunc"] == [41]
+
+
 def test_a_row_filter_is_not_applied_to_nulls_in_place_of_values(
     lake: Lake, tmp_path: Path
 ) -> None:

@@ -317,7 +317,7 @@ class _Table:
         check_types(own, in_file)
         restricted = FileRestrictions({}, None)
         if self._restrictions is not None:
-            restricted = self._restrictions.for_file(file, in_file, folder_fields)
+            restricted = self._restrictions.for_file(file, self.schema, folder_fields)
         filters = split_terms(self._terms, own, self.schema, file, restricted.masks.keys())
         return _Columns(restricted.add_columns(names), *filters, restricted)
 

@@ -90,6 +90,10 @@ class Restrictions:
         Raises:
             UnsupportedFormatError: They cannot be applied to this file.
         """
+        if self.actions and (stated := [name for name in target.names if name in folder_fields]):
+            raise restriction_error(  # of Iceberg's partitions, name_trunc=Ad
+                f"names of folders may state masked values; read columns without {stated}"
+            )
         masked = find_masked(file.open_file.metadata, self.actions)
         if folder_fields and self.actions.keys() - _read_field_ids(file).keys():
             raise restriction_error("a masked column may be in the names of the file's folders")
