@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from modcrypt import iceberg
 from modcrypt.lake.lake import Lake
 from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
+from tests.support.cli.program import run
 from tests.support.forging import flip
 
 DECLARATION = """\
@@ -125,6 +127,20 @@ def test_the_tables_of_a_namespace_are_a_dataset(tmp_path: Path, shop: SqlCatalo
     done = Lake.open(declare(tmp_path, 'kek_per = "day"\n', NAMESPACE)).apply()
     assert [[file.result for file in each.files] for each in done] == [["rekeyed"]] * 3
     assert all(status.is_declared for status in Lake.open(config).status())
+
+
+def test_the_command_line_names_a_table_of_a_namespace(
+    tmp_path: Path, shop: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    declare(tmp_path, text=NAMESPACE)
+    for verb in ("status", "apply", "verify"):
+        answer = run(tmp_path, verb, "sales/shop.sales")
+        assert (answer.returncode, answer.stdout.count("sales/shop.")) == (0, 1)
+    (tmp_path / "sales").mkdir()
+    assert "declares no dataset" in run(tmp_path, "verify", "sales/other.sales").stderr
+    shutil.copy(next(tmp_path.glob("shop/**/*.parquet")), tmp_path / "sales/a.parquet")
+    assert "a.parquet" in run(tmp_path, "verify", "./sales/a.parquet").stdout
 
 
 def test_errors_of_one_table_hide_no_others(tmp_path: Path, shop: SqlCatalog) -> None:

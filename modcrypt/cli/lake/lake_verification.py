@@ -53,11 +53,11 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
     """Return whether `verify` is to verify a lake, not files at paths.
 
     It is if no path or an option of lakes is given; or if keys are not given, and the only path is
-    the name of a dataset.
+    the name of a dataset, or of a table of a namespace.
     """
     if not paths or any(options[name] is not None for name in LAKE_PARAMETERS):
         return True
-    if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+", paths[0]):
+    if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+(/[^/]+)?", paths[0]):
         return False
     from modcrypt.lake.declarations.declaration_file import find_declaration, read_declaration
 
@@ -65,9 +65,11 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
     if path is None:
         return False
     declaration = read_declaration(path)[0]
+    dataset, _, table = paths[0].partition("/")
     if declaration is None:  # its mistakes are reported, unless a file is meant
-        return not os.path.isfile(paths[0])
-    return paths[0] in declaration.all
+        return not table and not os.path.isfile(paths[0])
+    declared = declaration.all.get(dataset)
+    return declared is not None and (not table or getattr(declared, "namespace", None) is not None)
 
 
 def verify_lake(
