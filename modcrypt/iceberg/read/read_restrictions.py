@@ -7,6 +7,7 @@ are true for null, and the negation of a comparison is true for null and NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -207,7 +208,9 @@ def _literal(node: Any) -> Any:
     match node:
         case {"type": "literal", "value": value}:
             return _literal(value)
-        case bool() | int() | float() | str() if node == node:  # unlike NaN
+        case bool() | int() | str():
+            return node
+        case float() if not math.isnan(node):
             return node
     raise restriction_error("the row filter has a value that is not a constant")
 
