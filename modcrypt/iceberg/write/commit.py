@@ -80,8 +80,8 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
         CommitConflictError: Another writer committed first at every attempt that the table's
             properties (`commit.retry.*`) allow.
         ModcryptError, OSError: `make` or the file system failed; the table is unchanged.
-        IntegrityError, OSError: The table was opened with a key that signs; it is changed, and
-            could not be sealed, as the message says.
+        IntegrityError: The table was opened with a key that signs; it is changed, and could not be
+            sealed, as the message says.
     """
     files = files or NewFiles(table.walk.locations)
     try:

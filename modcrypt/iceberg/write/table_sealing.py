@@ -72,20 +72,16 @@ def seal_commit(table: TableVersion) -> None:
     """Seal a version that was just committed, if commits seal the table.
 
     Raises:
-        IntegrityError: It could not be sealed. No other class: callers repeat what conflicts or
-            was unavailable, and the table has already been changed.
-        OSError: The file system failed.
+        IntegrityError: It could not be sealed. No other class: callers repeat what conflicts, was
+            unavailable or found no space, and the table has already been changed.
     """
     if table.signing_key is None:
         return
     writers, at_least = _accepted_seals(table)
     try:
         seal_table(table, table.signing_key, signed_by=writers, seal_at_least=at_least)
-    except ModcryptError as error:
+    except (ModcryptError, OSError) as error:
         raise IntegrityError(f"{error}; {_NOT_SEALED}") from error
-    except OSError as error:
-        error.strerror = f"{error.strerror or type(error).__name__}; {_NOT_SEALED}"
-        raise
 
 
 _NOT_SEALED = (

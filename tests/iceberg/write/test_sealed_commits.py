@@ -136,7 +136,7 @@ def test_a_change_stays_if_sealing_fails(
         raise OSError(errno.ENOSPC, "No space left on device", "_modcrypt_seal.json")
 
     monkeypatch.setattr(table_sealing, "replace_seal", fail)
-    with pytest.raises(OSError, match=r"No space.*has been changed.*modcrypt iceberg seal"):
+    with pytest.raises(IntegrityError, match=r"No space.*has been changed.*modcrypt iceberg seal"):
         CHANGES[change](reopen(folder, kms, signing_key=WRITER))
     monkeypatch.undo()
     with pytest.raises(IntegrityError, match="has committed and not sealed it yet"):
