@@ -85,7 +85,8 @@ class LakeReference:
         least = self.dataset.members.get("seal_at_least")
         if least is None:
             return None
-        return RequiredSeal(read_verifying_keys(self.dataset.members["signed_by"]), least)
+        writers = read_verifying_keys(self.dataset.members["signed_by"])
+        return RequiredSeal(writers, least, self.dataset.location)  # Spark may read a part of it
 
     def decryption_of(self, path: str) -> FileDecryptionProperties:
         """Return the properties that open a file exactly as declared.

@@ -799,6 +799,24 @@ def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
                 reader.partitions()
 
 
+def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:
+    part = tmp_path / "t" / "day=1"
+    for name in ("day=1", "day=2"):
+        (tmp_path / "t" / name).mkdir(parents=True)
+        (tmp_path / "t" / name / "f.parquet").write_bytes(b"PAR1")
+    mc.seal_dataset(tmp_path / "t", writer_key())
+    (tmp_path / "modcrypt.toml").write_text(
+        'kms = "file:ring"\n[dataset.t]\nlocation = "t"\nfooter_key = "k"\n'
+        f'signed_by = ["{writer_key().verifier}"]\nseal_at_least = 1\n'
+    )
+    lake = {"lake": str(tmp_path / "modcrypt.toml"), "dataset": "t"}
+    settings, options = read_options({"path": str(part), **lake})
+    assert len(find_files(options, StructType(), settings.required_seal)) == 1
+    (part / "f.parquet").unlink()
+    with pytest.raises(mc.IntegrityError, match=r"day=1/f\.parquet: in the seal"):
+        find_files(options, StructType(), settings.required_seal)
+
+
 def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:
     for spelt in (f"file:{tmp_path}", f"file://{tmp_path}", str(tmp_path)):
         (tmp_path / "f.parquet").write_bytes(b"PAR1")
