@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,19 @@ def test_a_table_is_a_dataset(tmp_path: Path) -> None:
     assert report.keys[0]["files"] == {"sales": 6}
     assert report.datasets[0]["rows"] == 6
     assert "sales" in report.to_html()
+
+
+def test_a_declaration_restricts_what_is_read(tmp_path: Path) -> None:
+    make_table(tmp_path)
+    masks = [{"field-id": 2, "action": "replace-with-null"}]
+    rows = {"type": "gt", "term": "id", "value": 1}
+    restrictions = {"required-row-filter": rows, "required-column-projections": masks}
+    (tmp_path / "readers.json").write_text(json.dumps(restrictions))
+    config = declare(tmp_path, 'read_restrictions = "readers.json"\n')
+    sales = Lake.open(config).table("sales")
+    assert sales.read().sort_by("id").to_pydict() == {"id": [2, 2, 3, 3], "name": [None] * 4}
+    assert sum(batch.num_rows for batch in sales.scan(filters="name = 'b'")) == 0
+    assert Lake.open(config).verify()[0].code == 0
 
 
 def test_a_table_of_a_catalog_is_a_dataset(tmp_path: Path) -> None:
@@ -320,6 +334,12 @@ def test_the_impact_of_a_key_names_snapshots(tmp_path: Path) -> None:
             'location = "sales"',
             'catalog = "a"\nnamespace = "b"\ntable_uuid = "x"',
             "tables of a namespace differ in table_uuid",
+        ),
+        ('"sales"\nmaster', '"sales"\nread_restrictions = "none"\nmaster', "none: No such file"),
+        (
+            '"sales"\nmaster',
+            '"sales"\nread_restrictions = "modcrypt.toml"\nmaster',
+            "modcrypt.toml is not a file with one JSON object",
         ),
         ('"sales"\nmaster', '"sales"\ncatalog = "sqlite:///c"\nmaster', "remove one"),
         ('kind = "iceberg"', 'kind = "icebergs"', "kind must be files or iceberg"),

@@ -138,6 +138,8 @@ class TableDeclaration:
         signed_by: Lines of verifying keys of writers, one of whom must have sealed the version that
             is read; none to accept unsigned tables.
         seal_at_least: Number that the seal must have at least.
+        read_restrictions: Rows and masks to which reading is restricted, as a REST catalog sends
+            them; None for none.
     """
 
     name: str
@@ -156,6 +158,7 @@ class TableDeclaration:
     rotation: Rotation = field(default_factory=Rotation)
     signed_by: Sequence[str] = ()
     seal_at_least: int = 1
+    read_restrictions: Mapping[str, Any] | None = None
 
     @property
     def master_key_ids(self) -> list[str]:

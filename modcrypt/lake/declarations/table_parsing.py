@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import urllib.parse
@@ -16,6 +17,7 @@ from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, l
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.toml_lines import MemberPath
+from modcrypt.pkmt1.strict_json import refuse_repeats
 
 KEY_POLICY: Mapping[str, Any] = {
     "kek_per": ("table", "partition", "day", "files"),
@@ -28,14 +30,14 @@ KEY_POLICY: Mapping[str, Any] = {
 
 TABLE_MEMBERS = (
     "kind", "location", "catalog", "catalog_name", "table", "namespace", "table_uuid",
-    "location_map", "key_store", "master_key", "signed_by", "seal_at_least", *KEY_POLICY,
-    "previous", "rotation",
+    "location_map", "key_store", "master_key", "signed_by", "seal_at_least", "read_restrictions",
+    *KEY_POLICY, "previous", "rotation",
 )  # fmt: skip
 TABLE_ROTATION = ("max_version_age", "rewrap_after", "max_kek_age")
 
 _TEXTS = (
     "location", "catalog", "catalog_name", "table", "namespace", "table_uuid", "key_store",
-    "master_key",
+    "master_key", "read_restrictions",
 )  # fmt: skip
 
 
@@ -69,6 +71,7 @@ def parse_table(
     former = _take_master_keys(faults, path, previous, texts.get("master_key"))
     mapped = _take_map(faults, path, "location_map", given)
     writers = _take_writers(faults, path, folder, given)
+    restrictions = _read_restrictions(faults, path, folder, texts.get("read_restrictions"))
     if len(faults.faults) > before:
         return None
     table, namespace = texts.get("table"), texts.get("namespace")
@@ -85,6 +88,7 @@ def parse_table(
         master_key=texts["master_key"], policy=policy, previous_master_keys=former,
         max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
         signed_by=writers, seal_at_least=given.get("seal_at_least", 1),
+        read_restrictions=restrictions,
     )  # fmt: skip
 
 
@@ -120,6 +124,28 @@ def _take_writers(
     return ()
 
 
+def _read_restrictions(
+    faults: FaultList, path: MemberPath, folder: Path, name: str | None
+) -> Mapping[str, Any] | None:
+    """Return the JSON of a file with read restrictions, which the reader of rows checks."""
+    if name is None:
+        return None
+    where = (*path, "read_restrictions")
+    try:
+        text = (folder / Path(name).expanduser()).read_text("utf-8")
+        value = json.loads(text, object_pairs_hook=refuse_repeats)
+        if isinstance(value, Mapping):
+            return value
+    except OSError as error:
+        faults.add(where, f"{printable(name, MAX_NAME)}: {error.strerror}")
+        return None
+    except (ValueError, RecursionError):
+        pass
+    message = "is not a file with one JSON object, or repeats a member"
+    faults.add(where, f"{printable(name, MAX_NAME)} {message}")
+    return None
+
+
 def _check_place(faults: FaultList, path: MemberPath, texts: Mapping[str, str]) -> None:
     """Check that the members name a folder, or a table or namespace of a catalog."""
     within = {"table", "namespace"} & texts.keys()
@@ -139,7 +165,7 @@ def _check_place(faults: FaultList, path: MemberPath, texts: Mapping[str, str]) 
 
 def _check_shared(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -> None:
     """Report members that only one table can have."""
-    for name in ("table_uuid", "seal_at_least"):
+    for name in ("table_uuid", "seal_at_least", "read_restrictions"):
         if name in given:
             faults.add((*path, name), f"tables of a namespace differ in {name}; remove it")
 

@@ -64,6 +64,7 @@ class DeclaredTable:
             "location_map": declared.location_map or None,
             "key_store": _open_key_store(declared.key_store),
             "table_uuid": declared.table_uuid,
+            "read_restrictions": declared.read_restrictions,
         }
         if declared.signed_by and (sealed or self.signing_key is not None):
             options |= self._seal_options(read_verifying_keys(declared.signed_by))
