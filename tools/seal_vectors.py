@@ -255,7 +255,7 @@ MALFORMED: dict[str, tuple[str, Change]] = {
     "end-short": ("a short hash of the end", lambda d: d["files"][0].__setitem__(3, "00")),
     "entry-of-five": ("an entry of five members", lambda d: d["files"][0].append(None)),
 }  # fmt: skip
-"""What a seal has that its writer signed, and that readers refuse as malformed."""
+"""Mistakes in seals whose signature is right, which readers refuse as malformed."""
 
 
 def table_cases() -> Iterable[Json]:

@@ -40,7 +40,7 @@ class RepeatedRows(Generic[T]):
 
 
 class _Known(Generic[T]):
-    """What is known of rows with one schema."""
+    """The rows with one schema that were decoded before, and the objects made of them."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, T] = {}  # the objects of all rows by their bytes

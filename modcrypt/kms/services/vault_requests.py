@@ -35,7 +35,7 @@ TIMEOUT = 10
 
 _WRAPPED = re.compile(r"vault:v([1-9][0-9]{0,8}):[A-Za-z0-9+/]+={0,2}", re.ASCII)
 _ACTIONS = {"keys": "show or change keys"}
-"""What requests do, if the first part of their path is not the verb."""
+"""Purposes of requests, by the first part of their path, where it is not the verb."""
 
 
 class TransitRequests:

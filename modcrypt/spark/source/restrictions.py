@@ -65,7 +65,7 @@ class Restrictions:
 
     @property
     def has_row_filter(self) -> bool:
-        """Whether only some rows may be read."""
+        """True if the document restricts rows, not only values of columns."""
         return split_restrictions(self.document)[0] is not None
 
     def check_known(self, settings: ReadSettings, paths: Collection[str]) -> None:
