@@ -48,12 +48,30 @@ def pyspark_jars() -> Path:
 
 
 @contextmanager
+def plain_py4j() -> Iterator[None]:
+    """Let py4j raise its own errors.
+
+    pyspark has the JVM of Spark explain errors, also those of another JVM, which it can't.
+    """
+    import py4j.java_gateway
+    import py4j.protocol
+
+    theirs = py4j.java_gateway.get_return_value
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+    try:
+        yield
+    finally:
+        py4j.java_gateway.get_return_value = theirs
+
+
+@contextmanager
 def java_errors(kind: type[JavaError]) -> Iterator[None]:
     """Raise what fails in Java as ``kind``."""
     from py4j.protocol import Py4JJavaError
 
     try:
-        yield
+        with plain_py4j():
+            yield
     except Py4JJavaError as error:
         causes, cause = [], error.java_exception
         while cause is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.support.java.jvm import plain_py4j
+
 KEYS = (b"sixteen bytes ok", b"twenty-four bytes are ok", b"and thirty-two bytes are as well")
 
 
@@ -54,19 +56,13 @@ class JavaService:
 
 def call_java(method: Any, *arguments: Any) -> Any:
     """Call a method; raise what it throws as a JavaError."""
-    import py4j.java_gateway
-    import py4j.protocol
     from py4j.protocol import Py4JJavaError
 
-    # pyspark has its own JVM explain errors, also those of another JVM, which it can't.
-    theirs = py4j.java_gateway.get_return_value
-    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
     try:
-        return method(*arguments)
+        with plain_py4j():
+            return method(*arguments)
     except Py4JJavaError as error:
         thrown = error.java_exception
         assert thrown.getCause() is None  # which might tell what we do not
         name = thrown.getClass().getSimpleName()
         raise JavaError(f"{name}: {thrown.getMessage()}") from None
-    finally:
-        py4j.java_gateway.get_return_value = theirs
