@@ -1,8 +1,9 @@
 """Write local files that appear complete or not at all.
 
-A file without a name is written and synced, and then gets its name, so that nothing remains of a
-process that is killed. On file systems that lack such files, and on other systems than Linux, it
-has a temporary name beside the destination and is renamed.
+A file without a name is written and synced, and only then gets one, so that nothing remains of a
+process that is killed before. Linux cannot replace a file by one without a name, so for the instant
+before it is renamed the new file has a temporary name beside the destination. On file systems that
+lack files without names, and on other systems than Linux, it has that name from the beginning.
 """
 
 from __future__ import annotations
