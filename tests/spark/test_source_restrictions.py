@@ -16,6 +16,7 @@ import modcrypt as mc
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import write_options
+from modcrypt.spark.source.restrictions import Restrictions
 from modcrypt.spark.source.streaming import stream_reader
 from tests.support.iceberg.builder import arrow
 from tests.support.spark.lake import COLUMN, FOOTER, Lake
@@ -112,6 +113,16 @@ def test_a_row_filter_sees_values_and_needs_no_column_of_the_result(
     assert read(lake, path, document({"type": "not", "child": EU}))["id"] == [2, 3]
     assert read(lake, path, document(False))["id"] == []
     assert read(lake, path, document({"type": "is-null", "term": "name"}))["id"] == [2]
+
+
+def test_a_row_filter_needs_pyiceberg(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.parquet")
+    monkeypatch.setattr(f"{Restrictions.__module__}.find_spec", lambda name: None)
+    assert read(lake, path, document(name="replace_with_null"))["name"] == [None] * 4
+    with pytest.raises(ModuleNotFoundError, match=r"readRestrictions needs an extra.*\[iceberg\]"):
+        read(lake, path, document(EU))
 
 
 def test_a_row_filter_passes_over_types_that_iceberg_lacks(lake: Lake, tmp_path: Path) -> None:

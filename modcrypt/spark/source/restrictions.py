@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from os import urandom
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from modcrypt.fork_safety import cached_property
+from modcrypt.kms.uris import missing_extra
 from modcrypt.parquet.arrow.column_masks import (
     SALT_SIZE,
     Mask,
@@ -48,7 +50,8 @@ _ROW_FILTER = "required-row-filter"
 class Restrictions:
     """Read restrictions of one query; picklable, with the salt that its tasks share.
 
-    Raise UnsupportedFormatError if an action or a member is unknown.
+    Raise UnsupportedFormatError if an action or a member is unknown, and ModuleNotFoundError for a
+    row filter without pyiceberg.
     """
 
     document: Mapping[str, Any] = field(repr=False)
@@ -56,6 +59,8 @@ class Restrictions:
 
     def __post_init__(self) -> None:
         self.actions  # noqa: B018  # to be checked before a file is opened
+        if self.has_row_filter and find_spec("pyiceberg") is None:
+            raise missing_extra("a row filter in readRestrictions", "iceberg")
 
     @cached_property
     def actions(self) -> dict[int, str]:
@@ -114,7 +119,7 @@ class Restrictions:
 def make_restrictions(options: ReadOptions) -> Restrictions | None:
     """Return the restrictions of a query; each call chooses a salt.
 
-    Raise UnsupportedFormatError as `Restrictions`.
+    Raise errors as `Restrictions`.
     """
     return None if options.restrictions is None else Restrictions(options.restrictions)
 
