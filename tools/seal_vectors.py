@@ -204,7 +204,8 @@ def refused_cases() -> Iterable[Json]:
         ("signer-altered", "another signer is named",
          forged(lambda d: d.update(signer=str(STRANGER.verifier)))),
         ("white-space", "a blank in the statement", FIRST.replace(b",", b", ", 1)),
-        ("signed-by-stranger", "somebody else signed", sign(encode(statement(STRANGER)), STRANGER)),
+        ("signed-by-stranger", "another writer signed",
+         sign(encode(statement(STRANGER)), STRANGER)),
         ("signer-is-another", "the signer is another one than the one that signed",
          edited(lambda d: d.update(signer=str(COLLEAGUE.verifier)))),
         ("signature-of-another", "the signature of another statement", signed_by_text(other)),
@@ -222,7 +223,7 @@ def refused_cases() -> Iterable[Json]:
     ):  # fmt: skip
         by = [WRITER, COLLEAGUE]
         yield make_case(name, comment, seal, by=by, expect="integrity")
-    yield make_case("wrong-key", "the reader trusts somebody else", FIRST, by=[STRANGER],
+    yield make_case("wrong-key", "the reader trusts another writer", FIRST, by=[STRANGER],
                     expect="integrity")  # fmt: skip
     yield make_case("rolled-back", "an older seal than the one seen last", FIRST, at_least=2,
                     expect="integrity")  # fmt: skip
@@ -276,7 +277,7 @@ def table_cases() -> Iterable[Json]:
         yield make_table_case(name, comment, TABLE, metadata=altered, expect="integrity")
     yield make_table_case("table-number", "an older seal than the one seen last", TABLE, at_least=2,
                           expect="integrity")  # fmt: skip
-    yield make_table_case("table-wrong-key", "the reader trusts somebody else", TABLE,
+    yield make_table_case("table-wrong-key", "the reader trusts another writer", TABLE,
                           by=[STRANGER], expect="integrity")  # fmt: skip
     hashed = table_statement(WRITER)["sha256"]
     for name, comment, more in (

@@ -148,7 +148,7 @@ def encrypt_parquet(
                 record_seals()
 
 
-_PAGES: Final = Part.PAGES
+_PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

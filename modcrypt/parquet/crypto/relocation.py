@@ -18,7 +18,7 @@ from modcrypt.parquet.format.modules import Part, Span
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_PAGES: Final = Part.PAGES
+_PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
 
 
 class ChunkMove:
