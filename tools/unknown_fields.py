@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modcrypt.parquet.format.idl import decode, encode, varint
+from modcrypt.parquet.format.idl import decode, encode, set_fields, varint
 
 BINARY, STRUCT = 8, 12  # wire types of the compact protocol
 EXTENSION, UNUSED = 32_767, 99  # field ids
@@ -26,10 +26,9 @@ def marker(struct: str) -> bytes:
 
 def mark(value: Any, found: set[str]) -> None:
     """Add unknown fields to a struct and all structs in it; record their names."""
-    fields = [item for item in value.__dict__.values() if item is not None]
-    for item in fields:
+    for item in set_fields(value).values():
         for part in item if isinstance(item, list) else [item]:
-            if hasattr(part, "thrift_spec"):
+            if hasattr(part, "_unknown"):
                 mark(part, found)
     name = type(value).__name__
     if name in UNIONS:

@@ -25,7 +25,7 @@ from modcrypt import (
 )
 from modcrypt.invocations import INVOCATION_LIMIT
 from modcrypt.keys import invocation_counter
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
@@ -163,7 +163,7 @@ def one_value(name: str) -> tuple[bytes, ThriftStruct]:
 
 
 def twin(struct: str, value: ThriftStruct, **changed: object) -> ThriftStruct:
-    return new(struct, **{**value.__dict__, **changed})
+    return new(struct, **{**set_fields(value), **changed})
 
 
 def chunk_at(chunk: ThriftStruct, offset: int, **changed: object) -> ThriftStruct:

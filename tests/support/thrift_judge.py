@@ -39,11 +39,12 @@ def as_plain(value: Any) -> Plain:
         return [as_plain(item) for item in value]
     if isinstance(value, float):
         return struct.pack("<d", value)  # NaNs compare by their bits
-    if not hasattr(value, "thrift_spec"):
+    if type(value).__name__ not in STRUCTS:
         return value
-    defaults = dict(value.default_spec)
+    cls = getattr(IDL, type(value).__name__)
+    defaults = dict(cls.default_spec)
     fields = {}
-    for _, name, *_ in value.thrift_spec.values():
+    for _, name, *_ in cls.thrift_spec.values():
         item = getattr(value, name)
         if item is None:
             item = defaults.get(name)

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,10 +19,13 @@ from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.crypto.column_projection import drop_columns
-from modcrypt.parquet.format.idl import ThriftStruct, copy, restore_field
+from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, restore_field
 from modcrypt.parquet.format.schema import leaf_elements
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
+
+_SCHEMA_FIELDS = "schema", "key_value_metadata", "column_orders", "created_by"
+"""The fields of a footer that affect its schema."""
 
 _KEPT = 16
 """Number of files that are kept."""
@@ -91,16 +93,7 @@ def freeze_schema(metadata: ThriftStruct) -> Hashable:
     """
     if len(metadata.schema) > _MOST_ELEMENTS:
         return object()
-    orders = list(metadata.column_orders or ())  # decodes those that are only located
-    return _freeze((metadata.schema, metadata.key_value_metadata, orders, metadata.created_by))
-
-
-def _freeze(value: Any) -> Hashable:
-    """Return a struct, list or scalar as a value that can be compared and hashed."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_freeze, value))
-    fields = getattr(value, "__dict__", None)
-    return value if fields is None else tuple((name, _freeze(fields[name])) for name in fields)
+    return encode(copy(metadata, keep=_SCHEMA_FIELDS))
 
 
 def make_schema_file(

@@ -22,6 +22,7 @@ from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
 
 class MaskedChunk(NamedTuple):
@@ -69,7 +70,8 @@ class EncryptedFeed(PlainFeed):
         """Write the pages of a chunk: copy, decrypt, encrypt, re-encrypt or mask them."""
         start, end, _, row_group, column = span
         old = self.ciphers.get((row_group, column))
-        md = self._row_groups[row_group].columns[column].meta_data
+        chunk: ColumnChunk = self._row_groups[row_group].columns[column]
+        md: ColumnMetaData = chunk.meta_data
         if column in self.masks:
             self._write_masked_pages(span, cipher, out, move, rules)
         elif column in self.kept:
@@ -87,7 +89,7 @@ class EncryptedFeed(PlainFeed):
             seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
 
     def _walk(
-        self, span: Span, cipher: ChunkCipher, md: ThriftStruct, rules: PageRules
+        self, span: Span, cipher: ChunkCipher, md: ColumnMetaData, rules: PageRules
     ) -> Iterator[EncryptedPage]:
         # The AAD of the first page depends on whether it is a dictionary: this must be known first.
         first = Page(cipher, bool(md.dictionary_page_offset), 0)

@@ -8,7 +8,7 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
@@ -77,6 +77,7 @@ from modcrypt.parquet.format.page_header import (
     UNCOMPRESSED,
 )
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
 
@@ -187,16 +188,17 @@ def plan_encryption(
     elements = leaf_elements(metadata.schema)
     check_shape(metadata, len(elements), plain=True)
     for r, row_group in enumerate(metadata.row_groups, first):
-        for c, chunk in enumerate(row_group.columns):
+        columns: Sequence[ColumnChunk] = row_group.columns
+        for c, chunk in enumerate(columns):
             check_file_path(chunk, r, c)
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
-    properties, columns = assign_file_keys(
+    properties, keys = assign_file_keys(
         metadata, encryption, first, place=place, overwrite=overwrite
     )
     leaves = [leaf.path for leaf in elements]
     spans = file_spans(metadata, footer.body_end, source)
     return EncryptionPlan(
-        metadata=metadata, leaves=leaves, columns=columns, spans=spans, properties=properties
+        metadata=metadata, leaves=leaves, columns=keys, spans=spans, properties=properties
     )
 
 
@@ -220,8 +222,10 @@ def assign_file_keys(
     columns = assign_keys(leaves, properties, checked=properties is not encryption)
     last = None  # statistics that were checked: many chunks share theirs
     for r, row_group in enumerate(metadata.row_groups, first):
-        for c, chunk in enumerate(row_group.columns):
-            stats = chunk.meta_data.encoding_stats
+        chunks: Sequence[ColumnChunk] = row_group.columns
+        for c, chunk in enumerate(chunks):
+            md: ColumnMetaData = chunk.meta_data
+            stats = md.encoding_stats
             if stats is not last and columns[c] is not None:
                 _check_page_count(stats, r, c)
                 last = stats
@@ -359,7 +363,8 @@ class Encryption(NewFile):
             if row_group.ordinal is None:
                 self.absent.add("ordinal")
             row_group.ordinal = addition.first + r
-            for c, chunk in enumerate(row_group.columns):
+            chunks: Sequence[ColumnChunk] = row_group.columns
+            for c, chunk in enumerate(chunks):
                 chunk.crypto_metadata = crypto[c]
                 rule = plan.columns[c]
                 if rule is None or not (rule.own or plaintext_footer):
@@ -497,11 +502,11 @@ class Addition:
 
     def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
         start, _, _, row_group, column = span
-        chunk = self._row_groups[row_group].columns[column]
+        chunk: ColumnChunk = self._row_groups[row_group].columns[column]
         move = ChunkMove(start, self.out.position)
         move.keep_pages = chunk.offset_index_offset is not None
         leaves = self._leaves_with_levels
-        md = chunk.meta_data
+        md: ColumnMetaData = chunk.meta_data
         levels = Levels.of(leaves[column], md) if leaves else None
         known_only = self._drops_unknown_fields(cipher)
         rules = PageRules(md.codec == UNCOMPRESSED, levels, known_only, names_dictionary(md))

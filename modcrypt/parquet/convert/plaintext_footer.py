@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from modcrypt.parquet.convert.null_chunks import put_nulls
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
+from modcrypt.parquet.format.structs import ColumnChunk
 
 
 def copy_row_groups(plan: ReadPlan, *, share_chunks: bool = False) -> list[ThriftStruct]:
@@ -69,7 +72,8 @@ def plain_metadata(
     for row_group in metadata.row_groups:
         for name in of_group:
             setattr(row_group, name, None)
-        for chunk in row_group.columns:
+        columns: Sequence[ColumnChunk] = row_group.columns
+        for chunk in columns:
             chunk.crypto_metadata = chunk.encrypted_column_metadata = None
             for name in of_chunk:
                 setattr(chunk.meta_data, name, None)

@@ -27,6 +27,7 @@ from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import STATISTICS, ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part, Span, check_column_metadata, check_file_path
 from modcrypt.parquet.format.schema import Leaf
+from modcrypt.parquet.format.structs import ColumnChunk
 from modcrypt.pkmt1.key_info import key_name
 
 
@@ -53,7 +54,7 @@ class Chunk:
     )  # fmt: skip
 
     def __init__(
-        self, row_group: int, column: int, leaf: Leaf, path: str, rows: int, stored: ThriftStruct,
+        self, row_group: int, column: int, leaf: Leaf, path: str, rows: int, stored: ColumnChunk,
         ordinal: int, schema: Sequence[ThriftStruct],
     ) -> None:  # fmt: skip
         self.row_group, self.column, self.ordinal = row_group, column, ordinal
@@ -250,7 +251,7 @@ class ChunkOpening:
         self._committed[chunk.column] = key
 
 
-def _open_metadata(stored: ThriftStruct, cipher: ChunkCipher, report: Report) -> ThriftStruct:
+def _open_metadata(stored: ColumnChunk, cipher: ChunkCipher, report: Report) -> ThriftStruct:
     """Decrypt and decode a chunk's ColumnMetaData.
 
     Statistics are decoded when they are used, as those in a footer. A strict reader thus returns

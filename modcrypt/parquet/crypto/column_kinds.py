@@ -9,6 +9,7 @@ from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionPro
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import covering_name
+from modcrypt.parquet.format.structs import ColumnChunk
 
 PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
 """The ways in which a column can be encrypted."""
@@ -16,7 +17,7 @@ PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
 _UNKNOWN = "unknown key"
 
 
-def chunk_kind(chunk: ThriftStruct) -> str:
+def chunk_kind(chunk: ColumnChunk) -> str:
     """Return how a chunk is encrypted."""
     crypto = chunk.crypto_metadata
     if crypto is None:
@@ -53,7 +54,7 @@ def find_kinds(
     # By column and kind: the first row group that has it.
     first: dict[int, dict[str, int]] = {c: {} for c in columns}
     for r in row_groups:
-        chunks = metadata.row_groups[r].columns
+        chunks: Sequence[ColumnChunk] = metadata.row_groups[r].columns
         for c, kinds in first.items():
             if c < len(chunks):
                 kinds.setdefault(chunk_kind(chunks[c]), r)

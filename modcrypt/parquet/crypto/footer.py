@@ -23,6 +23,7 @@ from modcrypt.parquet.format.idl import (
     new,
     set_extension,
 )
+from modcrypt.parquet.format.structs import ColumnChunk
 from modcrypt.parquet.signatures.signature_block import SignedContext, encode_signed
 from modcrypt.parquet.signatures.signers import Signer
 
@@ -53,7 +54,7 @@ def _under_footer_key() -> ThriftStruct:
     return new("ColumnCryptoMetaData", ENCRYPTION_WITH_FOOTER_KEY=new("EncryptionWithFooterKey"))
 
 
-def protect_metadata(chunk: ThriftStruct, cipher: ChunkCipher, plaintext_footer: bool) -> None:
+def protect_metadata(chunk: ColumnChunk, cipher: ChunkCipher, plaintext_footer: bool) -> None:
     """Encrypt a chunk's ColumnMetaData, as PME 5.3 requires it.
 
     It is required with a column key always, and with the footer key if the footer is plaintext,

@@ -7,13 +7,14 @@ update the row groups and page locations, which belong to the new file.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Part, Span
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -132,7 +133,8 @@ class Relocation:
         first: i64 = sys.maxsize
         size: i64 = 0
         growth: i64 = 0
-        for c, chunk in enumerate(row_group.columns):
+        columns: Sequence[ColumnChunk] = row_group.columns
+        for c, chunk in enumerate(columns):
             move = moves.get(c)
             if chunk.meta_data is not None:
                 self._update_chunk(chunk, move, r, c, absent)
@@ -151,9 +153,9 @@ class Relocation:
             row_group.file_offset = first if moves else self._new_offset(old, MAGIC_SIZE)
 
     def _update_chunk(
-        self, chunk: ThriftStruct, move: ChunkMove | None, r: int, c: int, absent: set[str]
+        self, chunk: ColumnChunk, move: ChunkMove | None, r: int, c: int, absent: set[str]
     ) -> None:
-        md = chunk.meta_data
+        md: ColumnMetaData = chunk.meta_data
         if move is not None:
             if md.encoding_stats is None and move.encoding_stats is not None:
                 md.encoding_stats = move.encoding_stats
@@ -169,18 +171,18 @@ class Relocation:
         if self._parts:
             self._move_parts(chunk, r, c, absent)
 
-    def _move_parts(self, chunk: ThriftStruct, r: int, c: int, absent: set[str]) -> None:
+    def _move_parts(self, chunk: ColumnChunk, r: int, c: int, absent: set[str]) -> None:
         if place := self._parts.get((Part.COLUMN_INDEX, r, c)):
             chunk.column_index_offset, chunk.column_index_length = place
         if place := self._parts.get((Part.OFFSET_INDEX, r, c)):
             chunk.offset_index_offset, chunk.offset_index_length = place
         if place := self._parts.get((Part.BLOOM_FILTER, r, c)):
-            md = chunk.meta_data
+            md: ColumnMetaData = chunk.meta_data
             if md.bloom_filter_length is None:
                 absent.add("bloom_filter_length")
             md.bloom_filter_offset, md.bloom_filter_length = place
 
-    def _move_pages(self, md: ThriftStruct, move: ChunkMove, r: int, c: int) -> None:
+    def _move_pages(self, md: ColumnMetaData, move: ChunkMove, r: int, c: int) -> None:
         """Set sizes and page offsets, which must be those of the pages, or FormatError is raised.
 
         Arrow C++ and arrow-rs conclude from a dictionary offset that a dictionary exists, so the

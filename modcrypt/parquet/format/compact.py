@@ -5,8 +5,8 @@ per page header, so mypyc compiles it from this source (`make native`): hence `i
 wrap at 64 bits when compiled, and native classes. Lengths and counts are checked against the bytes
 that exist before they are added to a position, so that nothing wraps.
 
-Fields that are `lazy` are only located; `LazyField` and `StructList` decode them when they are
-used. This module has more than 400 lines because reading, skipping and writing share one protocol.
+Fields that are `lazy` are only located; `Located` and `StructList` decode them when they are used.
+This module has more than 400 lines because reading, skipping and writing share one protocol.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _SHORT: Final = 64
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
 
-LAZY: Final = "_lazy"
-"""Attribute of structs: places of the fields that were only located, or are `KEPT`."""
+AS_READ: Final = "_as_read"
+"""Attribute of structs: the places of `KEPT` fields, by name."""
 
 _double = Struct("<d")
 
@@ -81,7 +81,7 @@ _double = Struct("<d")
 class Field:
     """The codec's description of one field."""
 
-    __slots__ = ("element", "id", "lazy", "name", "plan", "recent", "wire")
+    __slots__ = ("element", "id", "lazy", "name", "plan", "recent", "slot", "wire")
 
     def __init__(
         self, field_id: i64, wire: i64, name: str, plan: StructPlan | None, element: i64, lazy: i64
@@ -89,9 +89,10 @@ class Field:
         self.id: i64 = field_id
         self.wire: i64 = wire
         self.name: str = name
-        self.plan: StructPlan | None = (
-            plan  # for a struct, or for the elements of a list of structs
-        )
+        # The attribute that stores the value: a lazy struct's property decodes it.
+        self.slot: str = "_" + name if lazy and wire == STRUCT else name
+        # For a struct, or for the elements of a list of structs.
+        self.plan: StructPlan | None = plan
         self.element: i64 = element  # wire type of a list's elements
         self.lazy: i64 = lazy  # laziness from which on it is only located; 0 for never
         self.recent: tuple[tuple[bytes, Any], ...] = ()  # the last shared lists and their bytes
@@ -100,18 +101,17 @@ class Field:
 class StructPlan:
     """The codec's description of one struct class."""
 
-    __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required", "shared")
+    __slots__ = ("by_id", "cls", "create", "in_order", "is_union", "nested", "required", "shared")
 
-    def __init__(
-        self, cls: type, fields: list[Field], required: tuple[str, ...], is_union: bool
-    ) -> None:
+    def __init__(self, cls: type, fields: list[Field], required: i64, is_union: bool) -> None:
         self.cls: Any = cls
+        self.create: Any = cls.__new__  # thriftpy2's `__init__` takes longer
         self.in_order: list[Field] = fields
         self.by_id: list[Field | None] = [None] * (1 + max((int(f.id) for f in fields), default=0))
         for field in fields:
             self.by_id[field.id] = field
         self.nested: list[Field] = [field for field in fields if field.plan is not None]
-        self.required: tuple[str, ...] = required
+        self.required: i64 = required  # a bit for each field, by its id
         self.is_union: bool = is_union
         self.shared: Any = None  # a union whose first member is an empty struct
 
@@ -137,12 +137,13 @@ def read_struct(
     """
     if depth > MAX_NESTING:
         raise LimitError(f"nested deeper than {MAX_NESTING} levels")
-    value: Any = object.__new__(plan.cls)
-    fields: dict[str, Any] = value.__dict__
+    value: Any = plan.create(plan.cls)
     by_id = plan.by_id
     known: i64 = len(by_id)
     size: i64 = len(data)
     field_id: i64 = 0
+    found: i64 = 0  # a bit for each field
+    unknown: list[tuple[int, int, bytes]] | None = None
     while True:
         head: i64 = data[at]
         at += 1
@@ -157,19 +158,23 @@ def read_struct(
         # Thrift's readers also skip a field whose type differs: a snapshot of parquet-mr 1.12
         # wrote a list under the id that now belongs to bloom_filter_length.
         if field is None or (wire != field.wire and not (wire == FALSE and field.wire == TRUE)):
-            at = _keep_unknown(fields, field_id, wire, data, at, depth)
+            end = _check_unknown(field_id, wire, data, at, depth)
+            unknown = unknown or []
+            unknown.append((field_id, wire, data[at:end]))
+            at = end
             continue
-        name = field.name
-        if name in fields:
-            raise FormatError(f"field {name} comes twice")
+        if found >> field_id & 1:
+            raise FormatError(f"field {field.name} comes twice")
+        found |= 1 << field_id
+        slot = field.slot
         if I16 <= wire <= I64:
             byte: i64 = data[at]
             if byte < 128:  # most values take one byte
-                fields[name] = (byte >> 1) ^ -(byte & 1)
+                setattr(value, slot, (byte >> 1) ^ -(byte & 1))
                 at += 1
             else:
                 number, at = read_int(data, at, 16 << (wire - I16))
-                fields[name] = number
+                setattr(value, slot, number)
         elif wire == BINARY:
             length: i64 = data[at]
             at += 1
@@ -177,65 +182,61 @@ def read_struct(
                 length, at = _read_length(data, at - 1)
             if length > size - at:
                 raise LimitError(f"a binary declares {length} bytes where {size - at} exist")
-            fields[name] = data[at : at + length]
+            setattr(value, slot, data[at : at + length])
             at += length
-        elif wire == STRUCT and 0 < field.lazy <= lazy:
-            end = skip_struct(data, at, depth + 1)
-            _locate(fields, name, data, at, end)
-            at = end
         elif wire == STRUCT and field.plan is not None:
             shared: Any = field.plan.shared if lazy > 0 else None
-            if shared is not None and data[at] == 0x1C and data[at + 1] | data[at + 2] == 0:
-                fields[name] = shared
+            if 0 < field.lazy <= lazy:
+                end = skip_struct(data, at, depth + 1)
+                setattr(value, slot, _locate(field, data, at, end))
+                at = end
+            elif shared is not None and data[at] == 0x1C and data[at + 1] | data[at + 2] == 0:
+                setattr(value, slot, shared)
                 at += 3
             else:
-                fields[name], at = read_struct(field.plan, data, at, depth + 1, lazy)
+                struct, at = read_struct(field.plan, data, at, depth + 1, lazy)
+                setattr(value, slot, struct)
         elif wire == LIST:
             start = at
             if field.lazy == SHARED and lazy > 0:
-                fields[name], at = _read_shared_list(field, data, at, depth)
+                items, at = _read_shared_list(field, data, at, depth)
             else:
-                fields[name], at = _read_list(field, data, at, depth, lazy)
+                items, at = _read_list(field, data, at, depth, lazy)
+            setattr(value, slot, items)
             if field.lazy == KEPT and lazy > 0:
-                _locate(fields, name, data, start, at)
+                setattr(value, AS_READ, {field.name: _locate(field, data, start, at)})
         else:
-            fields[name], at = _read_scalar(wire, data, at)
+            scalar, at = _read_scalar(wire, data, at)
+            setattr(value, slot, scalar)
     if at > size:
         raise IndexError
-    _check_fields(plan, fields, complete)
+    if unknown is not None:
+        setattr(value, UNKNOWN, unknown)
+    if plan.is_union:
+        _check_union(plan, found, unknown)
+    if complete and found & plan.required != plan.required:
+        name = next(f.name for f in plan.in_order if (plan.required & ~found) >> f.id & 1)
+        raise FormatError(f"{plan.cls.__name__}: required field {name} is missing")
     return value, at
 
 
-def _check_fields(plan: StructPlan, fields: dict[str, Any], complete: bool) -> None:
-    if plan.is_union and len(fields) != 1:  # one unknown member counts as one
-        raise FormatError(f"union {plan.cls.__name__} has {len(fields)} members")
-    if complete:
-        for name in plan.required:
-            if name not in fields and not (LAZY in fields and name in fields[LAZY]):
-                raise FormatError(f"{plan.cls.__name__}: required field {name} is missing")
+def _check_union(
+    plan: StructPlan, found: i64, unknown: list[tuple[int, int, bytes]] | None
+) -> None:
+    """Raise FormatError unless a union has one member, of which the ids are given as bits."""
+    bits: int = found
+    members = bits.bit_count() + (1 if unknown else 0)  # one unknown member counts as one
+    if members != 1:
+        raise FormatError(f"union {plan.cls.__name__} has {members} members")
 
 
-def _locate(fields: dict[str, Any], name: str, data: bytes, at: i64, end: i64) -> None:
-    """Note where a field lies whose decoding waits until it is used."""
-    if end > len(data):
-        raise IndexError
-    located: dict[str, tuple[bytes, int, int]] | None = fields.get(LAZY)
-    if located is None:
-        fields[LAZY] = located = {}
-    elif name in located:
-        raise FormatError(f"field {name} comes twice")
-    located[name] = (data, at, end)
-
-
-def _keep_unknown(
-    fields: dict[str, Any], field_id: i64, wire: i64, data: bytes, at: i64, depth: i64
-) -> i64:
+def _check_unknown(field_id: i64, wire: i64, data: bytes, at: i64, depth: i64) -> i64:
+    """Return the position after a field that the plan lacks."""
     end = skip_field(wire, data, at, depth + 1)
     if end > len(data):
         raise IndexError
     if not 0 < field_id <= MAX_FIELD_ID:
         raise FormatError(f"field id {field_id} is out of range")
-    fields.setdefault(UNKNOWN, []).append((field_id, wire, data[at:end]))
     return end
 
 
@@ -483,28 +484,31 @@ class StructList:
         out += self._data[done : self._end]
 
 
-class LazyField:
-    """Descriptor of a lazy field: decodes the field when it is first used.
+class Located:
+    """A field that was only located: it is decoded when it is used, or written as it was read."""
 
-    It is no data descriptor, so a decoded or assigned value, in the instance's own dictionary,
-    takes precedence at no cost.
-    """
+    __slots__ = ("_at", "_data", "_end", "_plan")
 
-    def __init__(self, field: Field) -> None:
-        self._field: Field = field
+    def __init__(self, plan: StructPlan | None, data: bytes, at: i64, end: i64) -> None:
+        self._plan: StructPlan | None = plan
+        self._data: bytes = data
+        self._at: i64 = at
+        self._end: i64 = end
 
-    def __get__(self, value: Any, owner: Any) -> Any:
-        if value is None:
-            return None
-        fields: dict[str, Any] = value.__dict__
-        located = fields.get(LAZY)
-        place = None if located is None else located.get(self._field.name)
-        if place is None or self._field.plan is None:
-            return None
-        data, at, _ = place
-        decoded, _ = read_located(self._field.plan, data, at)
-        fields[self._field.name] = decoded
-        return decoded
+    def read(self) -> Any:
+        """Return the struct; raise FormatError if its bytes are invalid."""
+        assert self._plan is not None
+        return read_located(self._plan, self._data, self._at)[0]
+
+    def raw(self) -> bytes:
+        """Return the bytes of the field's value."""
+        return self._data[self._at : self._end]
+
+
+def _locate(field: Field, data: bytes, at: i64, end: i64) -> Located:
+    if end > len(data):
+        raise IndexError
+    return Located(field.plan, data, at, end)
 
 
 def read_located(plan: StructPlan, data: bytes, at: i64) -> tuple[Any, i64]:
@@ -681,16 +685,13 @@ def write_struct(out: bytearray, plan: StructPlan, value: Any) -> None:
     Raises:
         FormatError: An integer does not fit its type.
     """
-    fields: dict[str, Any] = value.__dict__
-    if UNKNOWN in fields:
-        _write_with_unknown(out, plan, fields)
+    if getattr(value, UNKNOWN):
+        _write_with_unknown(out, plan, value)
         return
     last: i64 = 0
     for field in plan.in_order:
-        item: Any = fields.get(field.name)
+        item: Any = getattr(value, field.slot)
         if item is None:
-            if field.lazy and field.name not in fields:
-                last = _write_located(out, field, fields, last)
             continue
         wire = field.wire
         delta = field.id - last
@@ -707,50 +708,22 @@ def write_struct(out: bytearray, plan: StructPlan, value: Any) -> None:
     out.append(0)
 
 
-def _write_located(out: bytearray, field: Field, fields: dict[str, Any], last: i64) -> i64:
-    """Append the bytes of a field that was only located; return the id of the last field."""
-    raw = _located_bytes(fields, field.name)
-    if raw is None:
-        return last
-    _write_head(out, field.id, field.wire, last)
-    out += raw
-    return field.id
-
-
-def _located_bytes(fields: dict[str, Any], name: str) -> bytes | None:
-    located = fields.get(LAZY)
-    place = None if located is None else located.get(name)
-    if place is None:
-        return None
-    data, at, end = place
-    raw: bytes = data[at:end]
-    return raw
-
-
-def _write_with_unknown(out: bytearray, plan: StructPlan, fields: dict[str, Any]) -> None:
+def _write_with_unknown(out: bytearray, plan: StructPlan, value: Any) -> None:
     entries: list[tuple[int, Any]] = [
-        (field.id, field) for field in plan.in_order if _is_set(fields, field)
+        (field.id, field) for field in plan.in_order if getattr(value, field.slot) is not None
     ]
     known = {field_id for field_id, _ in entries}  # a field set since decoding takes precedence
-    entries += [(entry[0], entry) for entry in fields[UNKNOWN] if entry[0] not in known]
+    entries += [(entry[0], entry) for entry in getattr(value, UNKNOWN) if entry[0] not in known]
     entries.sort(key=itemgetter(0))
     last: i64 = 0
     for field_id, entry in entries:
-        if not isinstance(entry, Field):
+        if isinstance(entry, Field):
+            _write_field(out, entry, getattr(value, entry.slot), last)
+        else:
             _write_head(out, field_id, entry[1], last)
             out += entry[2]
-        elif entry.name in fields:
-            _write_field(out, entry, fields[entry.name], last)
-        else:
-            _write_located(out, entry, fields, last)
         last = field_id
     out.append(0)
-
-
-def _is_set(fields: dict[str, Any], field: Field) -> bool:
-    if field.name in fields:
-        return fields[field.name] is not None
-    return field.lazy > 0 and _located_bytes(fields, field.name) is not None
 
 
 def _write_head(out: bytearray, field_id: i64, wire: i64, last: i64) -> None:
@@ -767,7 +740,9 @@ def _write_field(out: bytearray, field: Field, item: Any, last: i64) -> None:
     if wire == TRUE and not item:
         wire = FALSE
     _write_head(out, field.id, wire, last)
-    if wire == STRUCT and field.plan is not None:
+    if isinstance(item, Located):
+        out += item.raw()
+    elif wire == STRUCT and field.plan is not None:
         write_struct(out, field.plan, item)
     elif wire == LIST:
         _write_list(out, field, item)

@@ -26,6 +26,7 @@ import thriftpy2
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.parquet.format.compact import (
+    AS_READ,
     BINARY,
     BYTE,
     DOUBLE,
@@ -33,7 +34,6 @@ from modcrypt.parquet.format.compact import (
     I32,
     I64,
     KEPT,
-    LAZY,
     LIST,
     MAP,
     MAX_FIELD_ID,
@@ -43,7 +43,6 @@ from modcrypt.parquet.format.compact import (
     TRUE,
     UNKNOWN,
     Field,
-    LazyField,
     StructPlan,
     read_binary,
     read_int,
@@ -53,9 +52,10 @@ from modcrypt.parquet.format.compact import (
     skip_struct,
     write_struct,
 )
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaElement
 
 ThriftStruct: TypeAlias = Any
-"""An instance of a class that thriftpy2 created: a field that is not set is None."""
+"""An instance of a class that thriftpy2 created, or `structs`: a field that is not set is None."""
 
 # thriftpy2's TType numbers (its IDL's types) -> wire types.
 _WIRE = {2: TRUE, 3: BYTE, 4: DOUBLE, 6: I16, 8: I32, 10: I64, 11: BINARY, 12: STRUCT}
@@ -77,32 +77,43 @@ _LAZY = {
 }
 """The fields, by struct and name, that are only located from a laziness on, `KEPT` or `SHARED`."""
 
+_NATIVE: dict[str, Any] = {
+    cls.__name__: cls for cls in (ColumnChunk, ColumnMetaData, SchemaElement)
+}
+
 
 @cache
-def _build_plan(cls: Any) -> StructPlan:
-    """Return the codec's description of a class that thriftpy2 created, and prepare the class."""
-    spec: dict[int, tuple[Any, ...]] = cls.thrift_spec
+def _find_plan(struct: str) -> StructPlan:
+    """Return the codec's description of a struct by its name, and prepare its class."""
+    declared = getattr(_load_idl(), struct)
     fields = []
-    for field_id, (ttype, name, *rest) in sorted(spec.items()):
+    for field_id, (ttype, name, *rest) in sorted(declared.thrift_spec.items()):
         sub: Any = rest[0] if len(rest) == 2 else None
         inner, element = None, 0
         if ttype == 12:
-            inner = _build_plan(sub)
+            inner = _find_plan(sub.__name__)
         elif ttype == 15:
             nested = isinstance(sub, tuple)
             element = _WIRE[sub[0] if nested else sub]
-            inner = _build_plan(sub[1]) if nested and element == STRUCT else None
-        lazy = _LAZY.get((cls.__name__, name), 0)
-        field = Field(field_id, _WIRE[ttype], name, inner, element, lazy)
-        fields.append(field)
-        # An unset field reads as None without a slot per instance.
-        setattr(cls, name, LazyField(field) if lazy and ttype == 12 else None)
-    required = tuple(f[1] for f in spec.values() if f[-1])
-    plan = StructPlan(cls, fields, required, cls in _load_idl().__thrift_meta__["unions"])
+            inner = _find_plan(sub[1].__name__) if nested and element == STRUCT else None
+        fields.append(
+            Field(field_id, _WIRE[ttype], name, inner, element, _LAZY.get((struct, name), 0))
+        )
+    required = sum(1 << field_id for field_id, f in declared.thrift_spec.items() if f[-1])
+    is_union = declared in _load_idl().__thrift_meta__["unions"]
+    cls = _NATIVE.get(struct, declared)
+    if cls is declared:  # an unset field reads as None without a slot per instance
+        for name in (*(field.slot for field in fields), UNKNOWN, AS_READ):
+            setattr(cls, name, None)
+    plan = StructPlan(cls, fields, required, is_union)
     first = next((f.plan for f in fields if f.id == 1), None) if plan.is_union else None
     if first is not None and not (first.required or first.is_union):
         plan.shared, _ = read_struct(plan, b"\x1c\0\0", 0, 0, 0)
     return plan
+
+
+def _plan_of(value: ThriftStruct) -> StructPlan:
+    return _find_plan(type(value).__name__)
 
 
 def _read_idl_text() -> str:
@@ -117,21 +128,24 @@ def _load_idl() -> ModuleType:
     return module
 
 
-@cache
-def _find_plan(struct: str) -> StructPlan:
-    return _build_plan(getattr(_load_idl(), struct))
-
-
 def new(struct: str, **fields: object) -> ThriftStruct:
     """Create a struct of the IDL by its name."""
-    value: ThriftStruct = object.__new__(_find_plan(struct).cls)
-    value.__dict__.update(fields)
+    plan = _find_plan(struct)
+    value: ThriftStruct = plan.create(plan.cls)
+    for name, item in fields.items():
+        setattr(value, name, item)
     return value
+
+
+def set_fields(value: ThriftStruct) -> dict[str, Any]:
+    """Return the fields of a struct that are set, by name; without those that the IDL lacks."""
+    items = {field.name: getattr(value, field.name) for field in _plan_of(value).in_order}
+    return {name: item for name, item in items.items() if item is not None}
 
 
 def extension(value: ThriftStruct) -> bytes | None:
     """Return the struct's extension: the binary under the field id that the format reserves."""
-    for field_id, wire, raw in value.__dict__.get(UNKNOWN, ()):
+    for field_id, wire, raw in getattr(value, UNKNOWN) or ():
         if field_id == MAX_FIELD_ID and wire == BINARY:
             return read_binary(raw, 0)[0]
     return None
@@ -139,7 +153,7 @@ def extension(value: ThriftStruct) -> bytes | None:
 
 def set_extension(value: ThriftStruct, data: bytes | None) -> None:
     """Set the struct's extension, or remove it."""
-    unknown = value.__dict__.get(UNKNOWN, ())
+    unknown = getattr(value, UNKNOWN) or ()
     others = [entry for entry in unknown if entry[:2] != (MAX_FIELD_ID, BINARY)]
     if data is not None:
         others.append((MAX_FIELD_ID, BINARY, varint(len(data)) + data))
@@ -148,19 +162,22 @@ def set_extension(value: ThriftStruct, data: bytes | None) -> None:
 
 def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStruct:
     """Copy a struct one level deep; with `keep`, copy only those fields and no unknown ones."""
-    twin = object.__new__(type(value))
-    fields = value.__dict__
-    twin.__dict__.update(fields if keep is None else {k: fields[k] for k in keep if k in fields})
-    if keep is not None and LAZY in fields:
-        located = fields[LAZY]
-        twin.__dict__[LAZY] = {name: located[name] for name in keep if name in located}
+    plan = _plan_of(value)
+    twin: ThriftStruct = plan.create(plan.cls)
+    for field in plan.in_order:
+        if keep is None or field.name in keep:
+            setattr(twin, field.slot, getattr(value, field.slot))
+    if keep is None:
+        setattr(twin, UNKNOWN, getattr(value, UNKNOWN))
+        setattr(twin, AS_READ, getattr(value, AS_READ))
     return twin
 
 
 def restore_field(value: ThriftStruct, name: str) -> None:
     """Let `encode` write the bytes from which a field was decoded, if `decode` kept them."""
-    if name in value.__dict__.get(LAZY, ()):
-        value.__dict__.pop(name, None)
+    as_read = getattr(value, AS_READ)
+    if as_read is not None and name in as_read:
+        setattr(value, name, as_read[name])
 
 
 # --- fields that the IDL doesn't know --------------------------------------------------------
@@ -173,29 +190,25 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
     a union whose member is unknown, or a struct that requires such a union. A union member that is
     an empty struct stays: it is a new type or column order, and its id is all its information.
     """
-    fields = value.__dict__
-    cls: Any = type(value)
-    plan = _build_plan(cls)
-    unknown = UNKNOWN in fields
+    plan, unknown = _plan_of(value), getattr(value, UNKNOWN)
     if unknown and plan.is_union:
-        return value if _is_bare(fields[UNKNOWN]) else None
+        return value if _is_bare(unknown) else None
     changed: dict[str, Any] = {}
     for field in plan.nested:
-        item = fields.get(field.name)
-        if item is None and field.lazy:
-            item = getattr(value, field.name)
+        item = getattr(value, field.name)
         if item is None:
             continue
         known = without_unknown(item) if field.wire == STRUCT else _list_without_unknown(item)
-        if known is None and (plan.is_union or field.name in plan.required):
+        if known is None and (plan.is_union or plan.required >> field.id & 1):
             return None
         if known is not item:
             changed[field.name] = known
     if not unknown and not changed:
         return value
     twin = copy(value)
-    twin.__dict__.pop(UNKNOWN, None)
-    twin.__dict__.update(changed)
+    setattr(twin, UNKNOWN, None)
+    for name, item in changed.items():
+        setattr(twin, name, item)
     return twin
 
 
@@ -214,9 +227,7 @@ def _list_without_unknown(items: Sequence[Any]) -> Sequence[Any] | None:
 
 def unknown_fields(value: ThriftStruct) -> Iterator[tuple[ThriftStruct, int]]:
     """Yield each field that `without_unknown` removes: the struct that has it, and its id."""
-    fields = value.__dict__
-    cls: Any = type(value)
-    plan, unknown = _build_plan(cls), fields.get(UNKNOWN, ())
+    plan, unknown = _plan_of(value), getattr(value, UNKNOWN) or ()
     if not (plan.is_union and _is_bare(unknown)):
         yield from ((value, field_id) for field_id, _, _ in unknown)
     for field in plan.nested:
@@ -295,7 +306,7 @@ def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[Thrift
         FormatError: The bytes are not a struct.
     """
     plan = _find_plan(struct)
-    value: ThriftStruct = object.__new__(plan.cls)
+    value: ThriftStruct = plan.create(plan.cls)
     at = field_id = 0
     try:
         while (head := data[at]) != 0:
@@ -310,9 +321,9 @@ def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[Thrift
                 # A struct that has only this field, with its id in the long form.
                 alone = bytes((head & 15,)) + varint(zigzag(field_id)) + data[at:end] + b"\0"
                 read, _ = read_struct(plan, alone, 0, 0, lazy=0, complete=False)
-                if field.name in value.__dict__:
+                if getattr(value, field.slot) is not None:
                     raise FormatError(f"{struct}: field {field.name} comes twice")
-                value.__dict__.update(read.__dict__)
+                setattr(value, field.slot, getattr(read, field.slot))
             at = end
     except IndexError:
         at = len(data)
@@ -328,8 +339,7 @@ def encode(value: ThriftStruct) -> bytes:
         FormatError: An integer does not fit its type.
     """
     out = bytearray()
-    cls: Any = type(value)
-    write_struct(out, _build_plan(cls), value)
+    write_struct(out, _plan_of(value), value)
     return bytes(out)
 
 

@@ -19,6 +19,7 @@ from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
 MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = 32_767
@@ -95,21 +96,21 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
     return locate_parts(_iter_chunks(metadata), body_end, source, Report(strict=True))[0]
 
 
-def _iter_chunks(metadata: ThriftStruct) -> Iterator[tuple[tuple[int, int], ThriftStruct]]:
+def _iter_chunks(metadata: ThriftStruct) -> Iterator[tuple[tuple[int, int], ColumnChunk]]:
     for r, row_group in enumerate(metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
             yield (r, c), chunk
 
 
 def chunk_spans(
-    chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source
+    chunks: Mapping[tuple[int, int], ColumnChunk], body_end: int, source: Source
 ) -> list[Span]:
     """Return the spans of some chunks, given by row group and column; else like `file_spans`."""
     return locate_parts(chunks.items(), body_end, source, Report(strict=True))[0]
 
 
 def locate_parts(
-    chunks: Iterable[tuple[tuple[int, int], ThriftStruct]], body_end: int, source: Source,
+    chunks: Iterable[tuple[tuple[int, int], ColumnChunk]], body_end: int, source: Source,
     report: Report, place: tuple[int, int] | tuple[()] = (),
 ) -> tuple[list[Span], set[Span]]:  # fmt: skip
     """Return the spans of chunks sorted by position, and those that begin inside others.
@@ -139,7 +140,7 @@ def locate_parts(
 
 
 def _add_spans(
-    spans: list[Span], chunk: ThriftStruct, row_group: int, column: int, body_end: int,
+    spans: list[Span], chunk: ColumnChunk, row_group: int, column: int, body_end: int,
     source: Source, report: Report, place: tuple[int, int] | tuple[()],
 ) -> None:  # fmt: skip
     """Append the spans of one chunk's parts, and report those at impossible places."""
@@ -227,7 +228,7 @@ def _row_group_faults(r: int, row_group: ThriftStruct, leaves: int) -> Iterator[
         )
 
 
-def check_file_path(chunk: ThriftStruct, row_group: int, column: int) -> None:
+def check_file_path(chunk: ColumnChunk, row_group: int, column: int) -> None:
     """Raise UnsupportedFormatError if a column chunk lies in another file than its footer."""
     if chunk.file_path is not None:  # modcrypt never opens a path that a file names
         raise UnsupportedFormatError(
@@ -250,7 +251,7 @@ def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
             )
 
 
-def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, rows: int) -> None:
+def check_column_metadata(md: ColumnMetaData | None, leaf: Leaf, row_group: int, rows: int) -> None:
     """Check that a chunk's ColumnMetaData exists and belongs to its column.
 
     `rows` is the number of rows in the row group.
@@ -264,7 +265,7 @@ def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, r
         raise FormatError(f"row group {row_group}, column {'.'.join(leaf.path)}: {why}")
 
 
-def _find_metadata_fault(md: ThriftStruct | None, leaf: Leaf, rows: int) -> str | None:
+def _find_metadata_fault(md: ColumnMetaData | None, leaf: Leaf, rows: int) -> str | None:
     if md is None:
         return "the column metadata is missing"
     if md.path_in_schema != leaf.names:
@@ -283,7 +284,7 @@ def _find_metadata_fault(md: ThriftStruct | None, leaf: Leaf, rows: int) -> str 
 
 
 def _find_part(
-    part: Part, chunk: ThriftStruct, source: Source, body_end: int
+    part: Part, chunk: ColumnChunk, source: Source, body_end: int
 ) -> tuple[int, int] | None:
     """Return the offset and length of a part; None if the chunk does not have it."""
     if part is _PAGES:
@@ -295,7 +296,7 @@ def _find_part(
     return _find_bloom_filter(chunk, source, body_end)
 
 
-def _find_pages(md: ThriftStruct) -> tuple[int, int] | None:
+def _find_pages(md: ColumnMetaData) -> tuple[int, int] | None:
     size: int = md.total_compressed_size
     if not size:
         return None  # a chunk without pages has no position
@@ -316,9 +317,7 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
     return offset, length
 
 
-def _find_bloom_filter(
-    chunk: ThriftStruct, source: Source, body_end: int
-) -> tuple[int, int] | None:
+def _find_bloom_filter(chunk: ColumnChunk, source: Source, body_end: int) -> tuple[int, int] | None:
     offset, length = chunk.meta_data.bloom_filter_offset, chunk.meta_data.bloom_filter_length
     if offset is None:
         return None
@@ -329,7 +328,7 @@ def _find_bloom_filter(
     return offset, length
 
 
-def chunk_start(md: ThriftStruct) -> int:
+def chunk_start(md: ColumnMetaData) -> int:
     """Return the offset of a chunk's first page: the dictionary page if it has one.
 
     `ColumnChunk.file_offset` is not reliable. A dictionary offset of 0 means that there is no
@@ -343,7 +342,7 @@ def chunk_start(md: ThriftStruct) -> int:
 _PLAIN_DICTIONARY, _RLE_DICTIONARY = 2, 8  # Encoding of the IDL
 
 
-def names_dictionary(md: ThriftStruct) -> bool | None:
+def names_dictionary(md: ColumnMetaData) -> bool | None:
     """Return whether a chunk's `encodings` make parquet-java treat its first page as a dictionary.
 
     Return None if `encoding_stats` determine it. Impala's chunks name a dictionary encoding without
@@ -354,7 +353,7 @@ def names_dictionary(md: ThriftStruct) -> bool | None:
     return _PLAIN_DICTIONARY in md.encodings or _RLE_DICTIONARY in md.encodings
 
 
-def _measure_bloom_filter(chunk: ThriftStruct, source: Source, body_end: int) -> int:
+def _measure_bloom_filter(chunk: ColumnChunk, source: Source, body_end: int) -> int:
     """Return the length of a bloom filter whose writer stored none (before parquet-format 2.10)."""
     offset = chunk.meta_data.bloom_filter_offset
     if not MAGIC_SIZE <= offset < body_end:

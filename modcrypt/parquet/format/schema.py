@@ -6,24 +6,25 @@ from collections.abc import Container, Iterable
 from typing import Any, Final, NamedTuple
 
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
-from modcrypt.parquet.format.idl import ThriftStruct, copy
+from modcrypt.parquet.format.idl import copy
+from modcrypt.parquet.format.structs import SchemaElement
 
 MAX_SCHEMA_DEPTH = 200
 """Deepest nesting of groups read from a file; the paths grow with it."""
 
 
-def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
+def leaf_paths(schema: list[SchemaElement]) -> list[tuple[str, ...]]:
     """Return the path of every leaf, in column order; the errors are those of `leaf_elements`."""
     return [leaf.path for leaf in leaf_elements(schema)]
 
 
-def count_leaves(schema: list[ThriftStruct]) -> int:
+def count_leaves(schema: list[SchemaElement]) -> int:
     """Return the number of leaves without listing them; the errors are those of `leaf_elements`."""
     _find_parents(schema)
     return sum(1 for element in schema[1:] if element.type is not None)
 
 
-def _find_parents(schema: list[ThriftStruct]) -> list[int]:
+def _find_parents(schema: list[SchemaElement]) -> list[int]:
     """Return the index of the group around each element; 0 for the root.
 
     The errors are those of `leaf_elements`.
@@ -51,7 +52,7 @@ def _find_parents(schema: list[ThriftStruct]) -> list[int]:
     return parents
 
 
-def _check_element(element: ThriftStruct, index: int, depth: int) -> None:
+def _check_element(element: SchemaElement, index: int, depth: int) -> None:
     try:
         element.name.decode()
     except UnicodeDecodeError:
@@ -60,7 +61,7 @@ def _check_element(element: ThriftStruct, index: int, depth: int) -> None:
         raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
 
 
-def _count_children(element: ThriftStruct) -> int:
+def _count_children(element: SchemaElement) -> int:
     count: int = element.num_children or 0
     if count < 0:
         raise FormatError("a schema element declares a negative number of children")
@@ -96,7 +97,7 @@ _ROOT: Final = Leaf((), [], (), 0, 0, None)
 _new_tuple: Any = tuple.__new__  # calling a named tuple's class takes twice as long
 
 
-def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
+def leaf_elements(schema: list[SchemaElement]) -> list[Leaf]:
     """Return every leaf with its levels, in column order.
 
     Raises:
@@ -109,9 +110,8 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
     parent, group = 0, _ROOT
     for index in range(1, len(schema)):
         element = schema[index]
-        fields: dict[str, Any] = element.__dict__  # reading attributes takes twice as long
-        raw: bytes = fields["name"]
-        kind = fields.get("repetition_type")
+        raw: bytes = element.name
+        kind = element.repetition_type
         if parents[index] != parent:
             parent = parents[index]
             group = groups[parent]
@@ -122,7 +122,7 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
             definition += 1
         if kind == _REPEATED:
             repetition += 1
-        is_group = fields.get("type") is None
+        is_group = element.type is None
         if is_group and in_map is None and is_map(element):
             in_map = index
         leaf = _new_tuple(Leaf, (path, names, elements, definition, repetition, in_map))
@@ -177,7 +177,7 @@ def ambiguous_names(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list
     return sorted(name for name, paths in meant.items() if len(paths) > 1)
 
 
-def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
+def keep_leaves(schema: list[SchemaElement], keep: list[bool]) -> list[SchemaElement]:
     """Return the schema without some leaves, and without the groups that this empties.
 
     A group that had no children before stays, and the root always stays.
@@ -213,13 +213,13 @@ def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStru
 _MAP, _MAP_KEY_VALUE = 1, 2  # ConvertedType of the IDL
 
 
-def is_map(element: ThriftStruct) -> bool:
+def is_map(element: SchemaElement) -> bool:
     """Return whether a group is a map."""
     logical = element.logicalType is not None and element.logicalType.MAP is not None
     return logical or element.converted_type in (_MAP, _MAP_KEY_VALUE)
 
 
-def _check_map(schema: list[ThriftStruct], place: int, before: list[ThriftStruct]) -> None:
+def _check_map(schema: list[SchemaElement], place: int, before: list[SchemaElement]) -> None:
     """Turn a map that lost its keys or values into a plain group: readers refuse half a map.
 
     `place` is the index of the group in the new schema, and `before` its first child before the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.idl import ThriftStruct, set_fields
 
 _PHYSICAL = (
     "BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY",
@@ -29,8 +29,8 @@ def logical_name(element: ThriftStruct) -> str | None:
     """
     union = element.logicalType
     if union is not None:
-        (name,) = union.__dict__
-        return "unknown" if name == "_unknown" else _format_logical_type(name, union.__dict__[name])
+        fields = set_fields(union)
+        return _format_logical_type(*next(iter(fields.items()))) if fields else "unknown"
     if element.converted_type is None:
         return None
     name = _name_number(_CONVERTED, element.converted_type)
@@ -48,8 +48,7 @@ def _format_logical_type(name: str, struct: ThriftStruct) -> str:
     if name == "INTEGER":
         return f"INT({struct.bitWidth},{_format_flag(struct.isSigned)})"
     if name in ("TIME", "TIMESTAMP"):
-        (unit,) = struct.unit.__dict__
-        unit = "unknown" if unit == "_unknown" else unit
+        unit = next(iter(set_fields(struct.unit)), "unknown")
         return f"{name}({_format_flag(struct.isAdjustedToUTC)},{unit})"
     return name
 

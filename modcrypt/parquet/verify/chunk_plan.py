@@ -31,7 +31,7 @@ from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
-from modcrypt.parquet.format.idl import ThriftStruct, copy, new
+from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_fields
 from modcrypt.parquet.format.modules import (
     MAX_COLUMNS,
     MAX_ROW_GROUPS,
@@ -200,7 +200,7 @@ class ChunkPlan:
         """Compare the copy for readers without the key with the encrypted metadata."""
         if out.stored.meta_data is None:
             return
-        legacy, true = out.stored.meta_data.__dict__, out.metadata.__dict__
+        legacy, true = set_fields(out.stored.meta_data), set_fields(out.metadata)
         differing = sorted(n for n, value in legacy.items() if true.get(n) != value)
         if differing:
             self._add_footer_fault(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer import take_mark
-from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, unknown_fields
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, set_fields, unknown_fields
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
 from modcrypt.pkmt1.key_info import KeyInfo
@@ -84,9 +84,9 @@ def list_visible_parts(walk: RegionWalk, seen: Chunk) -> set[str]:
     if seen.has_own_key and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata:
         visible.add("key metadata")
     if chunk.meta_data is not None:
-        fields = chunk.meta_data.__dict__
+        fields = set_fields(chunk.meta_data)
         visible.update(_ALWAYS)
-        visible.update(term for name, term in _SOMETIMES.items() if fields.get(name) is not None)
+        visible.update(term for name, term in _SOMETIMES.items() if name in fields)
     return visible
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from modcrypt.code_form import code_form
 from modcrypt.errors import FormatError
-from modcrypt.parquet.format import compact, idl, page_header, page_header_scan
+from modcrypt.parquet.format import compact, idl, page_header, page_header_scan, structs
 from tests.support.randomness import examples
 from tests.support.thrift_judge import STRUCTS, footer_of, of_rich_types
 
@@ -40,7 +40,8 @@ def load_interpreted(module: ModuleType, **replaced: ModuleType) -> ModuleType:
 
 
 COMPACT = load_interpreted(compact)
-IDL = load_interpreted(idl, compact=COMPACT)
+CLASSES = load_interpreted(structs, compact=COMPACT)
+IDL = load_interpreted(idl, compact=COMPACT, structs=CLASSES)
 PAGE_HEADER = load_interpreted(page_header, compact=COMPACT, idl=IDL)
 SCAN = load_interpreted(page_header_scan, compact=COMPACT, idl=IDL, page_header=PAGE_HEADER).scan
 

@@ -32,11 +32,13 @@ from modcrypt.parquet.format.idl import (
     new,
     restore_field,
     set_extension,
+    set_fields,
     unknown_fields,
     varint,
     without_unknown,
     zigzag,
 )
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaElement
 from tests.support.cases import each_case
 from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
@@ -372,10 +374,9 @@ def test_a_damaged_footer_gives_a_struct_or_a_format_error(data: st.DataObject) 
 
 def use_all(value: Any) -> Any:
     """Decode all that was only located in a struct; return the struct."""
-    for _, name, *_ in value.thrift_spec.values():
-        item = getattr(value, name)
+    for item in set_fields(value).values():
         for struct in item if isinstance(item, list | StructList) else (item,):
-            if hasattr(struct, "thrift_spec"):
+            if type(struct).__name__ in STRUCTS:
                 use_all(struct)
     return value
 
@@ -712,6 +713,17 @@ def test_a_restored_field_is_written_as_it_was_read() -> None:
     eager, _ = decode("FileMetaData", data)
     restore_field(eager, "schema")
     assert [element.name for element in eager.schema] == [b"r"]
+
+
+@pytest.mark.parametrize("cls", [ColumnChunk, ColumnMetaData, SchemaElement])
+def test_the_classes_of_many_structs_have_the_fields_of_the_idl(cls: type) -> None:
+    spec = getattr(IDL, cls.__name__).thrift_spec
+    names = {name for _, name, *_ in spec.values()}
+    assert names == {name for name in dir(cls) if not name.startswith("_")}
+    fields = {name: number for number, name in enumerate(sorted(names))}
+    value = new(cls.__name__, **fields)
+    assert type(value) is cls
+    assert set_fields(value) == set_fields(copy(value)) == fields
 
 
 def test_no_copy_shares_its_unknown_fields_with_the_original() -> None:

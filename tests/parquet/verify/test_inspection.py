@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import modcrypt as mc
 from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleType
 from modcrypt.parquet.format.byte_map import Region
-from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, set_fields
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests.support import forging
 from tests.support.cases import each_case
@@ -788,8 +788,8 @@ def relabel(old: str, name: str) -> Callable[[ThriftStruct], None]:
     def change(struct: ThriftStruct) -> None:
         parameters = getattr(struct.encryption_algorithm, old)
         kind = "AesGcmV1" if name == "AES_GCM_V1" else "AesGcmCtrV1"
-        fields = {key: value for key, value in parameters.__dict__.items() if value is not None}
-        struct.encryption_algorithm = new("EncryptionAlgorithm", **{name: new(kind, **fields)})
+        algorithm = new(kind, **set_fields(parameters))
+        struct.encryption_algorithm = new("EncryptionAlgorithm", **{name: algorithm})
 
     return change
 
