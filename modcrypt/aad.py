@@ -40,6 +40,8 @@ def ordinal_bytes(ordinal: int) -> bytes:
 
 
 _BYTES: Final = [bytes((byte,)) for byte in range(256)]
+_DATA_PAGE: Final = bytes((ModuleType.DATA_PAGE,))
+_DATA_PAGE_HEADER: Final = bytes((ModuleType.DATA_PAGE_HEADER,))
 
 
 def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
@@ -84,8 +86,8 @@ class ChunkAads:
     def __init__(self, file_aad: bytes, row_group: int, column: int) -> None:
         self._file: bytes = file_aad
         self._place: bytes = ordinal_bytes(row_group) + ordinal_bytes(column)
-        self._data_header: bytes = self.of_type(ModuleType.DATA_PAGE_HEADER)
-        self._data: bytes = self.of_type(ModuleType.DATA_PAGE)
+        self._data_header: bytes = file_aad + _DATA_PAGE_HEADER + self._place
+        self._data: bytes = file_aad + _DATA_PAGE + self._place
 
     def of_type(self, kind: ModuleType) -> bytes:
         """Return the AAD of a module without a page ordinal."""

@@ -81,6 +81,10 @@ class ModuleCipher(ABC):
         self.overhead: i64 = overhead  # bytes that a module adds to its plaintext
         self.slack: i64 = slack  # spare bytes that an output buffer needs after the result
 
+    def has_key(self, key: Key) -> bool:
+        """Return whether the cipher was made of this object."""
+        return self._key is key
+
     def count_seals(self, number: int) -> None:
         """Count seals before they happen.
 

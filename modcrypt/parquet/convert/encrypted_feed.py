@@ -54,7 +54,7 @@ class EncryptedFeed(PlainFeed):
 
     def __init__(
         self, source: Source, metadata: ThriftStruct,
-        ciphers: Mapping[tuple[int, int], ChunkCipher],
+        ciphers: dict[tuple[int, int], ChunkCipher],
         masks: Mapping[int, MaskChunk] | None = None, kept: Collection[int] = (),
         nulls: bytes = b"", *, keep_levels: bool = False,
     ) -> None:  # fmt: skip
@@ -121,7 +121,7 @@ class EncryptedFeed(PlainFeed):
         row_group.total_byte_size += new.total_uncompressed_size
         row_group.total_byte_size -= chunk.meta_data.total_uncompressed_size
         chunk.meta_data = new
-        move.old_start, move.keep_pages = masked.span.start, False
+        move.old_start, move.pages = masked.span.start, None
         inner = masked.span._replace(row_group=span.row_group, column=span.column)
         uncompressed = new.codec == UNCOMPRESSED
         rules = PageRules(

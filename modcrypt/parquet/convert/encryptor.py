@@ -503,8 +503,7 @@ class Addition:
     def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
         start, _, _, row_group, column = span
         chunk: ColumnChunk = self._row_groups[row_group].columns[column]
-        move = ChunkMove(start, self.out.position)
-        move.keep_pages = chunk.offset_index_offset is not None
+        move = ChunkMove(start, self.out.position, chunk.offset_index_offset is not None)
         leaves = self._leaves_with_levels
         md: ColumnMetaData = chunk.meta_data
         levels = Levels.of(leaves[column], md) if leaves else None

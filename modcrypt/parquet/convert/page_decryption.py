@@ -33,7 +33,7 @@ def open_pages(pages: Iterator[EncryptedPage], out: Output, move: ChunkMove) -> 
         if not page.is_dictionary and not page.ordinal:
             move.first_data_page = sealed.position, before
         grown += _write_page(out, sealed) - (sealed.total - len(sealed.body))
-        if move.keep_pages and not page.is_dictionary:
+        if move.pages is not None and not page.is_dictionary:
             move.pages.append((sealed.position, before, out.position - before))
     move.header_growth = grown
 

@@ -59,7 +59,7 @@ def seal_pages(
     `plain_levels`, the levels of data pages V2 stay in plaintext.
     """
     seal_header, seal_page = cipher.header, cipher.page
-    overhead, slack, keep = seal_page.overhead, seal_page.slack, move.keep_pages
+    overhead, slack, places = seal_page.overhead, seal_page.slack, move.pages
     ordinal: i64 = 0
     grown: i64 = 0
     for page in pages:
@@ -98,8 +98,8 @@ def seal_pages(
             after_header = seal_header.seal_into(view, at, new_header, header_size, header_aad)
             out.at = at + total
             view[after_header : at + total] = module
-        if keep and kind != DICTIONARY_PAGE:
-            move.pages.append((page.position, out.position - total, total))
+        if places is not None and kind != DICTIONARY_PAGE:
+            places.append((page.position, out.position - total, total))
         grown += GCM_OVERHEAD + header_size - page.stored
     move.header_growth = grown
 

@@ -7,7 +7,7 @@ verification and inspection collect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, ModcryptError, UnsupportedFormatError
@@ -27,8 +27,10 @@ from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import STATISTICS, ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import Part, Span, check_column_metadata, check_file_path
 from modcrypt.parquet.format.schema import Leaf
-from modcrypt.parquet.format.structs import ColumnChunk
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnCryptoMetaData
 from modcrypt.pkmt1.key_info import key_name
+
+_NO_PARTS: Final[frozenset[Part]] = frozenset()
 
 
 class Chunk:
@@ -67,7 +69,7 @@ class Chunk:
         self.metadata: ThriftStruct = stored.meta_data
         self.struct: ThriftStruct = None
         self.spans: Sequence[Span] = ()
-        self.overlapping: frozenset[Part] = frozenset()
+        self.overlapping: frozenset[Part] = _NO_PARTS
 
     @property
     def encrypted(self) -> bool:
@@ -99,6 +101,8 @@ class Chunk:
         return sum(span.end - span.start for span in self.spans)
 
 
+_COLUMN_METADATA: Final = ModuleType.COLUMN_METADATA  # looking it up takes longer than the AAD
+
 Place: TypeAlias = "tuple[int, int]"
 """A row group and a column."""
 
@@ -122,7 +126,7 @@ class ChunkOpening:
         self._names: list[str | None] = [None] * len(leaves)
         self._row_groups: Sequence[ThriftStruct] = footer.metadata.row_groups
         self._schema: Sequence[ThriftStruct] = footer.metadata.schema
-        self._opened: dict[Place, Chunk] = {}
+        self._opened: dict[int, list[Chunk | None]] = {}  # by row group and column
         self._inside = footer.inside
         self.keys = ColumnKeys(properties, leaves, report, self._inside)
         self._key_names: dict[object, str] = {}  # names of column keys, for people
@@ -145,25 +149,29 @@ class ChunkOpening:
 
     def open_chunks(
         self, row_groups: Iterable[int], columns: Iterable[int],
-        keys: Mapping[int, Mapping[int, Key | None]],
+        keys: Sequence[Mapping[int, Key | None] | None],
     ) -> tuple[dict[Place, ThriftStruct], dict[Place, ChunkCipher]]:  # fmt: skip
         """Open chunks, each only once, and return their structs and their ciphers.
 
-        `keys` are those of encrypted columns, by column and row group. The errors are those of
-        `open`.
+        `keys` are those of each column by row group; None for other columns than encrypted ones.
+        The errors are those of `open`.
         """
         structs: dict[Place, ThriftStruct] = {}
         ciphers: dict[Place, ChunkCipher] = {}
         for r in row_groups:
+            opened = self._opened.get(r)
+            if opened is None:
+                opened = self._opened[r] = [None] * len(self._leaves)
             for c in columns:
-                place = r, c
-                chunk = self._opened.get(place)
+                chunk = opened[c]
                 if chunk is None:
                     chunk = self.chunk(r, c)
-                    if c in keys:
-                        chunk.key = keys[c][r]
+                    of_column = keys[c]
+                    if of_column is not None:
+                        chunk.key = of_column[r]
                     self.open(chunk)
-                    self._opened[place] = chunk
+                    opened[c] = chunk
+                place = r, c
                 structs[place] = chunk.struct
                 if chunk.cipher is not None:
                     ciphers[place] = chunk.cipher
@@ -171,10 +179,11 @@ class ChunkOpening:
 
     def find_key(self, row_group: int, column: int) -> KeyAnswer:
         """Return the key of an encrypted chunk, or why there is none."""
-        stored = self._row_groups[row_group].columns[column]
+        stored: ColumnChunk = self._row_groups[row_group].columns[column]
         kind = chunk_kind(stored)
         if kind == COLUMN_KEY:
-            return self.keys.find(column, stored.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY)
+            crypto: ColumnCryptoMetaData = stored.crypto_metadata
+            return self.keys.find(column, crypto.ENCRYPTION_WITH_COLUMN_KEY)
         if kind == FOOTER_KEY:
             return self._footer.answer
         return KeyAnswer(None, "the kind of its key is unknown")
@@ -232,8 +241,9 @@ class ChunkOpening:
             return  # it is encrypted, and did not open
         chunk.struct = stored
         if chunk.metadata is not stored.meta_data:
-            chunk.struct = copy(stored)
-            chunk.struct.meta_data = chunk.metadata
+            struct: ColumnChunk = copy(stored)
+            struct.meta_data = chunk.metadata
+            chunk.struct = struct
         try:
             check_column_metadata(chunk.metadata, chunk.leaf, chunk.row_group, chunk.rows)
         except FormatError as error:
@@ -261,5 +271,5 @@ def _open_metadata(stored: ColumnChunk, cipher: ChunkCipher, report: Report) -> 
         TagMismatchError, TruncationError: The metadata does not authenticate.
         FormatError: The plaintext is not a ColumnMetaData.
     """
-    data = cipher.open(ModuleType.COLUMN_METADATA, stored.encrypted_column_metadata)
+    data = cipher.open(_COLUMN_METADATA, stored.encrypted_column_metadata)
     return decode("ColumnMetaData", data, lazy=STATISTICS if report.strict else 0)[0]

@@ -61,17 +61,18 @@ class FileCipher:
         # the keys alive.
         self._gcm: dict[int, GcmCipher] = {}
         self._ctr: dict[int, CtrCipher] = {}
-        self._last: tuple[Key | None, GcmCipher | None] = (None, None)  # chunks often share a key
+        self._last: GcmCipher | None = None  # chunks often share a key
 
     def gcm(self, key: Key) -> GcmCipher:
         """Return the GCM cipher of a key, created on first use."""
-        last, cipher = self._last
-        if key is last and cipher is not None:
-            return cipher
-        cipher = self._gcm.get(id(key))
+        last = self._last
+        if last is not None and last.has_key(key):
+            return last
+        place = id(key)
+        cipher = self._gcm.get(place)
         if cipher is None:
-            cipher = self._gcm[id(key)] = GcmCipher(key)
-        self._last = key, cipher
+            cipher = self._gcm[place] = GcmCipher(key)
+        self._last = cipher
         return cipher
 
     def page_cipher(self, key: Key, gcm: GcmCipher) -> ModuleCipher:

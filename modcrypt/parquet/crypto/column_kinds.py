@@ -9,7 +9,7 @@ from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionPro
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import covering_name
-from modcrypt.parquet.format.structs import ColumnChunk
+from modcrypt.parquet.format.structs import ColumnChunk, ColumnCryptoMetaData
 
 PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
 """The ways in which a column can be encrypted."""
@@ -19,7 +19,7 @@ _UNKNOWN = "unknown key"
 
 def chunk_kind(chunk: ColumnChunk) -> str:
     """Return how a chunk is encrypted."""
-    crypto = chunk.crypto_metadata
+    crypto: ColumnCryptoMetaData | None = chunk.crypto_metadata
     if crypto is None:
         return PLAINTEXT
     if crypto.ENCRYPTION_WITH_COLUMN_KEY is not None:

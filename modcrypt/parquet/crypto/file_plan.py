@@ -157,17 +157,18 @@ class OpenFile:
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
         self._check_given_keys(wanted, ordinals)
-        keys: dict[int, dict[int, Key | None]] = {}  # by column and row group
+        keys: list[dict[int, Key | None] | None] = [None] * len(self.leaves)
         missing: list[int] = []
         of_footer: dict[int, Key | None] = dict.fromkeys(ordinals, self.footer.answer.key)
         for c, kinds in self.find_kinds(wanted, ordinals).items():
             if COLUMN_KEY in kinds:
-                keys[c] = {r: self._chunks.find_key(r, c).key for r in ordinals}
+                found = {r: self._chunks.find_key(r, c).key for r in ordinals}
             elif FOOTER_KEY in kinds:
-                keys[c] = of_footer
+                found = of_footer
             else:
                 continue
-            if None in keys[c].values():
+            keys[c] = found
+            if None in found.values():
                 missing.append(c)
         if partial_groups:
             missing = self._add_whole_maps(missing, wanted)

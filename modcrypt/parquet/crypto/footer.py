@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from modcrypt.aad import module_aad
 from modcrypt.keys import Key
@@ -28,6 +28,8 @@ from modcrypt.parquet.signatures.signature_block import SignedContext, encode_si
 from modcrypt.parquet.signatures.signers import Signer
 
 FOOTER = ModuleId(ModuleType.FOOTER)
+
+_COLUMN_METADATA: Final = ModuleType.COLUMN_METADATA  # looking it up takes longer than the AAD
 
 # The fields that a legacy reader needs to skip an encrypted chunk. The other fields of
 # ColumnMetaData (statistics, sizes, bounds, key-value pairs, newer fields) reveal data.
@@ -62,7 +64,7 @@ def protect_metadata(chunk: ColumnChunk, cipher: ChunkCipher, plaintext_footer: 
     legacy readers.
     """
     md = chunk.meta_data
-    chunk.encrypted_column_metadata = cipher.seal(ModuleType.COLUMN_METADATA, encode(md))
+    chunk.encrypted_column_metadata = cipher.seal(_COLUMN_METADATA, encode(md))
     chunk.meta_data = copy(md, keep=_LEGACY_FIELDS) if plaintext_footer else None
 
 

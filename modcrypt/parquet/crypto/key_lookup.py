@@ -21,8 +21,8 @@ from modcrypt.errors import (
 from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
 from modcrypt.parquet.format.findings import Report
-from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import Leaf, covering_name
+from modcrypt.parquet.format.structs import EncryptionWithColumnKey
 from modcrypt.tracebacks import hide_frames
 
 
@@ -106,7 +106,7 @@ class ColumnKeys:
         self._known: dict[int, tuple[tuple[list[bytes], bytes | None], KeyAnswer]] = {}
         self._unavailable: KeyAnswer | None = None
 
-    def find(self, column: int, own: ThriftStruct) -> KeyAnswer:
+    def find(self, column: int, own: EncryptionWithColumnKey) -> KeyAnswer:
         """Return the key of a column, or why there is none.
 
         `own` is the EncryptionWithColumnKey of one of the column's chunks.

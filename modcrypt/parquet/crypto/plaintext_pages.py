@@ -160,7 +160,7 @@ def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None
             move.has_dictionary = True
         else:
             move.first_data_page = move.first_data_page or (page.position, at)
-            if move.keep_pages:
+            if move.pages is not None:
                 move.pages.append((page.position, at, out.position - at))
         move.header_growth += len(header.raw) - page.stored
     move.copied = not move.header_growth  # only then the footer's encoding stays unchanged as well

@@ -31,17 +31,17 @@ class ChunkMove:
         copied: Whether the chunk was copied unchanged.
         first_data_page: Old and new offset of the first data page.
         header_growth: Total growth of the page headers in bytes.
-        keep_pages: Whether an offset index needs the pages' locations.
-        pages: Old offset, new offset and new size of each data page.
+        pages: Old offset, new offset and new size of each data page; None if no offset index needs
+            them.
         encoding_stats: Statistics that are added because parquet-java needs them.
     """
 
     __slots__ = (
         "copied", "encoding_stats", "first_data_page", "has_dictionary", "header_growth",
-        "keep_pages", "new_end", "new_start", "old_start", "pages",
+        "new_end", "new_start", "old_start", "pages",
     )  # fmt: skip
 
-    def __init__(self, old_start: i64, new_start: i64) -> None:
+    def __init__(self, old_start: i64, new_start: i64, keep_pages: bool) -> None:
         self.old_start: i64 = old_start
         self.new_start: i64 = new_start
         self.new_end: i64 = 0
@@ -49,8 +49,7 @@ class ChunkMove:
         self.has_dictionary: bool = False
         self.first_data_page: tuple[int, int] | None = None
         self.header_growth: i64 = 0
-        self.keep_pages: bool = False
-        self.pages: list[tuple[int, int, int]] = []
+        self.pages: list[tuple[int, int, int]] | None = [] if keep_pages else None
         self.encoding_stats: list[ThriftStruct] | None = None
 
 
@@ -100,9 +99,10 @@ class Relocation:
             for location in locations:
                 location.offset += move.new_start - move.old_start
         else:
-            if [page[0] for page in move.pages] != [location.offset for location in locations]:
+            pages = move.pages or []
+            if [page[0] for page in pages] != [location.offset for location in locations]:
                 raise FormatError(f"{span}: its page locations are not those of the data pages")
-            for location, (_, offset, size) in zip(locations, move.pages, strict=True):
+            for location, (_, offset, size) in zip(locations, pages, strict=True):
                 location.offset, location.compressed_page_size = offset, size
 
     def update(self, row_groups: list[ThriftStruct]) -> set[str]:

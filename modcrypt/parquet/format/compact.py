@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import itemgetter
 from struct import Struct
+from sys import intern
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,16 +73,13 @@ _SHORT: Final = 64
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
 
-AS_READ: Final = "_as_read"
-"""Attribute of structs: the places of `KEPT` fields, by name."""
-
 _double = Struct("<d")
 
 
 class Field:
     """The codec's description of one field."""
 
-    __slots__ = ("element", "id", "lazy", "name", "plan", "recent", "slot", "wire")
+    __slots__ = ("as_read", "element", "id", "lazy", "name", "plan", "recent", "slot", "wire")
 
     def __init__(
         self, field_id: i64, wire: i64, name: str, plan: StructPlan | None, element: i64, lazy: i64
@@ -90,7 +88,9 @@ class Field:
         self.wire: i64 = wire
         self.name: str = name
         # The attribute that stores the value: a lazy struct's property decodes it.
-        self.slot: str = "_" + name if lazy and wire == STRUCT else name
+        # It is interned, or each access would look the text up.
+        self.slot: str = intern("_" + name if lazy and wire == STRUCT else name)
+        self.as_read: str = "_" + name if lazy == KEPT else ""  # the attribute for its place
         # For a struct, or for the elements of a list of structs.
         self.plan: StructPlan | None = plan
         self.element: i64 = element  # wire type of a list's elements
@@ -108,6 +108,7 @@ class StructPlan:
         self.create: Any = cls.__new__  # thriftpy2's `__init__` takes longer
         self.in_order: list[Field] = fields
         self.by_id: list[Field | None] = [None] * (1 + max((int(f.id) for f in fields), default=0))
+        assert len(self.by_id) < 63  # an i64 has a bit for each
         for field in fields:
             self.by_id[field.id] = field
         self.nested: list[Field] = [field for field in fields if field.plan is not None]
@@ -204,7 +205,7 @@ def read_struct(
                 items, at = _read_list(field, data, at, depth, lazy)
             setattr(value, slot, items)
             if field.lazy == KEPT and lazy > 0:
-                setattr(value, AS_READ, {field.name: _locate(field, data, start, at)})
+                setattr(value, field.as_read, _locate(field, data, start, at))
         else:
             scalar, at = _read_scalar(wire, data, at)
             setattr(value, slot, scalar)

@@ -26,7 +26,6 @@ import thriftpy2
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.parquet.format.compact import (
-    AS_READ,
     BINARY,
     BYTE,
     DOUBLE,
@@ -52,7 +51,13 @@ from modcrypt.parquet.format.compact import (
     skip_struct,
     write_struct,
 )
-from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaElement
+from modcrypt.parquet.format.structs import (
+    ColumnChunk,
+    ColumnCryptoMetaData,
+    ColumnMetaData,
+    EncryptionWithColumnKey,
+    SchemaElement,
+)
 
 ThriftStruct: TypeAlias = Any
 """An instance of a class that thriftpy2 created, or `structs`: a field that is not set is None."""
@@ -77,39 +82,55 @@ _LAZY = {
 }
 """The fields, by struct and name, that are only located from a laziness on, `KEPT` or `SHARED`."""
 
-_NATIVE: dict[str, Any] = {
-    cls.__name__: cls for cls in (ColumnChunk, ColumnMetaData, SchemaElement)
-}
+OWN_CLASSES: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        ColumnChunk, ColumnCryptoMetaData, ColumnMetaData, EncryptionWithColumnKey, SchemaElement
+    )
+}  # fmt: skip
+"""The classes that replace those of thriftpy2, by name."""
 
 
 @cache
 def _find_plan(struct: str) -> StructPlan:
     """Return the codec's description of a struct by its name, and prepare its class."""
     declared = getattr(_load_idl(), struct)
-    fields = []
-    for field_id, (ttype, name, *rest) in sorted(declared.thrift_spec.items()):
-        sub: Any = rest[0] if len(rest) == 2 else None
-        inner, element = None, 0
-        if ttype == 12:
-            inner = _find_plan(sub.__name__)
-        elif ttype == 15:
-            nested = isinstance(sub, tuple)
-            element = _WIRE[sub[0] if nested else sub]
-            inner = _find_plan(sub[1].__name__) if nested and element == STRUCT else None
-        fields.append(
-            Field(field_id, _WIRE[ttype], name, inner, element, _LAZY.get((struct, name), 0))
-        )
-    required = sum(1 << field_id for field_id, f in declared.thrift_spec.items() if f[-1])
+    spec: dict[int, tuple[Any, ...]] = declared.thrift_spec
+    fields = [_describe_field(struct, field_id, spec[field_id]) for field_id in sorted(spec)]
+    required = sum(1 << field_id for field_id, of_field in spec.items() if of_field[-1])
     is_union = declared in _load_idl().__thrift_meta__["unions"]
-    cls = _NATIVE.get(struct, declared)
-    if cls is declared:  # an unset field reads as None without a slot per instance
-        for name in (*(field.slot for field in fields), UNKNOWN, AS_READ):
-            setattr(cls, name, None)
+    cls = OWN_CLASSES.get(struct)
+    if cls is None:
+        cls = declared
+        _set_defaults(cls, fields)
     plan = StructPlan(cls, fields, required, is_union)
     first = next((f.plan for f in fields if f.id == 1), None) if plan.is_union else None
     if first is not None and not (first.required or first.is_union):
         plan.shared, _ = read_struct(plan, b"\x1c\0\0", 0, 0, 0)
     return plan
+
+
+def _describe_field(struct: str, field_id: int, spec: tuple[Any, ...]) -> Field:
+    """Return the codec's description of a field, from thriftpy2's."""
+    ttype, name, *rest = spec
+    sub: Any = rest[0] if len(rest) == 2 else None
+    inner, element = None, 0
+    if ttype == 12:
+        inner = _find_plan(sub.__name__)
+    elif ttype == 15:
+        nested = isinstance(sub, tuple)
+        element = _WIRE[sub[0] if nested else sub]
+        inner = _find_plan(sub[1].__name__) if nested and element == STRUCT else None
+    return Field(field_id, _WIRE[ttype], name, inner, element, _LAZY.get((struct, name), 0))
+
+
+def _set_defaults(cls: Any, fields: list[Field]) -> None:
+    """Let fields that are not set read as None, without a slot per instance."""
+    setattr(cls, UNKNOWN, None)
+    for field in fields:
+        setattr(cls, field.slot, None)
+        if field.as_read:
+            setattr(cls, field.as_read, None)
 
 
 def _plan_of(value: ThriftStruct) -> StructPlan:
@@ -167,17 +188,18 @@ def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStru
     for field in plan.in_order:
         if keep is None or field.name in keep:
             setattr(twin, field.slot, getattr(value, field.slot))
+            if field.as_read:
+                setattr(twin, field.as_read, getattr(value, field.as_read))
     if keep is None:
         setattr(twin, UNKNOWN, getattr(value, UNKNOWN))
-        setattr(twin, AS_READ, getattr(value, AS_READ))
     return twin
 
 
 def restore_field(value: ThriftStruct, name: str) -> None:
     """Let `encode` write the bytes from which a field was decoded, if `decode` kept them."""
-    as_read = getattr(value, AS_READ)
-    if as_read is not None and name in as_read:
-        setattr(value, name, as_read[name])
+    as_read = getattr(value, "_" + name)
+    if as_read is not None:
+        setattr(value, name, as_read)
 
 
 # --- fields that the IDL doesn't know --------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
@@ -60,9 +60,13 @@ STRUCTS = {
 """The struct of the IDL that each index or bloom filter begins with."""
 
 
-_PARTS = _PAGES, _COLUMN_INDEX, _OFFSET_INDEX, _ = tuple(Part)
+# Looking them up in the enum takes longer than a comparison.
+_PAGES: Final = Part.PAGES
+_COLUMN_INDEX: Final = Part.COLUMN_INDEX
+_OFFSET_INDEX: Final = Part.OFFSET_INDEX
+_PARTS: Final = tuple(Part)
 
-_LIMITS = (sys.maxsize, MAX_INDEX, MAX_INDEX, MAX_BLOOM_FILTER)
+_LIMITS: Final = (sys.maxsize, MAX_INDEX, MAX_INDEX, MAX_BLOOM_FILTER)
 """Longest part read, by `Part`, in bytes: pages are read one by one, each with its own limit."""
 
 
@@ -80,7 +84,7 @@ class Span(NamedTuple):
         return f"{name} of row group {self.row_group}, column {self.column}"
 
 
-_new_tuple: Any = tuple.__new__  # calling a named tuple's class takes twice as long
+_new_tuple: Final[Any] = tuple.__new__  # calling a named tuple's class takes twice as long
 
 
 def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Span]:

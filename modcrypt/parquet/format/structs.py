@@ -25,7 +25,6 @@ class SchemaElement:
     field_id: Any = None
     logicalType: Any = None  # noqa: N815  # the name in the IDL
     _unknown: Any = None
-    _as_read: Any = None
 
 
 class ColumnMetaData:
@@ -49,7 +48,6 @@ class ColumnMetaData:
     _size_statistics: Any = None
     _geospatial_statistics: Any = None
     _unknown: Any = None
-    _as_read: Any = None
 
     @property
     def statistics(self) -> Any:
@@ -85,6 +83,22 @@ class ColumnMetaData:
         self._geospatial_statistics = value
 
 
+class EncryptionWithColumnKey:
+    """The crypto metadata of a column chunk whose column has a key of its own."""
+
+    path_in_schema: Any = None
+    key_metadata: Any = None
+    _unknown: Any = None
+
+
+class ColumnCryptoMetaData:
+    """The crypto metadata of a column chunk: one of its two members is set."""
+
+    ENCRYPTION_WITH_FOOTER_KEY: Any = None
+    ENCRYPTION_WITH_COLUMN_KEY: Any = None
+    _unknown: Any = None
+
+
 class ColumnChunk:
     """A column chunk: its metadata, the places of its indexes, and how it is encrypted."""
 
@@ -98,4 +112,3 @@ class ColumnChunk:
     crypto_metadata: Any = None
     encrypted_column_metadata: Any = None
     _unknown: Any = None
-    _as_read: Any = None

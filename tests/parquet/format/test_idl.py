@@ -21,6 +21,7 @@ from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.parquet.format.compact import MAX_NESTING, StructList, read_int, skip_field
 from modcrypt.parquet.format.idl import (
     CHUNKS,
+    OWN_CLASSES,
     STATISTICS,
     copy,
     decode,
@@ -38,7 +39,6 @@ from modcrypt.parquet.format.idl import (
     without_unknown,
     zigzag,
 )
-from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData, SchemaElement
 from tests.support.cases import each_case
 from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
@@ -715,7 +715,7 @@ def test_a_restored_field_is_written_as_it_was_read() -> None:
     assert [element.name for element in eager.schema] == [b"r"]
 
 
-@pytest.mark.parametrize("cls", [ColumnChunk, ColumnMetaData, SchemaElement])
+@pytest.mark.parametrize("cls", OWN_CLASSES.values())
 def test_the_classes_of_many_structs_have_the_fields_of_the_idl(cls: type) -> None:
     spec = getattr(IDL, cls.__name__).thrift_spec
     names = {name for _, name, *_ in spec.values()}
