@@ -52,9 +52,10 @@ class ColumnMetaData:
     @property
     def statistics(self) -> Any:
         """Bounds and counts."""
-        if isinstance(self._statistics, Located):
-            self._statistics = self._statistics.read()
-        return self._statistics
+        value = self._statistics  # another thread may decode it, too
+        if isinstance(value, Located):
+            value = self._statistics = value.read()
+        return value
 
     @statistics.setter
     def statistics(self, value: Any) -> None:
@@ -63,9 +64,10 @@ class ColumnMetaData:
     @property
     def size_statistics(self) -> Any:
         """Histograms of levels."""
-        if isinstance(self._size_statistics, Located):
-            self._size_statistics = self._size_statistics.read()
-        return self._size_statistics
+        value = self._size_statistics  # another thread may decode it, too
+        if isinstance(value, Located):
+            value = self._size_statistics = value.read()
+        return value
 
     @size_statistics.setter
     def size_statistics(self, value: Any) -> None:
@@ -74,9 +76,10 @@ class ColumnMetaData:
     @property
     def geospatial_statistics(self) -> Any:
         """Bounding box and types of geometries."""
-        if isinstance(self._geospatial_statistics, Located):
-            self._geospatial_statistics = self._geospatial_statistics.read()
-        return self._geospatial_statistics
+        value = self._geospatial_statistics  # another thread may decode it, too
+        if isinstance(value, Located):
+            value = self._geospatial_statistics = value.read()
+        return value
 
     @geospatial_statistics.setter
     def geospatial_statistics(self, value: Any) -> None:
