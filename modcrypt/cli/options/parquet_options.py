@@ -399,6 +399,9 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     others = bool(options["kms"] or options["policy_file"] or keys["footer_key"])
     more |= identity_references(options, others=others or bool(keys["column_keys"]))
     settings = service_settings(options, **more)
+    policy = None if settings is None else settings.policy
+    if more["seal_at_least"] and not (more["signed_by"] or (policy and policy.signed_by)):
+        raise click.UsageError("--seal-at-least needs --verify-key, or a policy with signed_by")
     if settings is not None:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
         return settings

@@ -87,3 +87,17 @@ def test_a_set_with_a_file_whose_signature_cannot_be_checked_is_not_verified(fol
     mc.write_table(PEOPLE, folder / "set" / "2.parquet", foreign)
     assert invoke(folder, "verify", *service, "set").exit_code == 0
     assert invoke(folder, "verify", *service, *VERIFY, "set").exit_code == 3
+
+
+@pytest.mark.parametrize("command", [("verify",), ("decrypt", "--force"), ("cat",)])
+def test_a_required_seal_needs_the_key_of_its_writer(
+    folder: Path, command: tuple[str, ...]
+) -> None:
+    mc.Keyring.create(folder / "lake.keyring", plaintext=True).create_key("footer")
+    policy = 'kms = "file:lake.keyring"\nfooter_key = "footer"\n'
+    (folder / "policy.toml").write_text(policy)
+    for keys in (KEY, ("--kms", "file:lake.keyring"), ("--policy", "policy.toml")):
+        files = ["signed.parquet", "out.parquet"][: 1 + (command[0] == "decrypt")]
+        result = invoke(folder, *command, *keys, "--seal-at-least", "1", *files)
+        assert result.exit_code == 2
+        assert "--seal-at-least needs --verify-key, or a policy with signed_by" in result.stderr
