@@ -797,6 +797,23 @@ def test_a_missing_file_of_a_required_seal_is_an_error(tmp_path: Path) -> None:
         for reader in (Reader(settings, options, StructType()), RowCounter(settings, options)):
             with pytest.raises(mc.IntegrityError, match=rf"{missing}: in the seal"):
                 reader.partitions()
+    for merging in ("false", "true"):  # Spark asks for the schema before there is a reader
+        source = ModcryptDataSource(
+            {"path": str(folder), "policy": str(policy), "mergeSchema": merging}
+        )
+        with pytest.raises(mc.IntegrityError, match=r"f\.parquet and 1 more: in the seal"):
+            source.schema()
+
+
+def test_a_declared_dataset_without_its_files_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "other.parquet").write_bytes(b"PAR1")
+    (tmp_path / "modcrypt.toml").write_text(
+        'kms = "file:ring"\n[dataset.t]\nlocation = "t"\nfooter_key = "k"\ninclude = "*.pq"\n'
+    )
+    source = ModcryptDataSource({"lake": str(tmp_path / "modcrypt.toml"), "dataset": "t"})
+    with pytest.raises(ValueError, match=r"no file matches '\*\.pq'"):
+        source.schema()
 
 
 def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ from modcrypt.spark.source.table_schema import (
     Spellings,
     add_path_to_errors,
     check_folders,
+    check_seal,
     open_file,
     read_common_schema,
     select_leaves,
@@ -138,8 +139,7 @@ def _list_files_at(path: str, schema: StructType, seal: RequiredSeal | None) -> 
     paths = [file.path for file in dataset.files]
     start = 0 if dataset.root is None else len(dataset.root.path)
     below = {file: file[start:].lstrip("/") for file in paths}
-    if seal is not None and dataset.root is not None:
-        seal.with_root(dataset.root).check_complete(dataset.root, below.values())
+    check_seal(dataset, seal)
     dataset.check_files()
     values = parse_folder_values(below.values(), schema)
     for file, size in zip(paths, _read_sizes(dataset.filesystem, paths), strict=True):

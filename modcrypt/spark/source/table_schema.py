@@ -12,9 +12,10 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.parquet.datasets.discovery import discover, is_dataset
+from modcrypt.parquet.datasets.discovery import Dataset, discover, is_dataset
 from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
@@ -57,7 +58,7 @@ def table_schema(settings: ReadSettings, options: ReadOptions) -> StructType:
     """
     if options.row_counts:
         return ROW_COUNTS
-    paths, folder_fields = _survey(options)
+    paths, folder_fields = _survey(options, settings.required_seal)
     read = partial(_read_schema, settings, options, set(folder_fields.names))
     if options.merge_schema:
         with ThreadPoolExecutor(OPENED_AT_ONCE, "modcrypt-plan") as pool:
@@ -140,19 +141,38 @@ def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
         )
 
 
-def _survey(options: ReadOptions) -> tuple[list[str], pa.Schema]:
-    """Return the files of a table, and the fields that the names of its folders state."""
+def check_seal(dataset: Dataset, seal: RequiredSeal | None) -> None:
+    """Raise IntegrityError if files of a folder are missing that its seal names."""
+    root = dataset.root
+    if seal is not None and root is not None:
+        places = (Place(root.filesystem, file.path) for file in dataset.files)
+        seal.with_root(root).check_complete(root, [str(place.inside(root)) for place in places])
+
+
+def _survey(options: ReadOptions, seal: RequiredSeal | None) -> tuple[list[str], pa.Schema]:
+    """Return the files of a table, and the fields that the names of its folders state.
+
+    The reader compares its own list of files with the seal, but no reader is made without a schema.
+
+    Raises:
+        IntegrityError: There are no files, but the seal names some.
+        ValueError: There are no files.
+    """
     files: list[str] = []
     folder_fields: dict[str, pa.DataType] = {}
     for path in options.paths:
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
+            if not dataset.files:
+                check_seal(dataset, seal)
             dataset.check_files()
             folder_fields |= {field.name: field.type for field in dataset.partition_schema}
             paths = filter(options.includes, (file.path for file in dataset.files))
             files += [Place(dataset.filesystem, path).full_name for path in paths]
         else:
             files.append(path)
+    if not files:
+        raise ValueError(f"no file matches {options.include!r}, the files of the dataset")
     return files, pa.schema(list(folder_fields.items()))
 
 
