@@ -203,6 +203,22 @@ def test_counts_of_rows(lake: Lake, tmp_path: Path) -> None:
         read(lake, path, document(EU), rowCounts="true")
 
 
+@pytest.mark.parametrize(
+    "folder", ["region=EU", "name_trunc=Ad", "region=__HIVE_DEFAULT_PARTITION__"]
+)
+def test_counts_of_rows_show_no_masked_value_in_a_path(
+    lake: Lake, tmp_path: Path, folder: str
+) -> None:
+    write(tmp_path / "t" / folder / "a.parquet", ROWS.drop_columns(["region"]))
+    with pytest.raises(UnsupportedFormatError, match="count the rows of a column") as caught:
+        read(lake, tmp_path / "t", document(region="replace_with_null"), rowCounts="true")
+    assert folder not in str(caught.value)
+    found = read(lake, tmp_path / "t", "{}", rowCounts="true")  # restricts nothing
+    assert found["file"] == [str(tmp_path / "t" / folder / "a.parquet")]
+    part = tmp_path / "t" / folder  # whoever names the folder knows what its name states
+    assert read(lake, part, document(name="mask_alphanum"), rowCounts="true")["rows"] == [4]
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 

@@ -386,13 +386,15 @@ class RowCounter(spark.DataSourceReader):
 
     def __init__(self, settings: ReadSettings, options: ReadOptions) -> None:
         self._settings, self._options = settings, options
-        restrictions = make_restrictions(options)
-        if restrictions is not None and restrictions.has_row_filter:
-            raise ValueError("rowCounts counts all rows of files, but readRestrictions filter rows")
+        self._restrictions = make_restrictions(options)
+        if self._restrictions is not None:
+            self._restrictions.check_counts()
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, StructType(), self._settings.required_seal)
+        if self._restrictions is not None:
+            self._restrictions.check_paths(file.values for file in files)
         size = min(FILES_PER_TASK, -(-len(files) // (self._options.fewest_tasks or FEWEST_TASKS)))
         pieces = [Piece(file.path, file.values) for file in files]
         return [Pieces(pieces[n : n + size]) for n in range(0, len(pieces), size)]

@@ -9,7 +9,7 @@ to a file, or might leave a column unmasked, is an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -86,6 +86,19 @@ class Restrictions:
                     missing -= _read_field_ids(file).keys()
         if missing and paths:
             raise restriction_error(f"no file has columns with the field ids {sorted(missing)}")
+
+    def check_counts(self) -> None:
+        """Raise ValueError if they restrict which rows there are to count."""
+        if self.has_row_filter:
+            raise ValueError("rowCounts counts all rows of files, but readRestrictions filter rows")
+
+    def check_paths(self, folder_values: Iterable[Mapping[str, Any]]) -> None:
+        """Raise UnsupportedFormatError if paths, with these values, may show what masks hide."""
+        if self.actions and any(folder_values):
+            raise restriction_error(
+                "rowCounts shows paths, and names of folders may state masked values; count the "
+                "rows of a column instead"
+            )
 
     def for_file(
         self, file: ParquetFile, target: pa.Schema, folder_fields: Any
