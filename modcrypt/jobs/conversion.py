@@ -139,7 +139,9 @@ class Conversion:
         Raises:
             DifferentError: The destination is encrypted in another way, and is not to be replaced.
             FileExistsError: The destination is another file, and is not to be replaced.
+            UnsupportedFormatError: The names of its folders may state values that are masked.
         """
+        self.change.check_path(self.source.inside(file.name))
         source, target = file.place, self._target_place(file.name)
         in_place = self.destination is None
         exists = in_place or target.stamp() is not None
@@ -250,6 +252,7 @@ class Conversion:
 
         Raise ModcryptError, ValueError or OSError if the file can't be converted.
         """
+        self.change.check_path(self.source.inside(file.name))
         place = file.place
         if self.destination is not None or self.find_difference(place, place) is not None:
             self._work(file.name, place, dry_run=True)

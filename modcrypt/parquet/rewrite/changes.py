@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,3 +40,13 @@ class Change:
         from modcrypt.parquet.arrow.column_masks import find_actions  # loads PyArrow
 
         return find_actions(self.read_restrictions)
+
+    def check_path(self, path: str) -> None:
+        """Raise UnsupportedFormatError if folders in a path may state values that are masked."""
+        if self.actions and "=" in posixpath.dirname(path):
+            from modcrypt.parquet.arrow.column_masks import restriction_error
+
+            raise restriction_error(
+                "names of folders may state masked values, and copies keep them; mask the files "
+                "of each such folder by themselves"
+            )

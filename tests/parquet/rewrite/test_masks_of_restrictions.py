@@ -229,3 +229,26 @@ def test_the_command_line(tmp_path: Path) -> None:
     for text in ("{", '{"required-column-projections": [], "required-column-projections": []}'):
         document.write_text(text)
         assert run(tmp_path, "mask", *files, *given, "--force").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("mask", ()), ("share", ("--column", "code", "--new-key-file", "key"))]
+)
+def test_names_of_folders_may_state_what_is_masked(
+    tmp_path: Path, command: str, more: tuple[str, ...]
+) -> None:
+    """Those of Iceberg's partitions do; the copies would have the same names."""
+    (tmp_path / "key").write_text(KEY.hex())
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "lake" / "name=Ada").mkdir(parents=True)
+    (tmp_path / "lake" / "name=Ada" / "a=b.parquet").write_bytes(encrypted())
+    (tmp_path / "restrictions.json").write_text(json.dumps(restrictions({1: "mask-alphanum"})))
+    given = ("--key-file", "key", "--read-restrictions", "restrictions.json", *more)
+    refused = run(tmp_path, command, "lake", "out", *given)
+    assert refused.returncode == 5
+    assert "names of folders may state masked values" in refused.stdout + refused.stderr
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    done = run(tmp_path, command, "lake/name=Ada", "out", *given)
+    assert (done.returncode, [path.name for path in (tmp_path / "out").iterdir()]) == (
+        0, ["a=b.parquet"],
+    )  # fmt: skip
