@@ -23,7 +23,7 @@ from tools.conformance.page import read_runs
 from tools.conformance.registry import CLIENTS, Entry, SkippedError, known_clients
 from tools.conformance.report import shorten
 from tools.conformance.rows import canonical_bytes, row_digest
-from tools.conformance.verdicts import FAILURES
+from tools.conformance.verdicts import FAIL_CLOSED, FAIL_OPEN, FAILURES, PASS, judge_read
 from tools.vector_files import BY_NAME, modules
 
 Json = dict[str, Any]
@@ -138,6 +138,16 @@ def test_one_case_is_shown_with_its_files(tmp_path: Path) -> None:
         check_message(request, request["type"])
         assert request["id"] == name
     assert len([*(tmp_path / "conformance-case").iterdir()]) == 3  # data, material, plaintext
+
+
+def test_a_sealed_folder_is_shown_without_the_files_of_another_case(tmp_path: Path) -> None:
+    cases = {case.name: case for case in corpus.read_cases() if case.format == "seals"}
+    for name in ("file-foreign", "as-sealed", "table"):
+        request = corpus.read_request(cases[name], tmp_path, 0)
+        check_message(request, "read")
+        found = [path for path in Path(request["path"]).rglob("*") if path.is_file()]
+        files = cases[name].raw.get("files", {"v2.metadata.json"})
+        assert len(found) == len(files) + 1
 
 
 def test_the_runner_needs_only_the_standard_library(tmp_path: Path) -> None:
@@ -266,6 +276,32 @@ def test_messages_are_checked() -> None:
         check_message(failed, "result")
     with pytest.raises(InvalidMessageError, match="of none of rows, metadata, bytes,"):
         check_message({"type": "result", "id": "x", "outcome": "maybe"}, "result")
+
+
+MISSING = {"path": "day=1/b.parquet", "problem": "missing"}
+CHANGED = {"path": "day=1/a.parquet", "problem": "changed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "findings", "verdict"),
+    [
+        ("file-missing", [MISSING], PASS),
+        ("file-missing", [], FAIL_OPEN),
+        ("file-missing", [{**MISSING, "problem": "changed"}], FAIL_OPEN),
+        ("file-missing", [MISSING, CHANGED], FAIL_CLOSED),
+        ("as-sealed", [], PASS),
+        ("as-sealed", [CHANGED], FAIL_CLOSED),
+        ("rolled-back", [], FAIL_OPEN),
+        ("rolled-back", [CHANGED], FAIL_OPEN),
+    ],
+)
+def test_a_reader_of_seals_finds_what_the_case_states(
+    name: str, findings: list[Json], verdict: str
+) -> None:
+    (case,) = (case for case in corpus.read_cases() if case.id == f"read/seals/{name}")
+    answer = {"type": "result", "id": case.id, "outcome": "findings", "findings": findings}
+    check_message(answer, "result")
+    assert judge_read(case, answer, False, None).kind == verdict
 
 
 def test_faults_of_indexes_and_filters_need_readers_that_open_them() -> None:

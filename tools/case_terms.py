@@ -25,6 +25,7 @@ FEATURES = {
     "metadata": "the operation `metadata`: the columns whose metadata can be read",
     "external-keys": "key material in a file beside the Parquet file",
     "mldsa65": "signatures by ML-DSA-65; those by Ed25519 need no feature",
+    "table-seals": "seals of Iceberg tables; those of folders need no feature",
     "unverified-length": "AGS1: reading without a trusted length",
     "block-length": "AGS1: block lengths other than 1 MiB",
 }
@@ -116,6 +117,15 @@ def signature_terms(case: Json, *, plaintext_footer: bool) -> Json:
     found |= {feature for feature, needs in needed.items() if needs}
     refused = case["expect"] != "ok"
     return _terms(found, refused, refused, free=False)
+
+
+def seal_terms(case: Json) -> Json:
+    """Return the terms of a seal, whose findings do not refuse it, but have to be found."""
+    found = {"mldsa65"} if any(":mldsa65:" in line for line in case["signed_by"]) else set()
+    if "metadata" in case:
+        found.add("table-seals")
+    refused = case["expect"] != "ok"
+    return _terms(found, refused, refused or bool(case.get("findings")), free=False)
 
 
 def _key_sizes(case: Json) -> set[str]:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import modcrypt as mc
 from modcrypt.keys import Secret
 from modcrypt.kms.signing.schemes import ED25519, find_scheme
+from tools.case_terms import seal_terms
 from tools.vector_patches import FOLDER
 
 Json: TypeAlias = "dict[str, Any]"
@@ -302,7 +303,15 @@ def cases() -> list[Json]:
     ]
     repeated = FIRST.partition(b"\n")[0].replace(b'{"format"', b'{"version":1,"format"', 1)
     malformed.append(make_case("member-twice", "a member twice", sign(repeated), expect="format"))
-    return [*folder_cases(), *refused_cases(), *malformed, *table_cases()]
+    made = [*folder_cases(), *refused_cases(), *malformed, *table_cases()]
+    return [{**case, "control": control_of(case), **seal_terms(case)} for case in made]
+
+
+def control_of(case: Json) -> str | None:
+    """Return the valid case that is read as a case with a fault."""
+    if case["expect"] == "ok" and not case.get("findings"):
+        return None
+    return "table" if "metadata" in case else "as-sealed"
 
 
 def build() -> None:

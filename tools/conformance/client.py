@@ -18,6 +18,7 @@ OUTCOMES = {
     ("read", "parquet"): "rows",
     ("read", "pkmt1"): "rows",
     ("read", "signatures"): "rows",
+    ("read", "seals"): "findings",
     ("read", "ags1"): "bytes",
     ("read", "key-metadata"): "key",
     ("write", "key-metadata"): "encoded",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -75,6 +76,7 @@ def read_cases() -> Iterator[Case]:
         "parquet": "parquet/cases.json",
         "pkmt1": "pkmt1/cases.json",
         "signatures": "signatures/cases.json",
+        "seals": "seals/cases.json",
         "ags1": "ags1/cases.json",
         "key-metadata": "ags1/key_metadata.json",
     }
@@ -104,6 +106,8 @@ def read_request(case: Case, folder: Path, port: int) -> Json:
     request: Json = {"type": "read", "id": case.id, "format": case.format}
     if case.format == "key-metadata":
         return request | {"bytes": case.raw["hex"]}
+    if case.format == "seals":
+        return request | _seal_members(case, folder)
     path = folder / ("data" + (".ags1" if case.format == "ags1" else ".parquet"))
     path.write_bytes(case_bytes(case).replace(PORT, _with_port(port)))
     request["path"] = str(path)
@@ -186,6 +190,23 @@ def _signature_members(case: Case) -> Json:
         "algorithms": [raw["algorithm"]],
         "verifier": _read(f"signatures/{raw['verifier']}").decode().strip(),
     }
+
+
+def _seal_members(case: Case, folder: Path) -> Json:
+    """Write the sealed folder of a case, and return what its request says."""
+    raw, table, folder = case.raw, "v2.metadata.json", folder / "sealed"
+    shutil.rmtree(folder, ignore_errors=True)  # any file of another case would be foreign
+    files = {path: bytes.fromhex(content) for path, content in raw.get("files", {}).items()}
+    files["_modcrypt_seal.json"] = raw["seal"].encode()
+    if "metadata" in raw:
+        files[table] = raw["metadata"].encode()
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return {
+        "path": str(folder), "metadata": table if "metadata" in raw else None,
+        "signed_by": raw["signed_by"], "at_least": raw["at_least"],
+    }  # fmt: skip
 
 
 def _ags1_members(case: Case) -> Json:

@@ -184,8 +184,10 @@ def _describe(case: Case, numbers: dict[str, int]) -> Json:
 
 
 def _bytes(case: Case) -> str:
-    """Return what is special about the bytes of a case, in hex."""
+    """Return what is special about the bytes of a case: of a seal its text, else hex."""
     raw = case.raw
+    if "seal" in raw:
+        return str(raw["seal"])
     if "hex" in raw:
         return str(raw["hex"])
     if case.direction == "write":

@@ -59,6 +59,15 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "Valid signatures": ("read/signatures/*",),
         "Removed, altered or of another": ("read/signatures/*",),
     },
+    "Seals of datasets and tables": {
+        "Valid seals": ("read/seals/*",),
+        "Seals of tables": ("read/seals/*table*",),
+        "Files missing, foreign or changed": (
+            "read/seals/*file*-missing", "read/seals/file-*", "read/seals/files-swapped",
+            "read/seals/partition-*",
+        ),
+        "Forged, older or malformed seals": ("read/seals/*",),
+    },
     "AGS1 and Iceberg's key metadata": {
         "Valid streams": ("read/ags1/*",),
         "Wrong lengths": ("read/ags1/*trusted*", "read/ags1/*cut-to*", "read/ags1/*-bytes*",
@@ -72,7 +81,8 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "AGS1": ("write/ags1/*",),
     },
 }  # fmt: skip
-VALID = {"Reading valid Parquet files", "Valid material", "Valid signatures", "Valid streams"}
+VALID = {"Reading valid Parquet files", "Valid material", "Valid signatures", "Valid seals",
+         "Valid streams"}  # fmt: skip
 """Areas and rows of cases that must be accepted; the others in reading are of hostile ones."""
 
 

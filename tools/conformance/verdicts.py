@@ -66,6 +66,8 @@ def judge_read(case: Case, answer: Json, contacted: bool, control: Json | None) 
         substituted = case.raw["expect"] in SUBSTITUTIONS
         intact = _matches(control or {}, answer) and not substituted
         return Verdict(FAIL_OPEN, "returned " + describe_answer(answer), intact)
+    if answer["outcome"] == "findings":
+        return _judge_findings(case, answer)
     if demanded == "either" and _expected(case.raw) is None:
         return Verdict(PASS, describe_answer(answer))
     if not _matches(case.raw, answer):
@@ -77,6 +79,21 @@ def _judge_metadata(case: Case, answer: Json) -> Verdict:
     if shown := sorted({*answer["columns"]} & {*case.raw["keyless"]}):
         return Verdict(FAIL_OPEN, f"returned metadata of {', '.join(shown)} without the key")
     return Verdict(PASS, f"returned metadata of {', '.join(answer['columns']) or 'no column'}")
+
+
+def _judge_findings(case: Case, answer: Json) -> Verdict:
+    """Judge what a reader found in a folder or table whose seal is valid."""
+    expected = {(path, problem) for path, problem in case.raw.get("findings", ())}
+    found = {(finding["path"], finding["problem"]) for finding in answer["findings"]}
+    if missed := expected - found:
+        return Verdict(FAIL_OPEN, f"did not report {_list_findings(missed)}")
+    if more := found - expected:
+        return Verdict(FAIL_CLOSED, f"reported {_list_findings(more)}")
+    return Verdict(PASS)
+
+
+def _list_findings(findings: set[tuple[str, str]]) -> str:
+    return ", ".join(f"{path} as {problem}" for path, problem in sorted(findings))
 
 
 def _expected(raw: Json) -> Json | None:

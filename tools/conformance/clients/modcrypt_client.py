@@ -14,6 +14,7 @@ from tools.conformance.clients.arrow_options import encoder_options
 from tools.conformance.clients.arrow_rows import tagged_rows
 from tools.conformance.clients.client_loop import Json, abilities, serve, unhex, unhex_values
 from tools.conformance.clients.local_kms import LocalKms
+from tools.conformance.clients.modcrypt_seals import read_seal
 
 FORMATS = ["parquet", "pkmt1", "ags1", "key-metadata"]
 BOTH = [
@@ -22,7 +23,7 @@ BOTH = [
 ]  # fmt: skip
 READ = [
     *BOTH, "v2-levels-clear", "page-checksums", "algorithm-choice", "drop-columns", "metadata",
-    "unchecked-footer", "unverified-length", "block-length", "mldsa65",
+    "unchecked-footer", "unverified-length", "block-length", "mldsa65", "table-seals",
 ]  # fmt: skip
 WRITE = [
     *BOTH, "plaintext-columns", "footer-key-columns", "nested-column-keys", "key-metadata",
@@ -88,6 +89,7 @@ READERS = {
     "parquet": read_parquet,
     "pkmt1": read_pkmt1,
     "signatures": read_signed,
+    "seals": read_seal,
     "ags1": read_ags1,
     "key-metadata": read_key_metadata,
 }
@@ -140,7 +142,7 @@ def encryption_by_kms(request: Json) -> Any:
 
 if __name__ == "__main__":
     declared = {
-        "read": abilities([*FORMATS, "signatures"], READ),
+        "read": abilities([*FORMATS, "signatures", "seals"], READ),
         "write": abilities(FORMATS, WRITE),
     }
     about = {"name": "modcrypt", "version": mc.__version__, **declared}
