@@ -18,8 +18,8 @@ from modcrypt.cli import app
 from modcrypt.cli.shred import shred
 from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of
-from tests.support.kms.key_servers import free_port
 from tests.support.kms.rotating_kms import RotatingKms
+from tests.support.ports import find_free_port
 from tests.support.tables import small_table
 
 if "shred" not in app.program.commands:
@@ -235,7 +235,7 @@ def test_a_key_service_that_is_away_is_4(folder: Path, monkeypatch: pytest.Monke
     pytest.importorskip("hvac")
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     monkeypatch.setenv("VAULT_TOKEN", "token")
-    away = ("--kms", f"hcvault://127.0.0.1:{free_port()}/transit?tls=off")
+    away = ("--kms", f"hcvault://127.0.0.1:{find_free_port()}/transit?tls=off")
     policy = mc.Policy(footer_key="t7", column_keys={"t7": ["name"]})
     mc.write_table(TABLE, folder / "a.parquet", mc.KeyTools(RotatingKms(t7=1)).encryption(policy))
     for more in (("--column", "name", "--yes"), ("--master-key", "t7", "--prove")):

@@ -434,9 +434,9 @@ def test_vault_refuses_and_java_says_why_without_a_token_or_a_key(
 
 
 def test_a_vault_that_is_away_is_asked_again(jvm: Any, bao: Bao, transit: str) -> None:
-    from tests.support.kms.key_servers import free_port
+    from tests.support.ports import find_free_port
 
-    away = f"hcvault://127.0.0.1:{free_port()}/transit?tls=off&token=file:{bao.folder}/token"
+    away = f"hcvault://127.0.0.1:{find_free_port()}/transit?tls=off&token=file:{bao.folder}/token"
     with pytest.raises(JavaError, match=r"UnavailableException: .* is unavailable: ConnectExc"):
         JavaClient(jvm, away).wrap(KEYS[0], "kf")
     java = JavaClient(jvm, vault_uri(bao, transit))

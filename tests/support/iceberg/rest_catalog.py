@@ -17,7 +17,8 @@ from modcrypt.iceberg import IcebergTable, create_table, load_table
 from tests.support.iceberg.java_judge import class_path
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.java.iceberg_java import VERSION, Jar, fetch_jars, java_program
-from tests.support.spark.hive_metastore import find_free_port, wait_for_port
+from tests.support.ports import find_free_port
+from tests.support.spark.hive_metastore import wait_for_port
 
 JARS = (
     Jar("org.xerial", "sqlite-jdbc", "3.50.3.0",

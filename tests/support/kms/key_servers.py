@@ -26,17 +26,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support.ports import find_free_port
+
 PATIENCE = 30
 """Seconds to wait for a server to start or end, on a busy machine."""
 
 AWS_KEY_ID, AWS_SECRET, REGION = "AKIDNOBODY", "kms-Secret-7nothing", "eu-central-1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 # --- OpenBao -------------------------------------------------------------------------------------
@@ -57,8 +52,8 @@ class Bao:
 
     program: str
     folder: Path
-    port: int = field(default_factory=free_port)
-    tls_port: int = field(default_factory=free_port)
+    port: int = field(default_factory=find_free_port)
+    tls_port: int = field(default_factory=find_free_port)
     root_token: str = ""
     unseal_key: str = ""
     process: subprocess.Popen[bytes] | None = None
@@ -203,7 +198,7 @@ def bao_server(folder: Path) -> Iterator[Bao]:
     (folder / "data").mkdir()
     _write_certificate(folder)
     config = _CONFIG.format(
-        folder=folder, port=bao.port, tls_port=bao.tls_port, cluster_port=free_port()
+        folder=folder, port=bao.port, tls_port=bao.tls_port, cluster_port=find_free_port()
     )
     (folder / "bao.hcl").write_text(config)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from modcrypt.spark.jvm.java_home import java_home
 from tests.support.java.jvm import SHORT_LIVED, pyspark_jars
+from tests.support.ports import find_free_port
 from tests.support.spark.class_archive import QUIET
 
 PATIENCE = 90
@@ -77,13 +78,6 @@ def _java(folder: Path) -> list[str]:
     # Nothing has to outlive the test: the database needn't wait for the disk.
     derby = [f"-Dderby.system.home={folder}", "-Dderby.system.durability=test"]
     return [java, *SHORT_LIVED, *QUIET, *derby]
-
-
-def find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.spark.hive_metastore import find_free_port, wait_for_port
+from tests.support.ports import find_free_port
+from tests.support.spark.hive_metastore import wait_for_port
 from tests.support.spark.processes import spark_settings
 
 HOME = Path(pyspark.__file__).parent
