@@ -243,6 +243,22 @@ def test_a_page_that_others_have_forged_is_refused(lake: Path) -> None:
             read()
 
 
+def test_a_dataset_in_the_place_of_another_of_its_writer_has_another_prefix(tmp_path: Path) -> None:
+    """A seal does not name its dataset, but the AAD prefix can, and signatures include it."""
+    for name in ("people", "guests"):
+        (tmp_path / name).mkdir()
+        encryption = signed_encryption(aad_prefix=name.encode())
+        mc.write_table(PEOPLE, tmp_path / name / "a.parquet", encryption)
+        mc.seal_dataset(tmp_path / name, writer_key())
+    shutil.rmtree(tmp_path / "people")
+    (tmp_path / "guests").rename(tmp_path / "people")
+    assert mc.read_table(tmp_path / "people", signed_decryption(**SEALED)).equals(PEOPLE)
+    required = signed_decryption(**SEALED, aad_prefix=b"people")
+    with pytest.raises(mc.AadPrefixError):
+        mc.read_table(tmp_path / "people", required)
+    assert not mc.verify_dataset(tmp_path / "people", required, shared_aad_prefix=True).ok
+
+
 def test_a_seal_needs_signatures_and_a_folder(lake: Path) -> None:
     with pytest.raises(ValueError, match="a seal needs signed_by"):
         mc.FileDecryptionProperties(footer_key=FOOTER_KEY, **SEALED)
