@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.support.spark.processes import spark_environment, spark_settings
 from tests.support.tables import small_table, write_plain
 
 FILES, ROWS = 1500, 200
+PATIENCE = 300
+"""Seconds to wait for a job to begin, and for its workers to end, on a busy machine."""
 
 RUN = """
 import sys
@@ -72,20 +75,32 @@ def run_and_kill(script: Path, table: Path, *arguments: str) -> int:
         env=spark_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    changed = 0
-    for _ in range(3000):
-        now = stamps(table)
-        changed = sum(now[name] != stamp for name, stamp in before.items())
-        if changed >= 20 or process.poll() is not None:
-            break
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and count_changes(table, before) < 20:
+        assert time.monotonic() < deadline, "the job does not begin"
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     # Spark's Python workers are in process groups of their own, and end a little later.
+    while has_processes(process.pid):
+        assert time.monotonic() < deadline + PATIENCE, "a worker does not end"
+        time.sleep(0.02)
+    return count_changes(table, before)
+
+
+def count_changes(table: Path, before: dict[str, int]) -> int:
     now = stamps(table)
-    while (earlier := now) != (now := _wait_and_look(table)):
-        assert now.keys() == earlier.keys()
     return sum(now[name] != stamp for name, stamp in before.items())
+
+
+def has_processes(session: int) -> bool:
+    """Return whether a process of a session is still running."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            state, _parent, _group, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                return True
+    return False
 
 
 def left_behind(table: Path) -> set[str]:
@@ -95,11 +110,6 @@ def left_behind(table: Path) -> set[str]:
     for name in names:
         (table / name).unlink()
     return names
-
-
-def _wait_and_look(table: Path) -> dict[str, int]:
-    time.sleep(2)
-    return stamps(table)
 
 
 @pytest.mark.slow
