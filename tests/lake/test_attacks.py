@@ -178,12 +178,12 @@ def test_another_included_policy_uses_no_result_of_the_old_one(tmp_path: Path) -
 # --- processes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def count_encrypted(folder: Path) -> int:
     """Return how many files of the lake end as encrypted ones do."""
     return sum(path.read_bytes()[-4:] == b"PARE" for path in folder.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_an_apply_that_is_killed_is_taken_up(tmp_path: Path) -> None:
     """Each file stays readable, as plaintext or as declared."""
     config = make_lake(tmp_path, days=4, files=25)
