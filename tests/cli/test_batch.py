@@ -614,7 +614,7 @@ def test_what_a_killed_run_replaced_in_place_is_found_up_to_date(folder: Path) -
 
 def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
     options = ("encrypt", *KEY, *RECORD, "--jobs", "1", "lake", "out")
-    command = [sys.executable, "-c", SLOW, "0.05", "3600", *options]
+    command = [sys.executable, "-c", SLOW, "0.5", "3600", *options]
     with subprocess.Popen(
         **as_process(command, environment()), cwd=large, text=True, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
@@ -686,7 +686,7 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
 ) -> None:
     options = ("encrypt", *KEY, "--json", "--jobs", jobs, "lake", "out")
     with subprocess.Popen(
-        **as_process([sys.executable, "-c", SLOW, "0.2", "3600", *options], environment()),
+        **as_process([sys.executable, "-c", SLOW, "0.5", "3600", *options], environment()),
         cwd=large, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
