@@ -1,4 +1,4 @@
-"""Seals for the client of modcrypt: of a folder by the public API, of a table by what it calls."""
+"""Verification of seals for the client of modcrypt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def find_in_folder(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Js
 
 
 def find_in_table(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Json]:
-    """Return no findings: metadata that differs is an error, and only a whole table opens."""
+    """Return no findings; metadata that differs from its seal is an error.
+
+    This calls an internal function, since the public ones open a whole table.
+    """
     place = Place(None, str(Path(request["path"], request["metadata"])))
     known = check_verifying_keys(writers)
     check_table_seal(place, read_metadata(place), known, request["at_least"])
