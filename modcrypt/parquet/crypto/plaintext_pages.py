@@ -137,16 +137,15 @@ def _load_page(
 def _check_page(
     header: PageHeader, body: memoryview, place: tuple[int, str | int], uncompressed: bool
 ) -> None:  # fmt: skip
-    where = f"row group {place[0]}, column {place[1]}"
     if contradicts(header, len(body), uncompressed):
         raise FormatError(
-            f"{where}: an uncompressed page has {len(body)} bytes, but its header declares "
-            f"{header.uncompressed_size}"
+            f"row group {place[0]}, column {place[1]}: an uncompressed page has {len(body)} bytes, "
+            f"but its header declares {header.uncompressed_size}"
         )
     if header.crc is not None and zlib.crc32(body) != header.crc:
         raise ChecksumError(
-            f"{where}: the CRC of a page does not match its bytes; the source is damaged, and "
-            "encrypting it would hide that"
+            f"row group {place[0]}, column {place[1]}: the CRC of a page does not match its bytes; "
+            "the source is damaged, and encrypting it would hide that"
         )
 
 

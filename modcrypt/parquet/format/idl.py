@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from operator import is_not
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import thriftpy2
 
@@ -91,9 +91,19 @@ OWN_CLASSES: dict[str, Any] = {
 """The classes that replace those of thriftpy2, by name."""
 
 
-@cache
+_plans: Final[dict[str, StructPlan]] = {}
+
+
 def _find_plan(struct: str) -> StructPlan:
-    """Return the codec's description of a struct by its name, and prepare its class."""
+    """Return the codec's description of a struct by its name."""
+    plan = _plans.get(struct)
+    if plan is None:
+        plan = _plans[struct] = _make_plan(struct)
+    return plan
+
+
+def _make_plan(struct: str) -> StructPlan:
+    """Describe a struct for the codec, and prepare its class."""
     declared = getattr(_load_idl(), struct)
     spec: dict[int, tuple[Any, ...]] = declared.thrift_spec
     fields = [_describe_field(struct, field_id, spec[field_id]) for field_id in sorted(spec)]

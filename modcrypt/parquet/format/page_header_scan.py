@@ -30,7 +30,7 @@ from modcrypt.parquet.format.patterns import usual_page_header
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_SHORT_HEADER: Final = 1 << 10
+_SHORT_HEADER: Final = 1 << 8
 
 _usual: Final = usual_page_header().match if INTERPRETED else None
 
