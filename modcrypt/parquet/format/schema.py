@@ -203,7 +203,7 @@ def keep_leaves(schema: list[SchemaElement], keep: list[bool]) -> list[SchemaEle
     out = [schema[index] for index in kept]
     for place in range(len(kept) - 1, -1, -1):  # groups inside maps before the maps
         index = kept[place]
-        if schema[index].type is None:
+        if not index or schema[index].type is None:  # a root with a type is a group, too
             out[place] = copy(schema[index])
             out[place].num_children = children[index]
             _check_map(out, place, schema[index + 1 : index + 2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,7 +88,8 @@ def test_whatever_matches_as_a_chunk_with_a_column_key_is_one(data: st.DataObjec
             st.integers(0, 255)
         )
     starts = [0]
-    append_chunk_ends(bytes(altered), starts, 1)
+    with contextlib.suppress(IndexError):  # the bytes end inside the chunk
+        append_chunk_ends(bytes(altered), starts, 1)
     if len(starts) > 1:
         assert starts[1] == compact.skip_struct(bytes(altered), 0, 0)
 

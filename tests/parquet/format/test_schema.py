@@ -170,6 +170,14 @@ def test_deep_nesting_has_a_limit_and_ends_in_no_recursion_error() -> None:
             leaf_paths(schema)
 
 
+def test_a_root_with_a_type_is_a_group() -> None:
+    root = new("SchemaElement", name=b"schema", type=INT32, num_children=2)
+    leaves = [new("SchemaElement", name=name, type=INT32) for name in (b"a", b"b")]
+    kept = keep_leaves([root, *leaves], [False, True])
+    assert leaf_paths(kept) == [("b",)]
+    assert root.num_children == 2
+
+
 NUMBERS = st.none() | st.integers(-2, 4) | st.sampled_from([2**31 - 1, -(2**31)])
 
 
