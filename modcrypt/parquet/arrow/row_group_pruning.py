@@ -18,6 +18,7 @@ import base64
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -287,11 +288,15 @@ def _passes_bloom_filter(
 ) -> bool:
     chunks = metadata.row_groups[row_group].columns
 
+    @cache  # alternatives may ask for the same column
+    def read(column: int) -> tuple[ThriftStruct, bytes] | None:
+        return parts.read_bloom_filter(row_group, column)
+
     def holds(values: Values) -> bool:
         md = chunks[values.column].meta_data
         if md.bloom_filter_offset is None or _is_constant(md.statistics):
             return True
-        bloom = parts.read_bloom_filter(row_group, values.column)
+        bloom = read(values.column)
         if bloom is None:
             return True
         try:

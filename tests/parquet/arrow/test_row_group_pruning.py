@@ -257,6 +257,11 @@ def test_every_row_that_matches_is_a_candidate(seed: int) -> None:
             continue  # a cast, or two types, that PyArrow itself can't do
 
 
+def test_alternatives_read_the_bloom_filter_of_a_column_once() -> None:
+    file = write_file(pa.table({"i": [1, 9]}), bloom_filter_options={"i": {"ndv": 50}})
+    file.candidates([[("i", "==", 5)], [("i", "==", 7)]])  # `File` accepts no second question
+
+
 # Where PyArrow's own pruning is wrong, or would be with bounds that leave out the nulls.
 FLOATS = {"x": [1.0, NAN, 3.0], "c": [1.0, NAN, 1.0], "z": [0.0, -0.0, 0.0], "y": [1.0, 2.0, None]}
 FLOATS["w"] = [-0.0, 5.0, -3.0]

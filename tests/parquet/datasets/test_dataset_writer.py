@@ -138,8 +138,21 @@ def test_text_in_views_makes_the_same_folders(tmp_path: Path) -> None:
     assert by_folder(tmp_path / "ours", paths) == expected
 
 
+def test_text_with_a_nul_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"p": ["a\0b"], "v": [1]})
+    with pytest.raises(ValueError, match="cannot represent a value of the partition columns p"):
+        mc.write_dataset(table, tmp_path / "ours", ENCRYPTION, partitioning=["p"])
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+# PyArrow cuts text at a NUL.
+FOLDER_TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12
+)
+
+
 @settings(max_examples=examples(40))
-@given(st.lists(st.tuples(st.none() | st.text(max_size=12), st.none() | st.integers(-9, 9))))
+@given(st.lists(st.tuples(st.none() | FOLDER_TEXTS, st.none() | st.integers(-9, 9))))
 def test_any_text_makes_the_folders_of_pyarrow(keys: list[tuple[str | None, int | None]]) -> None:
     columns = {
         "s": pa.array([text for text, _ in keys], pa.string()),
