@@ -233,15 +233,20 @@ def _decode_rows(count: int, data: bytes, schema: Any, name: str) -> Iterator[di
         raise FormatError(f"{name}: a block of the Avro file is longer than its rows")
 
 
-def decode_row(avro: AvroRows, data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """Decode the row that begins at an offset of a block; return it and the offset of its end.
+def block_decoder(avro: AvroRows, data: bytes) -> Callable[[int], tuple[dict[str, Any], int]]:
+    """Return a function that decodes the row at an offset of a block.
 
-    Raise FormatError if the row is damaged.
+    It returns the row and the offset of its end, and raises FormatError if the row is damaged.
     """
     stream = io.BytesIO(data)
-    stream.seek(at)
-    with _as_format_errors(avro.name):
-        return _make_reader(stream, avro.row.schema)(), stream.tell()
+    read = _make_reader(stream, avro.row.schema)
+
+    def decode(at: int) -> tuple[dict[str, Any], int]:
+        stream.seek(at)
+        with _as_format_errors(avro.name):
+            return read(), stream.tell()
+
+    return decode
 
 
 def _make_reader(stream: io.BytesIO, schema: Any) -> Callable[[], dict[str, Any]]:

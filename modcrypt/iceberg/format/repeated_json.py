@@ -5,69 +5,74 @@ Parsing is as strict as that of `strict_json`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from codecs import utf_8_decode
 from collections.abc import Callable
 from json import detect_encoding
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, TypeVar
 
-from modcrypt.iceberg.format.repetition import Follower, Run, Slice
+from modcrypt.iceberg.format.repetition import Follower, Run, Slice, make_once
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 
 R = TypeVar("R")
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
 
-_SPACE = re.compile(r"[ \t\n\r]*").match
+_SPACE = re.compile(rb"[ \t\n\r]*").match
+
+_PART = 4096
+"""Number of bytes that are decoded at first for a value, most of which are shorter."""
+
+_UNDECIDED = 2
+"""Number of characters after a number that may still belong to it, as in `1e+`."""
 
 
 class RepeatedItems:
     """The objects in one list of many documents, parsed once, and what was made of each."""
 
     def __init__(self) -> None:
-        self._run = Run("", [], [], [])  # the list of the last document that had a new object
-        self._known: dict[str, Any] = {}  # objects by their texts
+        self._run = Run(b"", [], [], [])  # the list of the last document that had a new object
+        self._known: dict[bytes, Any] = {}  # objects by their texts
         self._made: dict[int, Any] = {}  # by the id of the object, which `_known` keeps
         self._lengths = 0, 0  # of the last two lists
 
     def make(self, function: Callable[[Any], R], values: list[Any]) -> list[R]:
         """Return what a function returns for each object of `parse`; it is called once for each."""
-        if isinstance(values, Slice) and values.run.made is not None:
-            return values.run.made[values.first : values.first + len(values)]
         made: dict[int, R] = self._made
-        for value in values:
-            if id(value) not in made:
-                made[id(value)] = function(value)
-        results = [made[id(value)] for value in values]
-        if values is self._run.values:
-            self._run.made = results
-        return results
 
-    def parse(self, text: str, at: int) -> tuple[list[Any], int]:
+        def make_all(values: list[Any]) -> list[R]:
+            for value in values:
+                if id(value) not in made:
+                    made[id(value)] = function(value)
+            return [made[id(value)] for value in values]
+
+        return make_once(values, make_all)
+
+    def parse(self, text: bytes, at: int) -> tuple[list[Any], int]:
         """Parse the list that begins at an offset of a text; return it and the offset of its end.
 
         Raise ValueError if it is not valid.
         """
         items = Follower(self._run)
         at = _skip_space(text, at + 1)
-        more, most = not text.startswith("]", at), self._guess_length()
+        more, most = not text.startswith(b"]", at), self._guess_length()
         at = at if more else at + 1
         while more:
             if size := items.repeat(text, at, most):
                 at += size
             else:
                 at = self._parse_item(text, at, items)
-            at, more = _find_next(text, at, "]")
-        self._note(items, text)
-        return items.slice() or items.values, at
+            at, more = _find_next(text, at, b"]")
+        return self._note(items, text), at
 
     def _guess_length(self) -> int:
         """Return the length of the next list if lists go on growing or shrinking."""
         before, last = self._lengths
         return max(1, 2 * last - before)
 
-    def _parse_item(self, text: str, at: int, items: Follower[str]) -> int:
+    def _parse_item(self, text: bytes, at: int, items: Follower) -> int:
         """Parse the item at an offset; return the offset of its end. Objects are kept."""
         value, end = _parse_value(text, at)
         if isinstance(value, dict):
@@ -75,12 +80,14 @@ class RepeatedItems:
         items.add(value, at, end)
         return end
 
-    def _note(self, items: Follower[str], text: str) -> None:
-        """Remember a list."""
+    def _note(self, items: Follower, text: bytes) -> list[Any]:
+        """Remember a list, and return its values."""
         self._lengths = self._lengths[1], len(items.values)
         # Other values do not show where they end: `1` begins `12`.
         if items.is_new and all(isinstance(value, dict) for value in items.values):
             self._run = items.run(text)
+            return Slice(self._run.products, 0, items.values)
+        return items.slice() or items.values
 
 
 class RepeatedLists:
@@ -88,62 +95,94 @@ class RepeatedLists:
 
     def __init__(self, *names: str) -> None:
         self.lists = {name: RepeatedItems() for name in names}
-        self._others: dict[str, tuple[str, Any]] = {}  # other objects and lists, with their texts
+        # Texts of the members of the last document up to the next member, with their names and
+        # values; an empty text for the lists.
+        self._members: list[tuple[bytes, tuple[str, Any]]] = []
 
     def parse(self, data: bytes) -> dict[str, Any]:
         """Parse a document; raise ValueError if it is not a valid JSON object."""
-        text = data.decode(detect_encoding(data), "surrogatepass")
-        at = _expect(text, _skip_space(text, 0), "{")
-        pairs: list[tuple[str, Any]] = []
-        more = text[at : at + 1] != "}"
+        text = _as_utf8(data)
+        at = _expect(text, _skip_space(text, 0), b"{")
+        more = not text.startswith(b"}", at)
         at = at if more else at + 1
+        before, self._members = iter(self._members), []
         while more:
-            if not text.startswith('"', at):
-                raise ValueError("the name of a member is not a string")
-            name, at = scanstring(text, at + 1)
-            at = _expect(text, _skip_space(text, at), ":")
-            value, at = self._parse_member(name, text, at)
-            pairs.append((name, value))
-            at, more = _find_next(text, at, "}")
+            known, member = next(before, (b"", ("", None)))
+            if known and text.startswith(known, at):
+                at = _skip_space(text, at + len(known))
+                self._members.append((known, member))
+            else:
+                at, more = self._add_member(text, at)
         if _skip_space(text, at) != len(text):
             raise ValueError("text follows the document")
-        return refuse_repeats(pairs)
+        return refuse_repeats([member for _, member in self._members])
 
-    def _parse_member(self, name: str, text: str, at: int) -> tuple[Any, int]:
-        if name in self.lists and text.startswith("[", at):
-            return self.lists[name].parse(text, at)
-        before, known = self._others.get(name, ("", None))
-        if before and text.startswith(before, at):
-            return known, at + len(before)
-        value, end = _parse_value(text, at)
-        if isinstance(value, dict | list):
-            self._others[name] = text[at:end], value
-        return value, end
+    def _add_member(self, text: bytes, start: int) -> tuple[int, bool]:
+        """Parse a member; return the result of `_find_next` for its end."""
+        member, end = self._parse_member(text, start)
+        at, more = _find_next(text, end, b"}")
+        # The comma shows where the value ends: `1` begins `12`.
+        known = text[start:at] if more and member[0] not in self.lists else b""
+        self._members.append((known, member))
+        return at, more
+
+    def _parse_member(self, text: bytes, at: int) -> tuple[tuple[str, Any], int]:
+        if not text.startswith(b'"', at):
+            raise ValueError("the name of a member is not a string")
+        name, at = _parse_value(text, at)
+        at = _expect(text, _skip_space(text, at), b":")
+        if name in self.lists and text.startswith(b"[", at):
+            value, at = self.lists[name].parse(text, at)
+        else:
+            value, at = _parse_value(text, at)
+        return (name, value), at
 
 
-def _parse_value(text: str, at: int) -> tuple[Any, int]:
-    try:
-        return _DECODER.raw_decode(text, at)
-    except StopIteration:
-        raise ValueError("no JSON value") from None
+def _as_utf8(data: bytes) -> bytes:
+    encoding = detect_encoding(data)
+    if encoding == "utf-8":
+        return data
+    return data.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
 
 
-def _skip_space(text: str, at: int) -> int:
-    if text[at : at + 1] > " ":  # as nearly always
+def _parse_value(text: bytes, at: int) -> tuple[Any, int]:
+    """Parse the value at an offset of a text; return it and the offset of its end.
+
+    Only as much is decoded as the value needs: most of a document is known already.
+    """
+    size = _PART
+    while at + size < len(text):
+        with contextlib.suppress(ValueError):
+            part, _ = utf_8_decode(text[at : at + size], "surrogatepass", False)
+            value, end = _DECODER.raw_decode(part)
+            if end + _UNDECIDED < len(part):
+                return value, at + _encoded_size(part, end)
+        size *= 8
+    rest = text[at:].decode("utf-8", "surrogatepass")
+    value, end = _DECODER.raw_decode(rest)
+    return value, at + _encoded_size(rest, end)
+
+
+def _encoded_size(text: str, end: int) -> int:
+    return end if text.isascii() else len(text[:end].encode("utf-8", "surrogatepass"))
+
+
+def _skip_space(text: bytes, at: int) -> int:
+    if text[at : at + 1] > b" ":  # as nearly always
         return at
     return _SPACE(text, at).end()  # type: ignore[union-attr]
 
 
-def _expect(text: str, at: int, sign: str) -> int:
+def _expect(text: bytes, at: int, sign: bytes) -> int:
     """Return the offset after a sign and the space behind it; raise ValueError for another one."""
     if not text.startswith(sign, at):
-        raise ValueError(f"no {sign}")
+        raise ValueError(f"no {sign.decode()}")
     return _skip_space(text, at + 1)
 
 
-def _find_next(text: str, at: int, end: str) -> tuple[int, bool]:
+def _find_next(text: bytes, at: int, end: bytes) -> tuple[int, bool]:
     """Return the offset of the next item or member, or of the end, and whether there is one."""
-    if text.startswith(",{", at):  # as nearly always
+    if text.startswith(b",{", at):  # as nearly always
         return at + 1, True
     at = _skip_space(text, at)
-    return (at + 1, False) if text.startswith(end, at) else (_expect(text, at, ","), True)
+    return (at + 1, False) if text.startswith(end, at) else (_expect(text, at, b","), True)

@@ -5,42 +5,53 @@ Given a schema, the encoding of Avro shows where a row ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.format.avro_files import AvroRows, decode_row
-from modcrypt.iceberg.format.repetition import Follower, Run
+from modcrypt.iceberg.format.avro_files import AvroRows, block_decoder
+from modcrypt.iceberg.format.repetition import Follower, Run, Slice
 from modcrypt.tracebacks import hide_frames
 
 T = TypeVar("T")
 
 
 class RepeatedRows(Generic[T]):
-    """The rows of many files, decoded once; several threads may read files at the same time."""
+    """The rows of many files, decoded once; several threads may read files at the same time.
 
-    def __init__(self) -> None:
-        self._by_schema: dict[bytes, _Known[T]] = {}  # by the writer's schema
+    Args:
+        most: Number of rows after which those are forgotten that the last file did not have.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._known: dict[Hashable, _Known[T]] = {}
 
     @hide_frames
-    def read(self, avro: AvroRows, make: Callable[[dict[str, Any]], T]) -> list[T]:
+    def read(
+        self, avro: AvroRows, make: Callable[[dict[str, Any]], T], kind: Hashable = None
+    ) -> list[T]:
         """Return the objects that `make` returns for the rows of a file; those of equal rows once.
 
-        Raises the errors of `read_avro` and `make`.
+        Files share rows if they have the same schema and `kind`. Raises the errors of `read_avro`
+        and `make`.
         """
-        known = self._by_schema.setdefault(avro.checked.text, _Known())
+        known = self._known.setdefault((avro.checked.text, kind), _Known())
         rows, blocks, base = Follower(known.run), list[bytes](), 0
         for count, data in avro.blocks:
             _read_block(avro, count, data, base, rows, known, make)
             blocks.append(data)
             base += len(data)
+        if self._most is not None and len(known.values) > self._most:
+            known.values = {}
         if rows.is_new:
-            known.run = rows.run(b"".join(blocks))
-        return rows.values
+            known.run = run = rows.run(b"".join(blocks))
+            return Slice(run.products, 0, rows.values)
+        return rows.slice() or rows.values
 
 
 class _Known(Generic[T]):
-    """The rows with one schema that were decoded before, and the objects made of them."""
+    """The rows of one kind that were decoded before, and the objects made of them."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, T] = {}  # the objects of all rows by their bytes
@@ -48,21 +59,23 @@ class _Known(Generic[T]):
 
 
 def _read_block(
-    avro: AvroRows, count: int, data: bytes, base: int, rows: Follower[bytes], known: _Known[T],
+    avro: AvroRows, count: int, data: bytes, base: int, rows: Follower, known: _Known[T],
     make: Callable[[dict[str, Any]], T],
 ) -> None:  # fmt: skip
     """Read the `count` rows of a block, which begins at the offset `base` of all rows."""
     at, end = 0, len(rows.values) + count
+    decode = block_decoder(avro, data)
     while (missing := end - len(rows.values)) > 0:
         most = min(missing, rows.count_within(len(data) - at))
         if size := rows.repeat(data, at, most, base):
             at += size
             continue
-        row, stop = decode_row(avro, data, at)
+        row, stop = decode(at)
         own = data[at:stop]
-        if own not in known.values:
-            known.values.setdefault(own, make(row))
-        rows.add(known.values[own], base + at, base + stop)
+        value = known.values.get(own)
+        if value is None:
+            value = known.values.setdefault(own, make(row))
+        rows.add(value, base + at, base + stop)
         at = stop
     if at != len(data):
         raise FormatError(f"{avro.name}: a block of the Avro file is longer than its rows")

@@ -7,25 +7,35 @@ Nearly all files repeat a long run of the parts of another one, which is compare
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from modcrypt.fork_safety import cached_property
 
-S = TypeVar("S", str, bytes)
+R = TypeVar("R")
 
 
-class Run(Generic[S]):
+class Products:
+    """What was made of the values of a run, apart from the run, whose data may contain keys."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count  # number of the values
+        self.made: list[Any] | None = None  # None until all are made
+
+
+class Run:
     """The parts of one file in their order; its data may contain keys."""
 
-    def __init__(self, data: S, starts: list[int], ends: list[int], values: list[Any]) -> None:
-        self.data: S = data
+    def __init__(self, data: bytes, starts: list[int], ends: list[int], values: list[Any]) -> None:
+        self._data = memoryview(data)
         self.starts, self.ends = starts, ends  # offsets of the parts in the data
         self.values = values
-        self.made: list[Any] | None = None  # what was made of the values, if that is known
+        self.products = Products(len(values))
 
-    def text_of(self, first: int, count: int) -> S:
+    def text_of(self, first: int, count: int) -> memoryview:
         """Return the data of parts from `first` on, with what separates them."""
-        return self.data[self.starts[first] : self.ends[first + count - 1]]
+        return self._data[self.starts[first] : self.ends[first + count - 1]]
 
     def count_within(self, first: int, size: int) -> int:
         """Return how many parts from `first` on fit into a number of bytes."""
@@ -42,18 +52,31 @@ class Run(Generic[S]):
 class Slice(list[Any]):
     """The values of consecutive parts of a run."""
 
-    def __init__(self, run: Run[Any], first: int, values: list[Any]) -> None:
+    def __init__(self, products: Products, first: int, values: list[Any]) -> None:
         super().__init__(values)
-        self.run, self.first = run, first
+        self.products, self.first = products, first
 
 
-class Follower(Generic[S]):
+def make_once(values: list[Any], make: Callable[[list[Any]], list[R]]) -> list[R]:
+    """Return what `make` returns for values; it is not called again for those of a whole run."""
+    if not isinstance(values, Slice):
+        return make(values)
+    products = values.products
+    if products.made is not None:
+        return products.made[values.first : values.first + len(values)]
+    made = make(values)
+    if len(values) == products.count:
+        products.made = made
+    return made
+
+
+class Follower:
     """The parts of a file that is being read, as far as possible taken from a run."""
 
-    def __init__(self, run: Run[S]) -> None:
+    def __init__(self, run: Run) -> None:
         self.values: list[Any] = []
         self.is_new = False  # whether the run lacks a part
-        self._run: Run[S] = run
+        self._run = run
         self._next = 0  # number of the part of the run that is expected next
         # Parts in their order: numbers in the run and the offset of the first; or one part, with
         # -1 and the offsets of its beginning and end.
@@ -63,7 +86,7 @@ class Follower(Generic[S]):
         """Return how many of the parts that are expected next fit into a number of bytes."""
         return self._run.count_within(self._next, size)
 
-    def repeat(self, data: S, at: int, most: int, base: int = 0) -> int:
+    def repeat(self, data: bytes, at: int, most: int, base: int = 0) -> int:
         """Add parts that begin at an offset of data and are those expected; return their size.
 
         At most `most` parts are compared at once. `base` is the offset of `data` in the file.
@@ -82,20 +105,24 @@ class Follower(Generic[S]):
     def add(self, value: Any, start: int, end: int) -> None:
         """Add a part that was decoded, with its offsets in the file."""
         self.values.append(value)
-        self._pieces.append((-1, start, end))
         number = self._run.next_of.get(id(value))
         if number is None:
             self.is_new = True
+            self._pieces.append((-1, start, end))
         else:
             self._next = number
+            self._pieces.append((number - 1, number, start))
 
     def slice(self) -> Slice | None:
         """Return the values as a slice of the run; None if they are not one."""
-        if len(self._pieces) != 1 or self._pieces[0][0] < 0:
+        pieces = self._pieces
+        if not pieces or self.is_new:
             return None
-        return Slice(self._run, self._pieces[0][0], self.values)
+        if any(piece[0] != before[1] for before, piece in pairwise(pieces)):
+            return None
+        return Slice(self._run.products, pieces[0][0], self.values)
 
-    def run(self, data: S) -> Run[S]:
+    def run(self, data: bytes) -> Run:
         """Return the parts as a run; `data` is that of the file."""
         starts, ends = list[int](), list[int]()
         for first, second, third in self._pieces:

@@ -11,6 +11,7 @@ import fastavro
 import pytest
 
 from modcrypt.errors import FormatError
+from modcrypt.iceberg.format import repeated_json
 from modcrypt.iceberg.format.avro_files import open_avro, read_avro
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
@@ -44,6 +45,28 @@ def test_lists_of_json_are_parsed_as_each_alone(seed: int) -> None:
         separators = (",", ":") if number % 3 else None
         text = json.dumps(document, indent=indent, separators=separators)
         assert lists.parse(text.encode()) == document
+
+
+@pytest.mark.parametrize("part", range(1, 12))
+def test_values_are_parsed_as_far_as_they_reach(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_json, "_PART", part)
+    values = [
+        b"12e+34", b"1.5e3", b"-0.25", b"120", b"true", b"null", '"äé𝄞\ud834"'.encode(
+            "utf-8", "surrogatepass"
+        ), b'"\\ud834\\udd1e"', b'{"x" : [1, {}]}', b"[]",
+    ]  # fmt: skip
+    lists = RepeatedLists("a")
+    for text in values + values[::-1]:
+        document = b'{"n":%s,"a":[%s],"m":%s, "o": %s }' % (text, b",".join(values), text, text)
+        for data in (document, document.replace(b",", b" , "), document):
+            assert lists.parse(data) == json.loads(data)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_other_encodings_of_unicode(encoding: str) -> None:
+    document = {"n": "ä", "a": ITEMS[:3]}
+    data = json.dumps(document, ensure_ascii=False).encode(encoding)
+    assert RepeatedLists("a").parse(data) == document
 
 
 def test_objects_that_lists_repeat_are_the_same() -> None:
@@ -93,6 +116,8 @@ INVALID = {
     "a member of an item twice": b'{"a":[{"x":1,"x":2}]}',
     "NaN": b'{"a":[{"x":NaN}]}',
     "no text for a name": b"{1:2}",
+    "no UTF-8": b'{"b":"\xe4"}',
+    "a text cut short": b'{"b":"\xc3',
     "no value": b'{"a":}',
     "a comma alone": b'{"a":[,]}',
     "a comma after the members": b'{"a":[],}',
