@@ -45,6 +45,7 @@ class CheckedSchema(NamedTuple):
     text: bytes  # the schema as the file contains it
     parsed: dict[str, Any]  # the same as parsed JSON; shared by files, so nobody may change it
     row: AvroType  # the type of the rows
+    found: dict[Any, Any]  # a cache of what readers of manifests find in the schema
 
 
 _KEPT: dict[bytes, CheckedSchema] = {}
@@ -60,7 +61,7 @@ def check_schema(text: bytes, name: str) -> CheckedSchema:
         return kept
     parsed = _parse_schema(text, name)
     row = _Types(name).check_record(parsed)
-    checked = CheckedSchema(text, parsed, row._replace(schema=_prepare(row.schema, name)))
+    checked = CheckedSchema(text, parsed, row._replace(schema=_prepare(row.schema, name)), {})
     if len(text) <= MAX_KEPT_SIZE:
         if len(_KEPT) >= MAX_KEPT:
             _KEPT.clear()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
@@ -19,6 +20,11 @@ from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
+
+R = TypeVar("R")
+
+Numbers: TypeAlias = tuple[int | None, int | None, int | None]
+"""The snapshot id, sequence number and file sequence number of an entry."""
 
 Shorten: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 """A function that returns the members of a `data_file` that an entry keeps."""
@@ -161,10 +167,13 @@ def read_list_rows(avro: AvroRows, known: RepeatedRows[ManifestFile]) -> list[Ma
 
     Raise FormatError if it is not a valid manifest list.
     """
-    name = avro.name
-    _check_fields(avro.schema, name, 500, 501, 502, 503)
-    names = _names(avro.schema, LIST_FIELDS)
+    names, name = _find_once(avro, _list_names), avro.name
     return known.read(avro, lambda row: _manifest_file(_rename_fields(row, names), name))
+
+
+def _list_names(schema: Mapping[str, Any], name: str) -> dict[str, str]:
+    _check_fields(schema, name, 500, 501, 502, 503)
+    return _names(schema, LIST_FIELDS)
 
 
 def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
@@ -201,42 +210,86 @@ def read_manifest_rows(
     avro: AvroRows,
     manifest: ManifestFile,
     shorten: Shorten = lambda file: file,
+    known: RepeatedRows[FileEntry] | None = None,
 ) -> list[FileEntry]:
-    """Read the rows of a manifest; raise FormatError if it is not a valid manifest."""
-    name = avro.name
-    _check_fields(avro.schema, name, 0, 2)
-    files = _field(avro.schema, 2)
+    """Read the rows of a manifest; those that `known` manifests have too are decoded once.
+
+    Raise FormatError if it is not a valid manifest.
+    """
+    fields, name = _find_once(avro, _entry_fields), avro.name
+    if known is None or manifest.row.get("existing_files_count") == 0:  # all rows are new
+        return [_entry(row, fields, shorten, manifest, name) for row in avro.rows]
+    make = partial(
+        _entry, fields=fields, shorten=shorten, manifest=manifest, name=name, inherits=False
+    )
+    return [_inherit(entry, manifest) for entry in known.read(avro, make, manifest.spec_id)]
+
+
+class _EntryFields(NamedTuple):
+    """Where the entries of a manifest have their fields, by the names in the file."""
+
+    file: str  # name of the `data_file`
+    names: Mapping[str, str]  # the spec's names of other fields, where they differ
+    file_names: Mapping[str, str]  # the same for the fields of the `data_file`
+    partition_names: Mapping[int, str]  # names of partition values by the ids of the fields
+
+
+def _entry_fields(schema: Mapping[str, Any], name: str) -> _EntryFields:
+    _check_fields(schema, name, 0, 2)
+    files = _field(schema, 2)
     file_schema = files["type"]
     _check_fields(file_schema, name, 100, 101, 102, 103, 104)
     partition = _field(file_schema, 102)["type"]
     _check_fields(partition, name)
     names = {id_: f["name"] for f in partition["fields"] if (id_ := _id(f)) is not None}
-    entry_names, file_names = _names(avro.schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS)
-    entries = []
-    for row in avro.rows:
-        file = _rename_fields(row[files["name"]], file_names)
-        entry_row = _rename_fields(row, entry_names)
-        entries.append(_entry(entry_row, file, shorten, manifest, names, name))
-    return entries
+    return _EntryFields(
+        files["name"], _names(schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS), names
+    )
+
+
+def _inherit(entry: FileEntry, manifest: ManifestFile) -> FileEntry:
+    """Return an entry with the numbers of its manifest where its row leaves them open."""
+    own = (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number)
+    if None not in own:
+        return entry
+    inherited = _inherited_numbers(entry.status, manifest)
+    numbers = [new if old is None else old for old, new in zip(own, inherited, strict=True)]
+    return replace(
+        entry,
+        snapshot_id=numbers[0], sequence_number=numbers[1], file_sequence_number=numbers[2],
+    )  # fmt: skip
+
+
+_OPEN: Numbers = (None, None, None)
+
+
+def _inherited_numbers(status: int, manifest: ManifestFile) -> Numbers:
+    """Return the ids of the commit that an entry inherits, in the order of `FileEntry`."""
+    inherits = status == ADDED or manifest.sequence_number == 0
+    inherited = manifest.sequence_number if inherits else None
+    return manifest.added_snapshot_id, inherited, inherited
 
 
 def _entry(
     row: dict[str, Any],
-    file: dict[str, Any],
+    fields: _EntryFields,
     shorten: Shorten,
     manifest: ManifestFile,
-    partition_names: Mapping[int, str],
     name: str,
+    *,
+    inherits: bool = True,
 ) -> FileEntry:
+    """Return the entry of a row, without the numbers that it leaves open if it does not inherit."""
+    file = _rename_fields(row[fields.file], fields.file_names)
+    row = _rename_fields(row, fields.names)
     status = _one_of(row, "status", (EXISTING, ADDED, DELETED), name)
-    inherits = status == ADDED or manifest.sequence_number == 0
-    inherited = manifest.sequence_number if inherits else None
+    numbers = _inherited_numbers(status, manifest) if inherits else _OPEN
     _typed_value(file, "referenced_data_file", str, name, otherwise=None)
     return FileEntry(
         status,
-        _typed_value(row, "snapshot_id", int, name, otherwise=manifest.added_snapshot_id),
-        _typed_value(row, "sequence_number", int, name, otherwise=inherited),
-        _typed_value(row, "file_sequence_number", int, name, otherwise=inherited),
+        _typed_value(row, "snapshot_id", int, name, otherwise=numbers[0]),
+        _typed_value(row, "sequence_number", int, name, otherwise=numbers[1]),
+        _typed_value(row, "file_sequence_number", int, name, otherwise=numbers[2]),
         _one_of(file, "content", _CONTENTS, name, otherwise=DATA),
         _typed_value(file, "file_path", str, name),
         sys.intern(_typed_value(file, "file_format", str, name).upper()),
@@ -245,7 +298,7 @@ def _entry(
         _size(file, "file_size_in_bytes", name),
         _hide_key(file, name),
         shorten(file),
-        partition_names,
+        fields.partition_names,
     )
 
 
@@ -264,6 +317,14 @@ def _field(schema: Mapping[str, Any], field_id: int) -> Any:
 def _id(field: Mapping[str, Any]) -> int | None:
     field_id = field.get("field-id")
     return field_id if isinstance(field_id, int) else None
+
+
+def _find_once(avro: AvroRows, find: Callable[[Mapping[str, Any], str], R]) -> R:
+    """Return what a function finds in the schema of a file, which many files have."""
+    found: dict[Any, R] = avro.checked.found
+    if find not in found:
+        found[find] = find(avro.schema, avro.name)
+    return found[find]
 
 
 def _check_fields(schema: Any, name: str, *ids: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -34,6 +34,7 @@ from modcrypt.iceberg.format.manifests import (
     read_manifest_rows,
 )
 from modcrypt.iceberg.format.repeated_rows import RepeatedRows
+from modcrypt.iceberg.format.repetition import make_once
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
 from modcrypt.iceberg.keys.key_resolver import sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
@@ -43,7 +44,11 @@ from modcrypt.tracebacks import hide_frames
 
 Failure: TypeAlias = ModcryptError | OSError
 
+T = TypeVar("T")
 R = TypeVar("R")
+
+_MAX_ENTRIES, _MAX_PATHS = 1 << 14, 1 << 14
+"""Number of entries, and of the paths of files, that are kept because manifests may repeat them."""
 
 Mark: TypeAlias = tuple[int, bytes]
 """A keyed hash of a data key, and its AAD prefix, which no two files may share."""
@@ -146,7 +151,7 @@ class Inventory:
         self._manifest_of: dict[int, ReachedManifest] = {}
         self._rows: list[ManifestFile] = []
         self._file_at: dict[str, ReachedFile] = {}
-        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # of manifest lists and manifests
+        self._path_of: dict[str, tuple[str, Failure | None]] = {}  # by the latest locations
         for snapshot in snapshots:
             self._add_snapshot(snapshot)
 
@@ -205,13 +210,16 @@ class Inventory:
             key=self._walk.metadata.keys.get(snapshot.key_id or ""),
         )  # fmt: skip
 
-    def add_manifests(self, manifest_list: ReachedList, rows: Sequence[ManifestFile]) -> None:
+    def add_manifests(self, manifest_list: ReachedList, rows: list[ManifestFile]) -> None:
         """Add the manifests that a manifest list names."""
+        manifest_list.manifests = make_once(rows, self._add_rows)
+
+    def _add_rows(self, rows: list[ManifestFile]) -> list[ReachedManifest]:
         known = self._manifest_of
         fresh = [row for row in rows if id(row) not in known]
         known |= {id(row): self._add_manifest(row) for row in fresh}
         self._rows += fresh
-        manifest_list.manifests = list(map(known.__getitem__, map(id, rows)))
+        return list(map(known.__getitem__, map(id, rows)))
 
     def _add_manifest(self, row: ManifestFile) -> ReachedManifest:
         path, error = self._path(row.location)
@@ -233,7 +241,7 @@ class Inventory:
         manifest.files = list({id(file): file for file in files}.values())
 
     def _file(self, entry: FileEntry) -> ReachedFile:
-        path, error = self._find_path(entry.location)
+        path, error = self._path(entry.location)
         known = self._file_at.get(path)
         if known is None:
             known = self._file_at[path] = ReachedFile(
@@ -246,9 +254,11 @@ class Inventory:
         return known
 
     def _path(self, location: str) -> tuple[str, Failure | None]:
-        if location not in self._path_of:
-            self._path_of[location] = self._find_path(location)
-        return self._path_of[location]
+        if (known := self._path_of.get(location)) is None:
+            if len(self._path_of) >= _MAX_PATHS:
+                self._path_of.clear()
+            known = self._path_of[location] = self._find_path(location)
+        return known
 
     def _find_path(self, location: str) -> tuple[str, Failure | None]:
         try:
@@ -337,15 +347,28 @@ def read_manifests(
 
     For the arguments see `take_inventory`.
     """
+    if not inventory.lists:  # as for nearly all older versions of an expiry
+        return
     read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
-    for manifest_list, rows in in_threads(read_list, inventory.lists, jobs):
+    for manifest_list, rows in _apply(keys.walk, read_list, inventory.lists, jobs):
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
-    for manifest, entries in in_threads(partial(_read_manifest, keys), unread, jobs):
+    read_manifest = partial(_read_manifest, keys, RepeatedRows[FileEntry](_MAX_ENTRIES))
+    for manifest, entries in _apply(keys.walk, read_manifest, unread, jobs):
         manifest.count(entries)
         yield manifest, entries
         progress(manifest.size or 0)
+
+
+def _apply(walk: Walk, read: Callable[[T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
+    """Apply a function to items, in threads if the table is in a store that answers late.
+
+    Decoding takes longer than reading a local file, and holds the interpreter's lock.
+    """
+    if all(folder.filesystem is None for folder in walk.locations.folders.values()):
+        return map(read, items)
+    return in_threads(read, items, jobs)
 
 
 def known_sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:
@@ -377,11 +400,13 @@ def _read_list(
     )  # fmt: skip
 
 
-def _read_manifest(keys: Keys, reached: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
+def _read_manifest(
+    keys: Keys, known: RepeatedRows[FileEntry], reached: ReachedManifest
+) -> tuple[ReachedManifest, list[FileEntry]]:
     manifest = reached.manifest
     return reached, _read_rows(
         keys.walk, reached, lambda: keys.walk.manifest_keys(manifest),
-        lambda avro: read_manifest_rows(avro, manifest, _drop_statistics),
+        lambda avro: read_manifest_rows(avro, manifest, _drop_statistics, known),
     )  # fmt: skip
 
 

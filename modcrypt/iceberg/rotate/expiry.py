@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from modcrypt.errors import ModcryptError
@@ -178,6 +179,8 @@ def _stays(entry: Any, kept: Mapping[int, str]) -> bool:
 # --- what goes -----------------------------------------------------------------------------------
 
 
+_manifest_list = attrgetter("manifest_list")
+
 _STAGES = (("data_files", "delete_files", "statistics"), ("manifests",), ("manifest_lists",))
 """Attributes of `Expired` with files, in the order of deletion."""
 
@@ -225,8 +228,11 @@ class _Losses:
 
     def _lost_snapshots(self, metadata: TableMetadata) -> tuple[list[Snapshot], bool]:
         """Return the snapshots to drop, and whether others are outside of the mapped folders."""
-        snapshots, unplaced = [], False
-        for snapshot in metadata.snapshots:
+        snapshots, unplaced = list[Snapshot](), False
+        if self._known_lists.issuperset(map(_manifest_list, metadata.snapshots)):
+            return snapshots, unplaced
+        # The newest first: its manifest list has nearly all rows of the older ones.
+        for snapshot in reversed(metadata.snapshots):
             if snapshot.manifest_list in self._known_lists:
                 continue
             path = self._rule.path(snapshot.manifest_list)
@@ -257,8 +263,9 @@ class _Losses:
         kept = {snapshot.id for snapshot in self._new.snapshots}
         for manifest_list in reached.lists:
             if manifest_list.path in self.files["manifest_lists"]:
-                lost = {s.id: s for s in manifest_list.snapshots if s.id not in kept}
-                self.snapshots = {**lost, **self.snapshots}
+                for snapshot in manifest_list.snapshots:
+                    if snapshot.id not in kept:
+                        self.snapshots.setdefault(snapshot.id, snapshot)
 
     def _add_statistics(self, metadata: TableMetadata) -> None:
         """Add statistics files that a version names and that the rule allows to delete."""

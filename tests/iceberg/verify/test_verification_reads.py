@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from modcrypt.iceberg import create_table, expire_history, verify_table
+from modcrypt.iceberg import IcebergTable, create_table, expire_history, verify_table
 from modcrypt.iceberg.format import manifests, table_metadata
 from modcrypt.iceberg.format.avro_files import AvroRows
-from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile, Shorten
+from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
+from modcrypt.iceberg.format.repeated_rows import RepeatedRows
 from modcrypt.iceberg.read import inventory
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -81,10 +82,59 @@ def test_an_expiry_reads_needed_manifests_once(
         table = table.append(pa.table({"id": [id_]}))
     read, real = Counter[str](), manifests.read_manifest_rows
 
-    def read_rows(avro: AvroRows, manifest: ManifestFile, shorten: Shorten) -> list[FileEntry]:
+    def read_rows(avro: AvroRows, manifest: ManifestFile, *others: Any) -> list[FileEntry]:
         read[manifest.location] += 1
-        return real(avro, manifest, shorten)
+        return real(avro, manifest, *others)
 
     monkeypatch.setattr(inventory, "read_manifest_rows", read_rows)
     assert len(expire_history(table, dry_run=True).manifest_lists) == 2
     assert sorted(read.values()) == [1, 1, 1]
+
+
+@pytest.fixture
+def merged(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+    """A table whose manifests were merged again and again."""
+    table = create_table(
+        tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA",
+        properties={"commit.manifest.min-count-to-merge": "3"},
+    )  # fmt: skip
+    for id_ in range(20):
+        table = table.append(pa.table({"id": [id_]}))
+    return table
+
+
+def test_an_expiry_decodes_entries_of_merged_manifests_once(
+    merged: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, real = Counter[str](), manifests._entry
+
+    def make(row: dict[str, Any], *arguments: Any, **named: Any) -> FileEntry:
+        entry = real(row, *arguments, **named)
+        made[entry.location] += 1
+        return entry
+
+    monkeypatch.setattr(manifests, "_entry", make)
+    assert len(expire_history(merged, dry_run=True).manifests) > 10
+    assert len(made) == 20
+    assert max(made.values()) <= 4  # as added and as existing, in kept manifests and in others
+
+
+def test_entries_that_manifests_share_are_those_of_each_manifest_alone(
+    merged: IcebergTable,
+) -> None:
+    walk, known, existing = merged.walk, RepeatedRows[FileEntry](), 0
+    for snapshot in merged.metadata.snapshots:
+        for manifest in walk.manifests(snapshot):
+            data = walk.read(manifest.location, walk.manifest_keys(manifest), manifest.length)
+            avro = manifests.open_manifest(data, manifest.location)
+            entries = manifests.read_manifest_rows(avro, manifest, known=known)
+            alone = walk.entries(manifest)
+            assert [entry.key_metadata for entry in entries] == [e.key_metadata for e in alone]
+            assert [_numbers(entry) for entry in entries] == [_numbers(entry) for entry in alone]
+            existing += sum(entry.status == manifests.EXISTING for entry in entries)
+    assert existing > 20
+
+
+def _numbers(entry: FileEntry) -> tuple[Any, ...]:
+    numbers = (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number)
+    return (entry.location, entry.status, entry.spec_id, entry.size, *numbers)
