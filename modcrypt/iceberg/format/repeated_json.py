@@ -11,7 +11,7 @@ import re
 from codecs import utf_8_decode
 from collections.abc import Callable
 from json import detect_encoding
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from modcrypt.iceberg.format.repetition import Follower, Run, Slice, make_once
 from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
@@ -85,19 +85,24 @@ class RepeatedItems:
         self._lengths = self._lengths[1], len(items.values)
         # Other values do not show where they end: `1` begins `12`.
         if items.is_new and all(isinstance(value, dict) for value in items.values):
-            self._run = items.run(text)
-            return Slice(self._run.products, 0, items.values)
+            self._run = run = items.run(text)
+            return Slice(run.products, 0, items.values)
         return items.slice() or items.values
 
 
+Member: TypeAlias = tuple[bytes, tuple[str, Any]]
+"""The text of a member up to the next one, empty for a list of repeated items; name and value."""
+
+
 class RepeatedLists:
-    """Lists of documents whose objects are parsed once, by the names of the members."""
+    """Lists of documents whose objects are parsed once, by the names of the members.
+
+    Several threads may parse documents at the same time.
+    """
 
     def __init__(self, *names: str) -> None:
         self.lists = {name: RepeatedItems() for name in names}
-        # Texts of the members of the last document up to the next member, with their names and
-        # values; an empty text for the lists.
-        self._members: list[tuple[bytes, tuple[str, Any]]] = []
+        self._members: list[Member] = []  # those of the last document
 
     def parse(self, data: bytes) -> dict[str, Any]:
         """Parse a document; raise ValueError if it is not a valid JSON object."""
@@ -105,26 +110,26 @@ class RepeatedLists:
         at = _expect(text, _skip_space(text, 0), b"{")
         more = not text.startswith(b"}", at)
         at = at if more else at + 1
-        before, self._members = iter(self._members), []
+        before, members = iter(self._members), list[Member]()
         while more:
-            known, member = next(before, (b"", ("", None)))
-            if known and text.startswith(known, at):
-                at = _skip_space(text, at + len(known))
-                self._members.append((known, member))
+            member = next(before, (b"", ("", None)))
+            if member[0] and text.startswith(member[0], at):
+                at = _skip_space(text, at + len(member[0]))
             else:
-                at, more = self._add_member(text, at)
+                member, at, more = self._read_member(text, at)
+            members.append(member)
         if _skip_space(text, at) != len(text):
             raise ValueError("text follows the document")
-        return refuse_repeats([member for _, member in self._members])
+        self._members = members
+        return refuse_repeats([named for _, named in members])
 
-    def _add_member(self, text: bytes, start: int) -> tuple[int, bool]:
-        """Parse a member; return the result of `_find_next` for its end."""
-        member, end = self._parse_member(text, start)
+    def _read_member(self, text: bytes, start: int) -> tuple[Member, int, bool]:
+        """Parse a member; return it and the result of `_find_next` for its end."""
+        named, end = self._parse_member(text, start)
         at, more = _find_next(text, end, b"}")
         # The comma shows where the value ends: `1` begins `12`.
-        known = text[start:at] if more and member[0] not in self.lists else b""
-        self._members.append((known, member))
-        return at, more
+        known = text[start:at] if more and named[0] not in self.lists else b""
+        return (known, named), at, more
 
     def _parse_member(self, text: bytes, at: int) -> tuple[tuple[str, Any], int]:
         if not text.startswith(b'"', at):

@@ -69,6 +69,21 @@ def test_other_encodings_of_unicode(encoding: str) -> None:
     assert RepeatedLists("a").parse(data) == document
 
 
+def test_threads_parse_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = RepeatedLists("a")
+    others = {"a": ITEMS[:9], "b": {"y": 2}, "c": 3, "d": 4}
+    real = repeated_json._parse_value
+
+    def parse(text: bytes, at: int) -> tuple[Any, int]:
+        monkeypatch.undo()  # another thread takes its turn in the middle of a document
+        assert lists.parse(json.dumps(others).encode()) == others
+        return real(text, at)
+
+    for document in ({"c": 1, "a": ITEMS[:7], "b": {"x": 1}}, {"c": 3, "b": [], "d": 4}):
+        monkeypatch.setattr(repeated_json, "_parse_value", parse)
+        assert lists.parse(json.dumps(document).encode()) == document
+
+
 def test_objects_that_lists_repeat_are_the_same() -> None:
     lists = RepeatedLists("a")
     made: list[Any] = []
