@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from modcrypt.errors import CommitConflictError
+from modcrypt.errors import CommitConflictError, FormatError, printable
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
@@ -27,6 +28,7 @@ from modcrypt.iceberg.format.table_versions import (
 )
 from modcrypt.iceberg.tables.pointed import Pointed
 from modcrypt.iceberg.tables.pointers import Identifier, Pointer, pointer_of
+from modcrypt.io.addresses import local_path
 from modcrypt.io.places import Place
 
 
@@ -179,6 +181,12 @@ class CatalogVersions:
             return prefixes.place(location)
         if self.filesystem is not None:  # its paths have no scheme
             location = plain_location(location).rpartition("://")[2]
+        elif not is_opened(location):
+            raise FormatError(
+                f"{self._name}: the catalog names {printable(location, 200)!r}, and modcrypt opens "
+                "only local files and object stores because a catalog names them: map the "
+                "beginning of this address to a folder with location_map"
+            )
         place = find_place(location, self.filesystem)
         return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
 
@@ -193,6 +201,23 @@ class CatalogVersions:
             f"{self._name}: the catalog names another version now, or none: another writer has "
             "committed, or dropped the table"
         )
+
+
+def is_opened(location: str) -> bool:
+    """Return whether a location is one that modcrypt opens because a catalog names it.
+
+    Whoever can change the catalog could otherwise have any host contacted: fsspec also opens web
+    pages, and Hadoop's client tries for minutes.
+    """
+    if "\0" in location:
+        return False
+    with contextlib.suppress(ValueError):
+        return local_path(location) is not None or _STORED.match(location) is not None
+    return False
+
+
+_STORED = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az|oss)://[^/]+/[^/]", re.IGNORECASE)
+"""Locations in the stores that tables are kept in, by their schemes in Iceberg."""
 
 
 def _remove(place: Place) -> None:

@@ -59,8 +59,13 @@ class HivePointer:
         """Return the table's location and hash; see `Pointer`."""
         with metastore_errors(), self._connect() as client:
             table = self._find_table(client)
-        location = None if table is None else table.parameters.get(LOCATION)
-        return None if table is None or not location else Pointed(location, _digest(table))
+        if table is None:
+            return None
+        parameters = _parameters_of(table)
+        if not _is_iceberg(parameters):
+            raise ValueError(f"{self.database}.{self.name} is not an Iceberg table")
+        location = parameters.get(LOCATION)
+        return Pointed(location, parameters.get(DIGEST) or None) if location else None
 
     def check_writable(self) -> None:
         """Accept every metastore: all of them have locks."""
@@ -73,9 +78,10 @@ class HivePointer:
             metastore_errors(),  # the metastore's exceptions cannot cross a context manager
         ):
             table = self._find_table(lock.client)
-            if table is None or table.parameters.get(LOCATION) != old:
+            known = {} if table is None else _parameters_of(table)
+            if table is None or not _is_iceberg(known) or known.get(LOCATION) != old:
                 return False
-            table.parameters = {**_parameters(table.parameters, metadata, new), PREVIOUS: old}
+            table.parameters = {**_parameters(known, metadata, new), PREVIOUS: old}
             lock.ensure_held()
             return self._alter(lock.client, table, old)
 
@@ -112,16 +118,18 @@ class HivePointer:
 
     def _find_table(self, client: Client) -> Table | None:
         try:
-            table = client.get_table(self.database, self.name)
+            return client.get_table(self.database, self.name)
         except NoSuchObjectException:
             return None
-        return table if table.parameters.get("table_type", "").upper() == "ICEBERG" else None
 
 
-def _digest(table: Table) -> str | None:
-    """Return the hash of an encrypted table's metadata; None if no writer has stored one."""
-    digest: str | None = table.parameters.get(DIGEST)
-    return digest or None
+def _parameters_of(table: Table) -> Mapping[str, str]:
+    """Return the parameters of a table, which the metastore may leave out."""
+    return table.parameters or {}
+
+
+def _is_iceberg(parameters: Mapping[str, str]) -> bool:
+    return (parameters.get("table_type") or "").upper() == "ICEBERG"
 
 
 def _parameters(old: Mapping[str, str], metadata: TableMetadata, location: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from modcrypt.iceberg.format.metadata_updates import (
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion
 from modcrypt.iceberg.tables import rest_requests
-from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, is_opened
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.rest_requests import TableAnswer
@@ -103,7 +103,7 @@ def _open_store(catalog: RestCatalog, answer: TableAnswer) -> Any:
         for name, value in {**catalog.properties, **answer.config}.items()
         if isinstance(name, str) and name.startswith(_FILE_SETTINGS)
     }
-    if not separator or scheme == "file" or not settings:
+    if not separator or scheme == "file" or not settings or not is_opened(answer.location):
         return None
     from pyiceberg.io.fsspec import FsspecFileIO
 

@@ -7,9 +7,11 @@ import sqlite3
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -39,6 +41,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.write.commit import commit
+from modcrypt.io import stores
 from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms
@@ -120,6 +123,62 @@ def test_expectations(catalog: SqlCatalog, table: IcebergTable, kms: SampleKms) 
         load_table(catalog, "shop.plain", kms)
     plain = load_table(catalog, "shop.plain", kms, require_encrypted=False)
     assert plain.scan().to_pydict() == {"id": [4]}
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "hdfs://nowhere.invalid:8020/t/metadata/1.metadata.json", "viewfs://a/1.metadata.json",
+        "http://nowhere.invalid/t/metadata/1.metadata.json", "simplecache::file:///etc/passwd",
+        "dbfs:/t/1.metadata.json", "unknown://a/1.metadata.json", "s3://", "file:x", "/t/\0",
+    ],
+)  # fmt: skip
+def test_no_other_address_is_contacted_because_a_catalog_names_it(
+    location: str, table: IcebergTable, catalog: SqlCatalog, kms: SampleKms, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+        connection.execute("update iceberg_tables set metadata_location = ?", (location,))
+
+    def contact(url: str) -> None:
+        raise AssertionError(url)
+
+    monkeypatch.setattr(stores, "_locate_url", contact)
+    with pytest.raises(FormatError, match=r"shop\.orders: the catalog names"):
+        load_table(catalog, "shop.orders", kms)
+    with pytest.raises(FormatError, match=r"shop\.orders: the catalog names"):
+        table.append(rows(1))
+
+
+def test_a_location_map_applies_to_any_address(
+    table: IcebergTable, catalog: SqlCatalog, kms: SampleKms, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+        connection.execute(
+            "update iceberg_tables set metadata_location = "
+            "replace(metadata_location, 'file://', 'hdfs://nowhere.invalid')"
+        )
+    found = load_table(
+        catalog, "shop.orders", kms, location_map={"hdfs://nowhere.invalid": "file:///"}
+    )
+    assert found.append(rows(1)).scan().num_rows == 1
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"table_type": None}, {"table_type": "VIEW"}])
+def test_another_table_of_a_metastore(
+    parameters: dict[str, Any] | None, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hive_metastore.ttypes import Table
+    from pyiceberg.catalog.hive import HiveCatalog
+
+    from modcrypt.iceberg.tables.hive_pointer import HivePointer
+
+    metastore = Mock()
+    metastore.get_table.return_value = Table(parameters=parameters)
+    monkeypatch.setattr(HivePointer, "_connect", lambda _: nullcontext(metastore))
+    catalog = HiveCatalog("hive", uri="thrift://nowhere.invalid:9083")
+    with pytest.raises(ValueError, match=r"shop\.orders is not an Iceberg table"):
+        load_table(catalog, "shop.orders", kms)
 
 
 def test_a_conflict_is_not_overwritten(table: IcebergTable, tmp_path: Path) -> None:
