@@ -17,7 +17,7 @@ from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.orphan_files import SETTLED_DAYS, check_orphans
-from modcrypt.iceberg.verify.table_findings import OTHER_TABLE, StrayFile, TableReport
+from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
 from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
 from modcrypt.report.json_fields import json_fields
@@ -112,12 +112,11 @@ def _find_orphans(table: IcebergTable) -> list[StrayFile]:
 def _check_unshared(table: IcebergTable, report: TableReport) -> None:
     """Raise FormatError if another table has its metadata.json beside this table's."""
     own = posixpath.dirname(table.place.resolve().path)
-    for finding in report.findings:
-        path = getattr(finding, "location", None) or ""
-        if finding.message.startswith(OTHER_TABLE) and posixpath.dirname(path) == own:
+    for path, uuid in report.other_tables.items():
+        if posixpath.dirname(path) == own:
             raise FormatError(
-                f"{path}: {finding.message[len('it ') :]}, whose files would look like orphans: if "
-                "that table no longer exists, remove this file; otherwise move one of the tables"
+                f"{path}: belongs to another table, {uuid}, whose files would look like orphans: "
+                "if that table no longer exists, remove this file; otherwise move one of the tables"
             )
 
 

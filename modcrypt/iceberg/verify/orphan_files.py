@@ -35,7 +35,6 @@ from modcrypt.iceberg.tables.vouched_versions import vouched_versions
 from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
     ORPHANS,
-    OTHER_TABLE,
     STATISTICS,
     StrayFile,
     TableReport,
@@ -242,8 +241,7 @@ class _FolderCheck:
                 self.report.tell("format", message, path, warning=True)
             elif metadata.uuid != verified.uuid:
                 odd.add(path)
-                message = f"{OTHER_TABLE}, {metadata.uuid}"
-                self.report.tell("integrity", message, path, warning=True)
+                self.report.add_other_table(path, metadata.uuid)
             else:
                 self.known[path] = metadata.without_history()
                 if metadata.last_sequence_number > verified.last_sequence_number:

@@ -34,9 +34,6 @@ ORPHANS = "orphans"
 OPEN_PARTS = (ALWAYS_OPEN, UNSIGNED, STATISTICS, ORPHANS)
 """Parts that the format encrypts in no table, or that do not belong to the table."""
 
-OTHER_TABLE = "it belongs to another table"
-"""Beginning of the finding about a metadata.json of another table."""
-
 MAX_JOBS = 8
 """Default maximum number of files read concurrently."""
 
@@ -168,6 +165,9 @@ class TableReport(Report):
     def __init__(self) -> None:
         super().__init__(MAX_TABLE_FINDINGS)
         self._refusals: set[str] = set()
+        # UUIDs of other tables by the paths of metadata.json files in the table's folder: all of
+        # them, because findings are limited.
+        self.other_tables: dict[str, str] = {}
 
     def add(self, finding: Finding) -> None:
         """Add a finding, but only the first of equal refusals of the key service."""
@@ -200,6 +200,12 @@ class TableReport(Report):
         else:
             self.tell(error.word, str(error), location)
         self.add_note("file", location, "it could not be read")
+
+    def add_other_table(self, path: str, uuid: str) -> None:
+        """Add a warning about a metadata.json of another table."""
+        self.other_tables[path] = uuid
+        message = f"it belongs to another table, {uuid}"
+        self.tell("integrity", message, path, warning=True)
 
     def add_plaintext(self, location: str, *, expected: bool) -> None:
         """Add a plaintext file that the caller accepts; a warning in an encrypted table."""

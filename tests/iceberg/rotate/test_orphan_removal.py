@@ -17,6 +17,7 @@ from modcrypt.iceberg import (
     remove_orphan_files,
     verify_table,
 )
+from modcrypt.iceberg.verify import table_findings
 from tests.support.iceberg.sample_kms import SampleKms
 
 DAY = 24 * 60 * 60
@@ -83,6 +84,19 @@ def test_files_of_a_table_in_the_same_folder_stay(table: IcebergTable, tmp_path:
         remove_orphan_files(table)
     copy.rename(tmp_path / "t" / name)  # not where tables keep them
     assert [file.path for file in remove_orphan_files(table).files] == [str(orphan)]
+
+
+def test_many_findings_do_not_hide_a_table_in_the_same_folder(
+    table: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_findings, "MAX_TABLE_FINDINGS", 2)
+    other = create_table(tmp_path / "o", table_schema(), SampleKms(), master_key_id="keyA")
+    plant(tmp_path / "t/metadata/v0.metadata.json", days=4, data=other.metadata.encode())
+    uuid = "12345678-1234-1234-1234-123456789012"
+    for number in range(3):
+        plant(tmp_path / f"t/metadata/0000{number}-{uuid}.metadata.json", days=4, data=b"{}")
+    with pytest.raises(FormatError, match="belongs to another table"):
+        remove_orphan_files(table)
 
 
 def test_the_target_of_a_link_to_a_live_file_stays(table: IcebergTable, tmp_path: Path) -> None:
