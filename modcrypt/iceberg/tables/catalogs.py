@@ -7,6 +7,7 @@ its own for these. Tables of other catalogs can be read, but not changed.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 
+from modcrypt.errors import printable
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.tables.pointers import Identifier
@@ -96,6 +98,35 @@ def versions_of(
 
         kind = RestVersions
     return kind(catalog, identifier, filesystem, location_map or {})
+
+
+_PART = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.][^.]*))(?:\.(?=.)|\Z)", re.DOTALL)
+
+
+def parse_identifier(text: str) -> tuple[str, ...]:
+    """Return the parts of an identifier; as in Spark, backticks quote a part that has dots.
+
+    Raise ValueError if a part is empty or not completely in backticks.
+    """
+    parts, at = list[str](), 0
+    while at < len(text):
+        match = _PART.match(text, at)
+        if match is None:
+            raise ValueError(
+                f"{printable(text)} is not an identifier of a catalog: put names with dots into "
+                "backticks, as in shop.`a.b`"
+            )
+        parts.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        at = match.end()
+    return tuple(parts)
+
+
+def format_identifier(parts: Iterable[str]) -> str:
+    """Return the text of an identifier, which `parse_identifier` splits again."""
+    return ".".join(
+        "`{}`".format(part.replace("`", "``")) if "." in part or part.startswith("`") else part
+        for part in parts
+    )
 
 
 def list_tables(

@@ -56,6 +56,7 @@ class DeclaredTable:
             ModcryptError, ValueError, OSError: As `open_table` and `load_table`.
         """
         from modcrypt.iceberg import load_table, open_table
+        from modcrypt.iceberg.tables.catalogs import parse_identifier
 
         declared = self.dataset
         audit = None if self.audit is None else audit_to_json_lines(self.audit)
@@ -77,7 +78,7 @@ class DeclaredTable:
             return open_table(declared.location, tools, **options)
         assert declared.catalog is not None
         catalog = _open_catalog(declared.catalog, declared.catalog_name)
-        return load_table(catalog, declared.table, tools, **options)
+        return load_table(catalog, parse_identifier(declared.table), tools, **options)
 
     def _seal_options(self, writers: tuple[VerifyingKey, ...]) -> dict[str, Any]:
         key = self.signing_key
@@ -134,21 +135,17 @@ def _list_tables(declared: TableDeclaration) -> list[str]:
 
     Raises:
         OSError: The catalog cannot be listed.
-        ValueError: It cannot be opened, has no such namespace or no tables in it, or one name means
-            two of them.
+        ValueError: It cannot be opened, or has no such namespace or no tables in it.
     """
-    from modcrypt.iceberg.tables.catalogs import list_tables
+    from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, parse_identifier
 
     assert declared.catalog is not None
     assert declared.namespace is not None
     catalog = _open_catalog(declared.catalog, declared.catalog_name)
-    namespace = () if declared.namespace == WHOLE_CATALOG else declared.namespace
-    found = [".".join(identifier) for identifier in list_tables(catalog, namespace)]
+    namespace = () if declared.namespace == WHOLE_CATALOG else parse_identifier(declared.namespace)
+    found = [format_identifier(identifier) for identifier in list_tables(catalog, namespace)]
     if not found:
         raise ValueError(f"{declared.location} has no tables")
-    if len(set(found)) < len(found):  # a dot in a table's name, and one before it
-        twice = next(name for name in found if found.count(name) > 1)
-        raise ValueError(f"{declared.location} has two tables {twice}; rename the one with a dot")
     return [f"{declared.name}/{table}" for table in found]
 
 
