@@ -21,12 +21,12 @@ from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.spark.jvm.native_jar import ICEBERG_CLIENT, spark_jar
 from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.iceberg.server_fixtures import metastore
 from tests.support.kms.key_servers import Bao
 from tests.support.kms.server_fixtures import bao_running
-from tests.support.spark.hive_metastore import hive_metastore
 from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
 
-__all__ = ["bao_running"]  # a fixture
+__all__ = ["bao_running", "metastore"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
@@ -55,17 +55,11 @@ def services(
 
 
 @pytest.fixture(scope="module")
-def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if reason := why_unavailable():
-        pytest.skip(reason)
-    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
-        yield uri
-
-
-@pytest.fixture(scope="module")
 def spark(
     metastore: str, services: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[IcebergSpark]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("spark")
     spark_jar(folder / "modcrypt.jar")
     catalogs = {

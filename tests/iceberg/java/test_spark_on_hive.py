@@ -26,9 +26,11 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.manifests import DATA
 from tests.support.iceberg.hive_catalog import HiveTable
+from tests.support.iceberg.server_fixtures import metastore
 from tests.support.kms.key_servers import MotoKms, kms_server
-from tests.support.spark.hive_metastore import hive_metastore
 from tests.support.spark.iceberg_spark import IcebergSpark, aws_kms, why_unavailable
+
+__all__ = ["metastore"]  # a fixture
 
 pytestmark = pytest.mark.slow
 
@@ -49,17 +51,11 @@ def masters(moto: MotoKms) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if reason := why_unavailable():
-        pytest.skip(reason)
-    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
-        yield uri
-
-
-@pytest.fixture(scope="module")
 def spark(
     metastore: str, moto: MotoKms, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[IcebergSpark]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
     catalogs = {"hive": aws_kms(moto.endpoint)}
     running = IcebergSpark(tmp_path_factory.mktemp("spark"), metastore, catalogs)
     with closing(running):

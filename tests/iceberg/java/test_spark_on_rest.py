@@ -14,23 +14,20 @@ import pytest
 
 from modcrypt.errors import ModcryptError, PlaintextError
 from modcrypt.iceberg import rotate_table, verify_table
-from tests.support.iceberg.rest_catalog import RestTable, make_rest_table, rest_server
+from tests.support.iceberg.rest_catalog import RestTable
+from tests.support.iceberg.server_fixtures import server
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
+
+__all__ = ["server"]  # a fixture
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def spark(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergSpark]:
     if reason := why_unavailable():
         pytest.skip(reason)
-    with rest_server(tmp_path_factory.mktemp("rest")) as uri:
-        yield uri
-
-
-@pytest.fixture(scope="module")
-def spark(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergSpark]:
     catalogs = {"rest": {"type": "rest", "uri": server}}
     with closing(IcebergSpark(tmp_path_factory.mktemp("spark"), server, catalogs)) as running:
         yield running
@@ -38,7 +35,7 @@ def spark(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ice
 
 @pytest.fixture
 def rest(server: str) -> RestTable:
-    return make_rest_table(server)
+    return RestTable.make(server)
 
 
 def test_no_key_is_lost_when_spark_changes_a_table(spark: IcebergSpark, rest: RestTable) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
+from modcrypt.iceberg import IcebergTable, rotate_table
 from tests.support.cases import each_case
 from tests.support.crash import WRITING, run
 from tests.support.folder_contents import files
@@ -21,6 +21,7 @@ from tests.support.iceberg.by_hand import document, keks
 from tests.support.iceberg.resealed_tables import reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import Refusing
 from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, reopen
+from tests.support.iceberg.table_changes import act
 
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
@@ -28,19 +29,6 @@ if sys.platform != "linux":
 pytestmark = pytest.mark.slow  # some kill a process at each of dozens of steps
 
 STEPS = (*WRITING, "makedirs", "mkdir")
-
-
-def act(what: str, folder: Path, kms: Any = None) -> IcebergTable:
-    """Do to the table in a folder what a case is about."""
-    table = reopen(folder, kms, master_key_ids=["keyA", "keyB"])
-    if what == "prune":
-        return prune_keys(table).table
-    if what == "expire":
-        done = expire_history(table)
-        assert done.left == ()
-        return done.table
-    new_id = None if what == "dek" else "keyB"
-    return rotate_table(table, what, new_master_key_id=new_id).table  # type: ignore[arg-type]
 
 
 def prepare(what: str, table: IcebergTable) -> None:
@@ -59,7 +47,7 @@ def prepare(what: str, table: IcebergTable) -> None:
 KILLED_AT_EVERY_STEP = """
 import itertools, os, shutil, signal, sys
 from pathlib import Path
-from tests.iceberg.rotate.test_table_rotation_crash import act
+from tests.support.iceberg.table_changes import act
 
 calls = 0
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,30 +22,21 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
+from tests.support.iceberg.catalog_tables import SCHEMA
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
-from tests.support.iceberg.hive_catalog import SCHEMA, HiveTable, lost_answers, make_hive_table
+from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.server_fixtures import metastore
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
-from tests.support.java.jvm import why_unavailable
-from tests.support.spark.hive_metastore import hive_metastore
 
-__all__ = ["run"]  # a fixture
-
-if _reason := why_unavailable():
-    pytest.skip(_reason, allow_module_level=True)
+__all__ = ["metastore", "run"]  # fixtures
 
 pytestmark = pytest.mark.slow  # a metastore takes seconds to start
 
 
-@pytest.fixture(scope="module")
-def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
-        yield uri
-
-
 @pytest.fixture
 def hive(metastore: str) -> HiveTable:
-    return make_hive_table(metastore)
+    return HiveTable.make(metastore)
 
 
 def test_every_change_of_a_folders_table(hive: HiveTable) -> None:
@@ -180,7 +170,7 @@ def test_a_late_request_does_not_undo_others(
         real(self)
         hive.change(metadata_location=other.entry().parameters["metadata_location"])
 
-    other = make_hive_table(hive.uri)
+    other = HiveTable.make(hive.uri)
     monkeypatch.setattr(hive_locks.HeldLock, "ensure_held", others_first)
     with pytest.raises(CommitConflictError):
         table.versions.commit(table.place, table.metadata)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +23,21 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.rest_versions import RestVersions
+from tests.support.iceberg.catalog_tables import SCHEMA
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
-from tests.support.iceberg.java_judge import why_unavailable
-from tests.support.iceberg.rest_catalog import SCHEMA, RestTable, make_rest_table, rest_server
+from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.server_fixtures import server
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
-__all__ = ["run"]  # a fixture
-
-if _reason := why_unavailable():
-    pytest.skip(_reason, allow_module_level=True)
+__all__ = ["run", "server"]  # fixtures
 
 pytestmark = pytest.mark.slow  # a server takes seconds to start
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with rest_server(tmp_path_factory.mktemp("rest")) as uri:
-        yield uri
-
-
 @pytest.fixture
 def rest(server: str) -> RestTable:
-    return make_rest_table(server)
+    return RestTable.make(server)
 
 
 def before_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

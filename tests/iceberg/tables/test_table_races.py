@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.iceberg.hive_catalog import make_hive_table
-from tests.support.iceberg.java_judge import why_unavailable
+from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
-from tests.support.iceberg.rest_catalog import make_rest_table, rest_server
+from tests.support.iceberg.rest_catalog import RestTable
+from tests.support.iceberg.server_fixtures import metastore, server
 from tests.support.iceberg.table_races import NamedTable, kill_processes, race
-from tests.support.java.jvm import why_unavailable as why_no_java
-from tests.support.spark.hive_metastore import hive_metastore
+
+__all__ = ["metastore", "server"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
@@ -27,29 +26,13 @@ PATIENCE = 60
 """Seconds that a kill that hits a change may take, with those before it that hit none."""
 
 
-@pytest.fixture(scope="module")
-def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if reason := why_no_java():
-        pytest.skip(reason)
-    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
-        yield uri
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if reason := why_unavailable():
-        pytest.skip(reason)
-    with rest_server(tmp_path_factory.mktemp("rest")) as uri:
-        yield uri
-
-
 @pytest.fixture(params=["folder", "sql", "hive", "rest"])
 def named(request: pytest.FixtureRequest, tmp_path: Path) -> NamedTable:
     """Make an encrypted table."""
     if request.param == "hive":
-        return make_hive_table(request.getfixturevalue("metastore"))
+        return HiveTable.make(request.getfixturevalue("metastore"))
     if request.param == "rest":
-        return make_rest_table(request.getfixturevalue("server"))
+        return RestTable.make(request.getfixturevalue("server"))
     return (make_sql_table if request.param == "sql" else make_folder_table)(tmp_path / "t")
 
 

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from hive_metastore.ttypes import ShowLocksRequest
 from pyiceberg.catalog.hive import HiveCatalog
 
-from modcrypt.iceberg import IcebergTable, create_table, load_table
-from tests.support.iceberg.sample_kms import SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
+from tests.support.iceberg.catalog_tables import CatalogTable
 
 
-@dataclass(frozen=True)
-class HiveTable:
+class HiveTable(CatalogTable):
     """A table of a metastore, and ways to look at its entry without modcrypt."""
-
-    uri: str
-    name: str
 
     @property
     def catalog(self) -> HiveCatalog:
         return HiveCatalog("hive", uri=self.uri, **{"hive.hive2-compatible": "true"})
-
-    def load(self, kms: Any = None, **options: Any) -> IcebergTable:
-        return load_table(self.catalog, self.name, kms or SampleKms(), **options)
-
-    def version(self) -> int:
-        """The number of the current version."""
-        return int(posixpath.basename(self.entry().parameters["metadata_location"])[:5])
 
     def entry(self) -> Any:
         with self.catalog._client as client:
@@ -55,18 +37,6 @@ class HiveTable:
                 ShowLocksRequest(dbname=database, tablename=table, isExtended=True)
             )
         return list(shown.locks or ())
-
-
-def make_hive_table(uri: str, schema: pa.Schema = SCHEMA, **options: Any) -> HiveTable:
-    """Make an encrypted table in a database of its own."""
-    database = f"d{uuid.uuid4().hex[:8]}"
-    made = HiveTable(uri, f"{database}.orders")
-    made.catalog.create_namespace(database)
-    create_table(
-        None, schema, SampleKms(), master_key_id="keyA", catalog=made.catalog,
-        identifier=made.name, **options,
-    )  # fmt: skip
-    return made
 
 
 @contextlib.contextmanager

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from modcrypt.iceberg import IcebergTable, create_table, load_table, open_table
+from modcrypt.iceberg import IcebergTable, create_table, open_table
+from tests.support.iceberg.catalog_tables import SCHEMA, CatalogTable
 from tests.support.iceberg.sample_kms import SampleKms
-
-SCHEMA = pa.schema([("id", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -33,27 +31,13 @@ class FolderTable:
         return []
 
 
-@dataclass(frozen=True)
-class SqlTable:
+class SqlTable(CatalogTable):
     """A table of a catalog in SQLite."""
-
-    uri: str
-    name: str
 
     @property
     def catalog(self) -> SqlCatalog:
         folder = Path(self.uri.removeprefix("sqlite:///")).parent
         return SqlCatalog("sql", uri=self.uri, warehouse=f"file://{folder}/warehouse")
-
-    def load(self, kms: Any = None, **options: Any) -> IcebergTable:
-        return load_table(self.catalog, self.name, kms or SampleKms(), **options)
-
-    def version(self) -> int:
-        """The number of the current version."""
-        return int(self.load(master_key_ids=["keyA", "keyB"]).place.name[:5])
-
-    def locks(self) -> list[Any]:
-        return []
 
 
 def make_folder_table(folder: Path) -> FolderTable:
@@ -65,9 +49,4 @@ def make_folder_table(folder: Path) -> FolderTable:
 def make_sql_table(folder: Path) -> SqlTable:
     """Make a catalog in a folder, with an encrypted table."""
     folder.mkdir()
-    made = SqlTable(f"sqlite:///{folder}/catalog.db", "shop.orders")
-    made.catalog.create_namespace("shop")
-    create_table(
-        None, SCHEMA, SampleKms(), master_key_id="keyA", catalog=made.catalog, identifier=made.name
-    )
-    return made
+    return SqlTable.make(f"sqlite:///{folder}/catalog.db")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
-from modcrypt.iceberg import IcebergTable, create_table, load_table
+from tests.support.iceberg.catalog_tables import CatalogTable
 from tests.support.iceberg.java_judge import class_path
-from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.java.iceberg_java import VERSION, Jar, fetch_jars, java_program
 from tests.support.ports import find_free_port
 from tests.support.spark.hive_metastore import wait_for_port
@@ -24,7 +19,6 @@ JARS = (
     Jar("org.xerial", "sqlite-jdbc", "3.50.3.0",
         "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08"),
 )  # fmt: skip
-SCHEMA = pa.schema([("id", pa.int64())])
 
 
 @contextmanager
@@ -48,35 +42,9 @@ def rest_server(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-@dataclass(frozen=True)
-class RestTable:
+class RestTable(CatalogTable):
     """A table of a server."""
-
-    uri: str
-    name: str
 
     @property
     def catalog(self) -> RestCatalog:
         return RestCatalog("rest", uri=self.uri)
-
-    def load(self, kms: Any = None, **options: Any) -> IcebergTable:
-        return load_table(self.catalog, self.name, kms or SampleKms(), **options)
-
-    def version(self) -> int:
-        """The number of the current version."""
-        return int(self.load(master_key_ids=["keyA", "keyB"]).place.name[:5])
-
-    def locks(self) -> list[Any]:
-        return []
-
-
-def make_rest_table(uri: str, schema: pa.Schema = SCHEMA, **options: Any) -> RestTable:
-    """Make an encrypted table in a namespace of its own."""
-    namespace = f"n{uuid.uuid4().hex[:8]}"
-    made = RestTable(uri, f"{namespace}.orders")
-    made.catalog.create_namespace(namespace)
-    create_table(
-        None, schema, SampleKms(), master_key_id="keyA", catalog=made.catalog,
-        identifier=made.name, **options,
-    )  # fmt: skip
-    return made

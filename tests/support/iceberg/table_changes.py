@@ -1,8 +1,10 @@
-"""Every change of a table in a catalog, on rows with one column of ids."""
+"""Changes of tables: every one on rows with one column of ids, and some of the shared table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +16,7 @@ from modcrypt.iceberg import (
     rotate_table,
     set_policy,
 )
+from tests.support.iceberg.shared_table import reopen
 
 
 def rows(*ids: int) -> pa.Table:
@@ -35,3 +38,16 @@ CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
     "policy": lambda table: set_policy(table, KeyPolicy(kek_per="day")),
     "expire": lambda table: expire_history(table).table,
 }
+
+
+def act(what: str, folder: Path, kms: Any = None) -> IcebergTable:
+    """Change a copy of the shared table in a folder."""
+    table = reopen(folder, kms, master_key_ids=["keyA", "keyB"])
+    if what == "prune":
+        return prune_keys(table).table
+    if what == "expire":
+        done = expire_history(table)
+        assert done.left == ()
+        return done.table
+    new_id = None if what == "dek" else "keyB"
+    return rotate_table(table, what, new_master_key_id=new_id).table  # type: ignore[arg-type]
