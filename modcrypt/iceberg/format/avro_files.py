@@ -177,6 +177,9 @@ class _Cursor:
         return self.data[self.at - size : self.at]
 
     def read_long(self) -> int:
+        if self.at < len(self.data) and (first := self.data[self.at]) < 0x80:  # most are short
+            self.at += 1
+            return first >> 1 ^ -(first & 1)
         value = 0
         for number, byte in enumerate(self.data[self.at : self.at + 10]):
             value |= (byte & 0x7F) << 7 * number

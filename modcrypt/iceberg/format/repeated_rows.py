@@ -64,12 +64,13 @@ def _read_block(
 ) -> None:  # fmt: skip
     """Read the `count` rows of a block, which begins at the offset `base` of all rows."""
     at, end = 0, len(rows.values) + count
-    decode = block_decoder(avro, data)
+    decode = None
     while (missing := end - len(rows.values)) > 0:
         most = min(missing, rows.count_within(len(data) - at))
         if size := rows.repeat(data, at, most, base):
             at += size
             continue
+        decode = decode or block_decoder(avro, data)
         row, stop = decode(at)
         own = data[at:stop]
         value = known.values.get(own)

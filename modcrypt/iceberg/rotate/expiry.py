@@ -196,6 +196,9 @@ class _Losses:
 
     def __init__(self, table: IcebergTable, new: TableMetadata) -> None:
         self._table, self._new, self._rule = table, new, DeletionRule.of(table, new)
+        own = table.walk.locations.location(table.place)
+        # Location of the folder of the metadata.json files, with a slash; None if it is not mapped.
+        self._folder = None if own is None else own.removesuffix(table.place.name)
         self.snapshots: dict[int, Snapshot] = {}
         # Locations of files to delete by path, by the attribute of `Expired`.
         self.files: dict[str, dict[str, str]] = {name: {} for stage in _STAGES for name in stage}
@@ -246,7 +249,10 @@ class _Losses:
         return snapshots, unplaced
 
     def _location(self, place: Place) -> str:
-        return self._table.walk.locations.location(place) or place.path
+        """Return the location of a metadata.json, all of which are in one folder."""
+        if self._folder is None:
+            return place.path
+        return self._folder + place.name
 
     def _add(self, name: str, path: str, location: str, *, freed: bool) -> None:
         """Add a file, which is deleted if the rule has freed it."""
