@@ -352,7 +352,7 @@ class TableMetadata:
             versions = lists.lists["metadata-log"].make(_logged_version, entries)
         else:
             versions = list(map(_logged_version, entries))
-        return frozenset(version for version in versions if version is not None)
+        return frozenset(filter(None, versions))
 
     def _key(self, document: Any) -> EncryptedKey:
         encoded = self._text(document, "encrypted-key-metadata")

@@ -52,7 +52,7 @@ def vouched_versions(
     read = read or partial(read_metadata, lists=history_lists())
     own, there = table.place.name, set(metadata_files(table))
     times: dict[str, int | None] = {own: None}  # of files already read: a log may repeat names
-    seen = table.metadata.log
+    seen = set(table.metadata.log)
     waiting = _older_versions(seen, there, own)
     heapq.heapify(waiting)
     while waiting:
