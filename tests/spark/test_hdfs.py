@@ -9,8 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 import modcrypt as mc
+from modcrypt.errors import FormatError
+from modcrypt.iceberg import create_table, load_table
 from modcrypt.io.stores import locate
 from modcrypt.kms.keyring.keyring import Keyring
 from tests.support.java.jvm import why_unavailable
@@ -20,6 +23,7 @@ if _reason := why_unavailable():
 
 from modcrypt.kms.settings import Settings
 from modcrypt.spark import encrypt_table, native, verify_table
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.java.hdfs import hdfs_cluster
 from tests.support.spark.native import uri_of
 from tests.support.spark.processes import Elsewhere
@@ -159,3 +163,24 @@ def test_viewfs_is_resolved_by_the_mount_table(hdfs: str, policy: Path, tmp_path
     with closing(Elsewhere("local[2]", tmp_path, variables=variables)) as elsewhere:
         elsewhere.run(THROUGH_VIEWFS, policy, "viewfs://everything/lake/table")
     assert ids_in(f"{hdfs}/mounted/table", policy) == sorted([*range(20), *range(20)])
+
+
+def test_a_catalog_names_tables_of_the_configured_cluster_alone(
+    hdfs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"{hdfs}/shop")
+    catalog.create_namespace("shop")
+    rows = pa.table({"v": [1, 2]})
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    site = "<configuration><property><name>fs.defaultFS</name><value>{}</value></property>"
+    (tmp_path / "core-site.xml").write_text(site.format(hdfs) + "</configuration>")
+    kms, name = SampleKms(), "shop.orders"
+    made = create_table(
+        None, rows.schema, kms, master_key_id="keyA", catalog=catalog, identifier=name
+    )
+    made.append(rows)
+    assert load_table(catalog, name, kms).scan()["v"].to_pylist() == [1, 2]
+    (tmp_path / "core-site.xml").write_text(site.format("hdfs://elsewhere") + "</configuration>")
+    with pytest.raises(FormatError, match="clusters of Hadoop's configuration"):
+        load_table(catalog, name, kms)
+    catalog.close()

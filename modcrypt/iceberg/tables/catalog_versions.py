@@ -29,6 +29,7 @@ from modcrypt.iceberg.format.table_versions import (
 from modcrypt.iceberg.tables.pointed import Pointed
 from modcrypt.iceberg.tables.pointers import Identifier, Pointer, pointer_of
 from modcrypt.io.addresses import local_path
+from modcrypt.io.hadoop import is_configured
 from modcrypt.io.places import Place
 
 
@@ -184,8 +185,9 @@ class CatalogVersions:
         elif not is_opened(location):
             raise FormatError(
                 f"{self._name}: the catalog names {printable(location, 200)!r}, and modcrypt opens "
-                "only local files and object stores because a catalog names them: map the "
-                "beginning of this address to a folder with location_map"
+                "only local files, object stores and the clusters of Hadoop's configuration "
+                "because a catalog names them: map the beginning of this address to a folder with "
+                "location_map"
             )
         place = find_place(location, self.filesystem)
         return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
@@ -212,7 +214,11 @@ def is_opened(location: str) -> bool:
     if "\0" in location:
         return False
     with contextlib.suppress(ValueError):
-        return local_path(location) is not None or _STORED.match(location) is not None
+        return (
+            local_path(location) is not None
+            or _STORED.match(location) is not None
+            or is_configured(location)
+        )
     return False
 
 
