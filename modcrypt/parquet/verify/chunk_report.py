@@ -11,7 +11,7 @@ from modcrypt.parquet.crypto.page_facts import PageFacts, read_counts
 from modcrypt.parquet.format.byte_map import Region, State
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
 from modcrypt.parquet.format.page_header import PageHeader
-from modcrypt.parquet.verify.diagnosis import Detective
+from modcrypt.parquet.verify.diagnosis import Cause, Detective
 
 _DATA = ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE
 _DICTIONARY = ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE
@@ -97,17 +97,18 @@ class ChunkReport(Report):
 
     def add_unopened(
         self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview
-    ) -> int | None:
-        """Add a fault about a module that does not open; `stored` is that encrypted module.
-
-        Return the ordinal of the page that the module really is, if the diagnosis finds it.
-        """
+    ) -> None:
+        """Add a fault about a module that does not open; `stored` is that encrypted module."""
         self.add_module_region(start, end, module, "fault")
-        cause = None
-        if isinstance(error, TagMismatchError) and self._detective is not None:
-            assert self.cipher is not None
-            if len(stored) >= GCM_OVERHEAD:
-                cause = self._detective.explain(self.cipher, module, stored)
-            self._detective = None
+        cause = self.diagnose(error, module, stored)
         self.add_error(error, start, end, module, "" if cause is None else cause.hint)
-        return None if cause is None else cause.page
+
+    def diagnose(self, error: ModcryptError, module: ModuleId, stored: memoryview) -> Cause | None:
+        """Return why a module does not open; None if that is unknown, or a chunk's second one."""
+        if not isinstance(error, TagMismatchError) or self._detective is None:
+            return None
+        assert self.cipher is not None
+        detective, self._detective = self._detective, None
+        if len(stored) < GCM_OVERHEAD:
+            return None
+        return detective.explain(self.cipher, module, stored)

@@ -78,18 +78,15 @@ class ResumingWalk:
         """Report a page that cannot be read; return the place of the next page, None if unknown."""
         report, frames, module = self._report, self._frames, page.header_id()
         framed, border = frames.find(position, end), frames.find_border(position, end)
-        actual = None
+        cause = None
         if isinstance(error, TagMismatchError):
             border = end if border is None else border
-            stored = memoryview(frames.read(position, border))
-            actual = report.add_unopened(error, module, position, border, stored)
-        place = self._find_next_page(position, end, framed, page, actual)
+            cause = report.diagnose(error, module, memoryview(frames.read(position, border)))
+        place = self._find_next_page(position, end, framed, page, cause and cause.page)
         after = end if place is None else place[0]
-        if not isinstance(error, TagMismatchError):
-            border = after if border is None else min(border, after)
-            report.add_module_region(position, border, module, "fault")
-            report.add_error(error, position, border, module)
-        assert border is not None
+        border = after if border is None else min(border, after)
+        report.add_module_region(position, border, module, "fault")
+        report.add_error(error, position, border, module, "" if cause is None else cause.hint)
         if framed is not None and framed.next == after:
             self._check_body(page, framed)
         else:

@@ -1152,6 +1152,18 @@ def test_any_bytes_give_an_inspection_or_an_error_of_ours(data: st.DataObject) -
     check_survives(bytes(base))
 
 
+def test_a_length_field_that_reaches_into_the_next_page() -> None:
+    data = bytearray(bases()[1])
+    regions = inspect_parquet(bytes(data), READER, pages=True).regions
+    header, following = [region for region in regions if region.column == 2][::2][:2]
+    assert (header.kind, following.kind) == ("dictionary page header", "data page header")
+    data[header.start] = following.start - header.start - 4 + 1
+    found = inspect_parquet(bytes(data), READER, pages=True)
+    check_regions(found)
+    (fault,) = (region for region in found.regions if region.state == "fault")
+    assert (fault.start, fault.end) == (header.start, following.start)
+
+
 @given(st.data())
 def test_any_footer_behind_its_lock_gives_an_inspection_or_an_error_of_ours(
     data: st.DataObject,
