@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import weakref
@@ -23,12 +24,16 @@ def fork_safe(lock: T) -> T:
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801  # as in the standard library
-    """A `functools.cached_property` whose lock is fork-safe (only Python 3.11 has one)."""
+    """A `functools.cached_property` without the lock that only Python 3.11 has.
+
+    All objects of a class share that lock: a thread that holds it would wait for ever for another
+    one that needs the property of another object, and so would a forked child.
+    """
 
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(func)
         if hasattr(self, "lock"):
-            fork_safe(self.lock)
+            self.lock = contextlib.nullcontext()
 
 
 def _reset_locks() -> None:

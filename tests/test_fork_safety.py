@@ -89,6 +89,25 @@ def test_a_cached_property_is_found_in_a_child() -> None:
         thread.join()
 
 
+def test_threads_do_not_wait_for_a_cached_property_of_another_object() -> None:
+    class Node:
+        def __init__(self, inner: Node | None) -> None:
+            self.inner = inner
+
+        @fork_safety.cached_property
+        def depth(self) -> int:
+            if self.inner is None:
+                return 0
+            found: list[int] = []
+            inner = self.inner
+            thread = threading.Thread(target=lambda: found.append(inner.depth), daemon=True)
+            thread.start()
+            thread.join(SECONDS)
+            return found[0] + 1
+
+    assert Node(Node(None)).depth == 1
+
+
 def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
