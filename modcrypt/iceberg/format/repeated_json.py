@@ -29,24 +29,33 @@ _UNDECIDED = 2
 """Number of characters after a number that may still belong to it, as in `1e+`."""
 
 
+MAX_KNOWN = 64 << 20
+"""Number of bytes of a list's objects, as texts, after which all are forgotten.
+
+10,000 snapshots take 10 MB, but versions of a forged table may have nothing in common.
+"""
+
+
 class RepeatedItems:
     """The objects in one list of many documents, parsed once, and what was made of each."""
 
     def __init__(self) -> None:
         self._run = Run(b"", [], [], [])  # the list of the last document that had a new object
         self._known: dict[bytes, Any] = {}  # objects by their texts
-        self._made: dict[int, Any] = {}  # by the id of the object, which `_known` keeps
+        self._size = 0  # of these texts
+        # Objects and what was made of them, by the ids of the objects.
+        self._made: dict[int, tuple[Any, Any]] = {}
         self._lengths = 0, 0  # of the last two lists
 
     def make(self, function: Callable[[Any], R], values: list[Any]) -> list[R]:
         """Return what a function returns for each object of `parse`; it is called once for each."""
-        made: dict[int, R] = self._made
+        made: dict[int, tuple[Any, R]] = self._made
 
         def make_all(values: list[Any]) -> list[R]:
             for value in values:
                 if id(value) not in made:
-                    made[id(value)] = function(value)
-            return [made[id(value)] for value in values]
+                    made[id(value)] = value, function(value)
+            return [made[id(value)][1] for value in values]
 
         return make_once(values, make_all)
 
@@ -76,9 +85,18 @@ class RepeatedItems:
         """Parse the item at an offset; return the offset of its end. Objects are kept."""
         value, end = _parse_value(text, at)
         if isinstance(value, dict):
-            value = self._known.setdefault(text[at:end], value)
+            value = self._keep(text[at:end], value)
         items.add(value, at, end)
         return end
+
+    def _keep(self, text: bytes, value: Any) -> Any:
+        """Return the object that is known for a text; if there is none, keep the given one."""
+        if (known := self._known.get(text)) is not None:
+            return known
+        self._size += len(text)
+        if self._size > MAX_KNOWN:
+            self._known, self._made, self._size = {}, {}, len(text)
+        return self._known.setdefault(text, value)
 
     def _note(self, items: Follower, text: bytes) -> list[Any]:
         """Remember a list, and return its values."""

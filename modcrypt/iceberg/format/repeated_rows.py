@@ -15,12 +15,15 @@ from modcrypt.tracebacks import hide_frames
 
 T = TypeVar("T")
 
+_OBJECT, _NUMBERS = 1 << 10, 1 << 7
+"""Estimated bytes of the object that is made of a row, and of what a run has for a row."""
+
 
 class RepeatedRows(Generic[T]):
     """The rows of many files, decoded once; several threads may read files at the same time.
 
     Args:
-        most: Number of rows after which those are forgotten that the last file did not have.
+        most: Number of bytes of rows and their objects after which all are forgotten.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -36,26 +39,44 @@ class RepeatedRows(Generic[T]):
         Files share rows if they have the same schema and `kind`. Raises the errors of `read_avro`
         and `make`.
         """
-        known = self._known.setdefault((avro.checked.text, kind), _Known())
+        self._make_room()
+        text = avro.checked.text
+        known = self._known.setdefault((text, kind), _Known(len(text)))
         rows, blocks, base = Follower(known.run), list[bytes](), 0
         for count, data in avro.blocks:
             _read_block(avro, count, data, base, rows, known, make)
             blocks.append(data)
             base += len(data)
-        if self._most is not None and len(known.values) > self._most:
-            known.values = {}
         if rows.is_new:
             known.run = run = rows.run(b"".join(blocks))
             return Slice(run.products, 0, rows.values)
         return rows.slice() or rows.values
 
+    def _make_room(self) -> None:
+        """Forget everything if it is too much."""
+        if self._most is not None:
+            sizes = [known.size for known in list(self._known.values())]
+            if sum(sizes) > self._most:
+                self._known = {}
+
 
 class _Known(Generic[T]):
     """The rows of one kind that were decoded before, and the objects made of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.values: dict[bytes, T] = {}  # the objects of all rows by their bytes
         self.run = Run(b"", [], [], [])  # the rows of the last file that had new ones
+        self._size = size  # without the run
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of everything."""
+        return self._size + self.run.size + _NUMBERS * len(self.run.values)
+
+    def add(self, row: bytes, value: T) -> T:
+        """Return the object of a row, which is the given one unless another thread has added it."""
+        self._size += len(row) + _OBJECT
+        return self.values.setdefault(row, value)
 
 
 def _read_block(
@@ -75,7 +96,7 @@ def _read_block(
         own = data[at:stop]
         value = known.values.get(own)
         if value is None:
-            value = known.values.setdefault(own, make(row))
+            value = known.add(own, make(row))
         rows.add(value, base + at, base + stop)
         at = stop
     if at != len(data):

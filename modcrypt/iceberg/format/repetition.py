@@ -28,7 +28,7 @@ class Run:
     """The parts of one file in their order; its data may contain keys."""
 
     def __init__(self, data: bytes, starts: list[int], ends: list[int], values: list[Any]) -> None:
-        self._data = memoryview(data)
+        self._data, self.size = memoryview(data), len(data)
         self.starts, self.ends = starts, ends  # offsets of the parts in the data
         self.values = values
         self.products = Products(len(values))

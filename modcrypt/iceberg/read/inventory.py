@@ -47,8 +47,8 @@ Failure: TypeAlias = ModcryptError | OSError
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MAX_ENTRIES, _MAX_PATHS = 1 << 14, 1 << 14
-"""Number of entries, and of the paths of files, that are kept because manifests may repeat them."""
+_MAX_ROWS, _MAX_PATHS = 64 << 20, 1 << 14
+"""Bytes of rows, and number of the paths of files, that are kept: manifests may repeat them."""
 
 Mark: TypeAlias = tuple[int, bytes]
 """A keyed hash of a data key, and its AAD prefix, which no two files may share."""
@@ -354,7 +354,7 @@ def read_manifests(
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
-    read_manifest = partial(_read_manifest, keys, RepeatedRows[FileEntry](_MAX_ENTRIES))
+    read_manifest = partial(_read_manifest, keys, RepeatedRows[FileEntry](_MAX_ROWS))
     for manifest, entries in _apply(keys.walk, read_manifest, unread, jobs):
         manifest.count(entries)
         yield manifest, entries

@@ -118,6 +118,19 @@ def test_an_object_of_which_nothing_can_be_made_concerns_only_lists_with_it() ->
             assert lists.lists["a"].make(make, items) == list(range(count))
 
 
+def test_objects_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_json, "MAX_KNOWN", 2000)
+    lists = RepeatedLists("a")
+    items = lists.lists["a"]
+    for start in range(0, 10_000, 3):
+        document = {"a": [{"id": start // 9 * 9 + number} for number in range(9)]}
+        values = lists.parse(json.dumps(document).encode())["a"]
+        assert values == document["a"]
+        assert items.make(lambda item: item["id"], values) == [item["id"] for item in values]
+        assert sum(map(len, items._known)) <= 2000
+        assert len(items._made) <= 2000 // len('{"id": 0}') + len(values)
+
+
 INVALID = {
     "nothing": b"",
     "a list": b"[]",
@@ -160,9 +173,10 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def container(rows: list[Any], interval: int = 100) -> bytes:
+def container(rows: list[Any], interval: int = 100, name: str = "row") -> bytes:
     out = io.BytesIO()
-    fastavro.writer(out, fastavro.parse_schema(SCHEMA), rows, sync_interval=interval)
+    schema = fastavro.parse_schema({**SCHEMA, "name": name})
+    fastavro.writer(out, schema, rows, sync_interval=interval)
     return out.getvalue()
 
 
@@ -188,3 +202,18 @@ def test_a_block_that_is_longer_than_its_rows() -> None:
         with pytest.raises(FormatError, match="longer than its rows"):
             read(open_avro(damaged, "x"))
     assert count == 1
+
+
+@pytest.mark.parametrize("schemas", [1, 300])
+def test_rows_without_end_are_forgotten(schemas: int) -> None:
+    most = 100 << 10
+    known = RepeatedRows[Any](most)
+    for number in range(300):
+        rows = [{"id": number * 5 + step, "deep": []} for step in range(9)]
+        data = container(rows, name=f"row{number % schemas}")
+        assert known.read(open_avro(data, "x"), lambda row: row) == rows
+        kept = sum(len(kind.values) for kind in known._known.values())
+        assert kept <= most >> 10
+        damaged = container([{"id": 9000 + number, "deep": []}] * 3, name=f"row{number % schemas}")
+        with pytest.raises(FormatError):
+            known.read(open_avro(damaged[:-20] + b"\0" + damaged[-19:], "x"), lambda row: row)
