@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 from collections import deque
@@ -68,7 +69,35 @@ def in_threads(
             yield take_first()
     finally:
         stop()
-        pool.shutdown(cancel_futures=True)
+        end_pool(pool, waiting)
+
+
+def end_pool(pool: ThreadPoolExecutor, calls: Iterable[Future[Any]]) -> None:
+    """Cancel calls that have not begun; wait for the others, and for the end of the threads.
+
+    In a collection of garbage, only calls are waited for: it may run in a thread that starts, and
+    that holds a lock of `threading` which others need to end.
+    """
+    pool.shutdown(wait=not _is_collecting(), cancel_futures=True)
+    wait([call for call in calls if not call.cancelled()])
+
+
+_collecting: list[int] = []  # the thread that collects garbage
+
+
+def _note_collection(phase: str, _: object) -> None:
+    if phase == "start":
+        _collecting.append(threading.get_ident())
+    else:
+        _collecting.clear()
+
+
+gc.callbacks.append(_note_collection)
+
+
+def _is_collecting() -> bool:
+    """Return whether the garbage collector has called this thread's code."""
+    return threading.get_ident() in _collecting
 
 
 class Lender(Generic[T]):
@@ -121,12 +150,16 @@ class ThreadPool:
             future.result()
 
     def close(self) -> None:
-        """Wait for the calls that were submitted, and end the threads."""
+        """Wait for the calls that were submitted, and end the threads.
+
+        In a collection of garbage, no thread is waited for, as in `end_pool`; calls that had not
+        ended would still hold what they use.
+        """
         with self._lock:
             self._closed, pool = True, self._pool
         if pool is not None:
             with contextlib.suppress(RuntimeError):  # a thread of the pool cannot wait for itself
-                pool.shutdown()
+                pool.shutdown(wait=not _is_collecting())
 
 
 class SharedResources:

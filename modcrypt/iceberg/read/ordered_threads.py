@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from modcrypt.fork_safety import fork_safe
+from modcrypt.io.threads import end_pool
 
 MAX_AHEAD = 64 << 20
 """Size in bytes of the results that a lane may hold ready; it may exceed this by one result."""
@@ -51,7 +52,7 @@ def run_in_order(sources: Iterable[Source[R]], threads: int) -> Generator[R]:
             lanes.popleft()
     finally:
         stop.set()
-        pool.shutdown(cancel_futures=True)
+        end_pool(pool, [lane.work for lane in lanes])
         for lane in lanes:
             lane.close()
 
@@ -69,7 +70,7 @@ class _Lane(Generic[R]):
         self._ready: deque[R] = deque()
         self._bytes = 0
         self._ended = self._paused = False
-        self._work: Future[None] = pool.submit(self._run)
+        self.work: Future[None] = pool.submit(self._run)
 
     def _run(self) -> None:
         """Read until enough is ready; `_take` schedules the continuation."""
@@ -100,7 +101,7 @@ class _Lane(Generic[R]):
         """Yield the results as they become ready."""
         while (result := self._take()) is not None:
             yield result
-        self._work.result()  # raises the error of the source
+        self.work.result()  # raises the error of the source
 
     def _take(self) -> R | None:
         with self._changed:
@@ -111,7 +112,7 @@ class _Lane(Generic[R]):
             self._bytes -= result.nbytes
             if self._paused and self._bytes <= MAX_AHEAD:
                 self._paused = False
-                self._work = self._pool.submit(self._run)
+                self.work = self._pool.submit(self._run)
             return result
 
     def close(self) -> None:
