@@ -350,7 +350,8 @@ def read_manifests(
     if not inventory.lists:  # as for nearly all older versions of an expiry
         return
     read_list = partial(_read_list, keys, RepeatedRows[ManifestFile]())
-    for manifest_list, rows in _apply(keys.walk, read_list, inventory.lists, jobs):
+    singly = any(item.key is not None and item.key.is_single for item in inventory.lists)
+    for manifest_list, rows in _apply(keys.walk, read_list, inventory.lists, jobs, late=singly):
         inventory.add_manifests(manifest_list, rows)
         progress(manifest_list.size or 0)
     unread = [manifest for manifest in inventory.manifests if manifest.path not in known]
@@ -361,14 +362,16 @@ def read_manifests(
         progress(manifest.size or 0)
 
 
-def _apply(walk: Walk, read: Callable[[T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
-    """Apply a function to items, in threads if the table is in a store that answers late.
+def _apply(
+    walk: Walk, read: Callable[[T], R], items: Iterable[T], jobs: int, *, late: bool = False
+) -> Iterator[R]:
+    """Apply a function to items, in threads if the table's store or key service answers late.
 
-    Decoding takes longer than reading a local file, and holds the interpreter's lock.
+    Decoding takes longer than reading a local file, and holds the interpreter's lock. The key
+    service has to be asked for each item (`late`) only in single wrapping.
     """
-    if all(folder.filesystem is None for folder in walk.locations.folders.values()):
-        return map(read, items)
-    return in_threads(read, items, jobs)
+    local = all(folder.filesystem is None for folder in walk.locations.folders.values())
+    return map(read, items) if local and not late else in_threads(read, items, jobs)
 
 
 def known_sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:

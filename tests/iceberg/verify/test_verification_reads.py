@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from modcrypt.iceberg import IcebergTable, create_table, expire_history, verify_table
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    expire_history,
+    open_table,
+    set_policy,
+    verify_table,
+)
 from modcrypt.iceberg.format import manifests, table_metadata
 from modcrypt.iceberg.format.avro_files import AvroRows
 from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
@@ -72,6 +81,24 @@ def test_each_row_of_manifest_lists_is_decoded_once(
     monkeypatch.setattr(manifests, "_manifest_file", make)
     assert verify_table(table, jobs=1).ok
     assert len(made) == len(set(made)) == 40
+
+
+def test_a_key_service_is_asked_for_several_manifest_lists_at_once(tmp_path: Path) -> None:
+    kms = SampleKms()
+    table = create_table(tmp_path / "t", pa.schema([("id", pa.int64())]), kms, master_key_id="keyA")
+    table = set_policy(table, KeyPolicy(wrapping="single"))
+    for id_ in range(4):
+        table = table.append(pa.table({"id": [id_]}))
+    real, both = kms.unwrap, threading.Barrier(2)
+
+    def unwrap(wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+        both.wait(20)
+        return real(wrapped, master_key_id, aad=aad)
+
+    kms.unwrap = unwrap  # type: ignore[method-assign]
+    read = open_table(tmp_path / "t", kms)
+    keys = inventory.Keys(read.walk, {})
+    assert inventory.take_inventory(keys, read.metadata.snapshots, 2).is_whole
 
 
 def test_an_expiry_reads_needed_manifests_once(
