@@ -215,7 +215,7 @@ def test_counts_of_rows_show_no_masked_value_in_a_path(
     assert folder not in str(caught.value)
     found = read(lake, tmp_path / "t", "{}", rowCounts="true")  # restricts nothing
     assert found["file"] == [str(tmp_path / "t" / folder / "a.parquet")]
-    part = tmp_path / "t" / folder  # whoever names the folder knows what its name states
+    part = tmp_path / "t" / folder  # the caller knows the folder's name
     assert read(lake, part, document(name="mask_alphanum"), rowCounts="true")["rows"] == [4]
 
 

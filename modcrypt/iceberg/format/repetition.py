@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class Products:
-    """What was made of the values of a run, apart from the run, whose data may contain keys."""
+    """The results of a function for the values of a run; the run itself may contain keys."""
 
     def __init__(self, count: int) -> None:
         self.count = count  # number of the values
