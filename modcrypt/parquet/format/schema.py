@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any, Final, NamedTuple
 
+from modcrypt.collector import paused_collector
 from modcrypt.errors import MAX_NAME, MAX_NAMES, FormatError, LimitError, printable
 from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.structs import SchemaElement
@@ -15,7 +16,8 @@ MAX_SCHEMA_DEPTH = 200
 
 def leaf_paths(schema: list[SchemaElement]) -> list[tuple[str, ...]]:
     """Return the path of every leaf, in column order; the errors are those of `leaf_elements`."""
-    return [leaf.path for leaf in leaf_elements(schema)]
+    with paused_collector():  # it would traverse the thousands of leaves of a wide file
+        return [leaf.path for leaf in leaf_elements(schema)]
 
 
 def count_leaves(schema: list[SchemaElement]) -> int:
