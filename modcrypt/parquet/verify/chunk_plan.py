@@ -29,6 +29,7 @@ from modcrypt.parquet.crypto.column_kinds import (
 )
 from modcrypt.parquet.crypto.footer_opening import Footer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.compact import UNKNOWN
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_fields
@@ -202,6 +203,9 @@ class ChunkPlan:
             return
         legacy, true = set_fields(out.stored.meta_data), set_fields(out.metadata)
         differing = sorted(n for n, value in legacy.items() if true.get(n) != value)
+        unknown = getattr(out.stored.meta_data, UNKNOWN)
+        if unknown and unknown != getattr(out.metadata, UNKNOWN):
+            differing.append("fields that modcrypt does not know")
         if differing:
             self._add_footer_fault(
                 "integrity",

@@ -775,11 +775,15 @@ def test_what_verification_finds_in_a_footer_is_told() -> None:
     def mislead(metadata: ThriftStruct) -> None:
         metadata.row_groups[0].columns[1].meta_data.num_values += 1
 
+    def add(metadata: ThriftStruct) -> None:
+        metadata.row_groups[0].columns[1].meta_data._unknown = [(99, 8, b"\1x")]
+
     def mix(metadata: ThriftStruct) -> None:
         metadata.row_groups[1].columns[0].crypto_metadata = None
 
     data = encrypt_sample(plaintext_footer=True)
-    for change, words in ((mislead, "legacy readers differs"), (mix, "no writer does so")):
+    legacy, mixed = "legacy readers differs", "no writer does so"
+    for change, words in ((mislead, legacy), (add, legacy), (mix, mixed)):
         for _, _, found in inspect_each_way(change_footer(data, FOOTER_KEY, change), READER):
             assert is_said(found.quirks, "Inconsistent", words)
 
