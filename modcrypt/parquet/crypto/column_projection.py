@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new
 from modcrypt.parquet.format.mask_note import PAIR as MASKED
 from modcrypt.parquet.format.mask_note import drop_missing_columns
-from modcrypt.parquet.format.schema import keep_leaves, leaf_elements, leaf_paths
+from modcrypt.parquet.format.schema import keep_leaves, leaf_elements, leaf_fields, leaf_paths
 
 _ARROW_SCHEMA = b"ARROW:schema"
 _PANDAS = b"pandas"
@@ -173,8 +173,7 @@ def _renumber_sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[Thr
 
 def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
     """Adapt or remove the pairs in which engines repeat the schema."""
-    leaves = leaf_paths(metadata.schema)
-    fields = list(zip((path[0] for path in leaves), fates, strict=True))
+    fields = list(zip(leaf_fields(metadata.schema), fates, strict=True))
     touched = {name for name, fate in fields if fate is not True}
     # Metadata about a column that became text is as wrong as about a column that was removed.
     gone = touched.difference(name for name, fate in fields if fate not in (False, STRING))
@@ -184,7 +183,8 @@ def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftSt
         if pair.key == _ARROW_SCHEMA:
             adapted.value = _adapt_arrow_schema(pair.value, gone, touched, fates)
         elif pair.key == MASKED:
-            present = {path for path, fate in zip(leaves, fates, strict=True) if fate}
+            leaves = zip(leaf_paths(metadata.schema), fates, strict=True)
+            present = {path for path, fate in leaves if fate}
             adapted.value = drop_missing_columns(pair.value or b"", present)
         else:
             adapted.value = _adapt_value(pair.key, pair.value, gone, touched)

@@ -72,7 +72,32 @@ def usual_struct() -> re.Pattern[bytes]:
     inner = b"%s(?:%s|%s(?:%s))*+\\x00" % (_heads(12), flat, _heads(9), numbers)
     lists = b"%s(?:%s|%s|%s)" % (_heads(9), numbers, binaries, structs)
     middle = b"%s(?:%s|%s|%s)*+\\x00" % (_heads(12), flat, inner, lists)
-    return re.compile(b"(?:%s|%s)*+\\x00" % (flat, middle), re.DOTALL)
+    ordered = b"(?:%s)?+" % _ordered_chunk()
+    return re.compile(b"%s(?:%s|%s)*+\\x00" % (ordered, flat, middle), re.DOTALL)
+
+
+def _ordered_chunk() -> bytes:
+    """Return a pattern for a ColumnChunk up to the end of its metadata, as most writers write it.
+
+    Naming the fields in their order takes half the time of finding out what comes next.
+    """
+    number = _varint(10)
+    i32, i64, more = rb"\x15" + number, rb"\x16" + number, rb"(?:[\x16\x26\x36]%s)*+" % number
+    i32s, i64s = (
+        b"|".join(b"\\x%x%x%s" % (n, wire, number * n) for n in range(6)) for wire in (5, 6)
+    )
+    path = b"|".join(b"\\x%x8%s" % (n, _BINARY * n) for n in range(1, 4))
+    bounds = rb"(?:[\x18\x28]%s\x18%s)?+" % (_BINARY, _BINARY)
+    flags = rb"[\x11\x12]{0,2}+"
+    statistics = rb"[\x1c\x2c\x3c]%s%s%s%s%s\x00" % (bounds, more, bounds, flags, more)
+    pages = b"|".join(b"\\x%xc%s" % (n, (i32 * 3 + rb"\x00") * n) for n in range(1, 4))
+    bloom_filter = rb"(?:[\x16\x26]%s(?:%s)?+)?+" % (number, i32)
+    sizes = rb"[\x1c\x2c\x3c](?:%s)?+(?:[\x19\x29](?:%s))*+\x00" % (i64, i64s)
+    return b"".join([
+        rb"\x26", number, rb"\x1c", i32, rb"\x19(?:", i32s, rb")\x19(?:", path, b")", i32, i64 * 3,
+        rb"\x26", number, more, b"(?:%s)?+" % statistics, rb"(?:[\x19\x29](?:%s))?+" % pages,
+        bloom_filter, b"(?:%s)?+" % sizes, rb"\x00",
+    ])  # fmt: skip
 
 
 @cache

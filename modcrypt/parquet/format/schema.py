@@ -20,6 +20,18 @@ def leaf_paths(schema: list[SchemaElement]) -> list[tuple[str, ...]]:
         return [leaf.path for leaf in leaf_elements(schema)]
 
 
+def leaf_fields(schema: list[SchemaElement]) -> list[str]:
+    """Return the top-level field of every leaf: the first names of `leaf_paths`, but faster."""
+    fields: list[str] = []
+    field = ""
+    for parent, element in zip(_find_parents(schema)[1:], schema[1:], strict=True):
+        if not parent:
+            field = element.name.decode()
+        if element.type is not None:
+            fields.append(field)
+    return fields
+
+
 def count_leaves(schema: list[SchemaElement]) -> int:
     """Return the number of leaves without listing them; the errors are those of `leaf_elements`."""
     _find_parents(schema)
@@ -44,8 +56,11 @@ def _find_parents(schema: list[SchemaElement]) -> list[int]:
         depths.append(depths[parent] + 1 if index else 0)
         if index:
             _check_element(element, index, depths[index])
-        if not (count := _count_children(element)):
+        count = element.num_children
+        if not count:
             continue
+        if count < 0:
+            raise FormatError("a schema element declares a negative number of children")
         if index and element.type is not None:  # some writers give leaves a num_children of 0
             raise FormatError(f"schema element {index} has both a type and children")
         if count >= len(schema) - index - len(missing):
@@ -61,13 +76,6 @@ def _check_element(element: SchemaElement, index: int, depth: int) -> None:
         raise FormatError(f"schema element {index}: the name is not UTF-8") from None
     if depth > MAX_SCHEMA_DEPTH and element.type is None:
         raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
-
-
-def _count_children(element: SchemaElement) -> int:
-    count: int = element.num_children or 0
-    if count < 0:
-        raise FormatError("a schema element declares a negative number of children")
-    return count
 
 
 _REQUIRED, _REPEATED = 0, 2  # FieldRepetitionType of the IDL

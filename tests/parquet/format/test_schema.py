@@ -20,7 +20,13 @@ from modcrypt import (
 )
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode, new
-from modcrypt.parquet.format.schema import MAX_SCHEMA_DEPTH, covering_name, keep_leaves, leaf_paths
+from modcrypt.parquet.format.schema import (
+    MAX_SCHEMA_DEPTH,
+    covering_name,
+    keep_leaves,
+    leaf_fields,
+    leaf_paths,
+)
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.shared_vectors import shared_vectors
@@ -101,7 +107,9 @@ def test_paths_of_other_writers_are_pyarrows() -> None:
 
 @given(ROOTS)
 def test_paths_are_those_of_the_tree(root: Tree) -> None:
-    assert leaf_paths(flatten_tree(root)) == paths(root[1] or [])
+    schema, expected = flatten_tree(root), paths(root[1] or [])
+    assert leaf_paths(schema) == expected
+    assert leaf_fields(schema) == [path[0] for path in expected]
 
 
 def test_names_that_are_not_ascii_or_hold_dots_are_kept() -> None:
