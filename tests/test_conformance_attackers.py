@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import time
 from pathlib import Path
@@ -89,6 +90,7 @@ def test_a_client_that_reads_nothing_does_not_block_the_runner(tmp_path: Path) -
     process = ClientProcess([sys.executable, "-c", code], tmp_path)
     with pytest.raises(ClientTimeoutError):
         process._send({"type": "read", "bytes": "00" * 1_000_000}, time.monotonic() + 0.2)
+    assert select.select([process._stdout], [], [], 60)[0]  # Python may begin later than that
     with pytest.raises(ClientGoneError, match="output came before the request"):
         process.ask({"type": "start", "protocol": 1}, 20)
     process.kill()
