@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.ports import find_free_port
 
-PATIENCE = 30
+PATIENCE = 120
 """Seconds to wait for a server to start or end, on a busy machine."""
 
 AWS_KEY_ID, AWS_SECRET, REGION = "AKIDNOBODY", "kms-Secret-7nothing", "eu-central-1"
