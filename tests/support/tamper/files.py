@@ -220,18 +220,19 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-UNIFORM: dict[str, Any] = {
-    "footer_key": FOOTER_KEY,
-    "footer_key_metadata": encode_json(material("kf", FOOTER_KEY, footer=True)),
-}
-PARTIAL = UNIFORM | {"plaintext_columns": ["city"]}
-MIXED = PARTIAL | {
-    "column_keys": {"salary": COLUMN_KEY, "name": OTHER_KEY},
-    "column_key_metadata": {
-        "salary": encode_json(material("kc1", COLUMN_KEY)),
-        "name": encode_json(material("kc2", OTHER_KEY)),
-    },
-}
+with seed_random("key metadata"):  # of which every wrapped key has random bytes
+    UNIFORM: dict[str, Any] = {
+        "footer_key": FOOTER_KEY,
+        "footer_key_metadata": encode_json(material("kf", FOOTER_KEY, footer=True)),
+    }
+    PARTIAL = UNIFORM | {"plaintext_columns": ["city"]}
+    MIXED = PARTIAL | {
+        "column_keys": {"salary": COLUMN_KEY, "name": OTHER_KEY},
+        "column_key_metadata": {
+            "salary": encode_json(material("kc1", COLUMN_KEY)),
+            "name": encode_json(material("kc2", OTHER_KEY)),
+        },
+    }
 PF = {"plaintext_footer": True}
 CTR = {"encryption_algorithm": "AES_GCM_CTR_V1"}
 OWN_KEYS = Reading(column_keys=(("salary", COLUMN_KEY), ("name", OTHER_KEY)))
