@@ -205,7 +205,8 @@ def test_no_verb_repeats_bytes_of_a_file_in_the_place_of_another(
                     for name, other in chosen.items():
                         text = text.replace(f"{{{name}}}", other)
                     result = runner.invoke(program, text.split(), prog_name="modcrypt")
-                    check_hidden(result.output)
+                    if files:  # without one, what is shown is the random id of a new key
+                        check_hidden(result.output)
                     assert result.exit_code != 70, result.output
                     for out in ("out", "new"):
                         remove(folder / out)
