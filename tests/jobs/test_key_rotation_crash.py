@@ -103,7 +103,7 @@ def test_killed_at_any_step_every_file_is_readable_and_the_run_is_taken_up(
     lake, steps, count = tmp_path / "lake", tmp_path / "steps", 1 if what == "dek" else 2
     write_lake(lake, RotatingKms(**MASTERS), policy, count)
     process = run(KILLED_AT_EVERY_STEP, lake, steps, what, ",".join(WRITING))
-    printed, _ = process.communicate(timeout=300)
+    printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     *killed, last = map(int, printed.split())
     assert last == 0
@@ -147,7 +147,7 @@ def test_a_killed_run_is_taken_up_where_it_was(
     lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
     paths = write_lake(lake, kms, policy, 40)
     process = run(STOPPED_IN_THE_MIDDLE, lake, record)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == -9
     kms.rotate()
     mc.write_table(OTHER, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
@@ -400,7 +400,7 @@ def test_processes_that_rotate_the_same_folder(
         process.stdin.flush()
     said = []
     for process in processes:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=600)
         assert process.returncode == 0
         said.append(
             [mc.RotatedFile(path=p, result=r, message=m) for p, r, m in json.loads(printed)]

@@ -94,7 +94,7 @@ def test_killed_at_any_step_every_file_is_readable_or_shredded_and_the_run_is_ta
     lake, steps = tmp_path / "lake", tmp_path / "steps"
     write_lake(lake, RotatingKms(**MASTERS), policy, 2)
     process = run(KILLED_AT_EVERY_STEP, lake, steps, json.dumps(criteria), ",".join(WRITING))
-    printed, _ = process.communicate(timeout=300)
+    printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     *killed, last = map(int, printed.split())
     assert last == 0
@@ -171,7 +171,7 @@ def test_a_killed_run_is_taken_up_where_it_was(policy: mc.Policy, tmp_path: Path
     lake, record, kms = tmp_path / "lake", tmp_path / "record.jsonl", RotatingKms(**MASTERS)
     paths = write_lake(lake, kms, policy, 40)
     process = run(STOPPED_IN_THE_MIDDLE, lake, record)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == -9
     mc.write_table(TABLE, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
 
@@ -340,7 +340,7 @@ def test_processes_that_shred_columns_of_the_same_folder(
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=600)
         assert process.returncode == 0
         found = {result for _, result in json.loads(printed)}
         assert found <= {"shredded", "current", "file"}  # changed by another one
