@@ -29,7 +29,7 @@ assert locks.fcntl is None and not locks.LOCKS_FOLDERS
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300,
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1800,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}"},
     )  # fmt: skip
 
