@@ -368,7 +368,9 @@ class Server:
         with peer:
             request = peer.recv(1 << 16)
             while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
-                request += peer.recv(1 << 16)
+                if not (more := peer.recv(1 << 16)):
+                    return  # the client has given up
+                request += more
             has_body = request.startswith(b"POST") and b"content-length: 0" not in request.lower()
             if has_body and request.endswith(b"\r\n\r\n"):
                 request += peer.recv(1 << 16)
