@@ -24,7 +24,7 @@ class CatalogTable:
     @classmethod
     def make(cls, uri: str, schema: pa.Schema = SCHEMA, **options: Any) -> Self:
         """Make an encrypted table in a namespace of its own."""
-        namespace = f"n{uuid.uuid4().hex[:8]}"
+        namespace = f"n{uuid.uuid4().hex}"
         made = cls(uri, f"{namespace}.orders")
         made.catalog.create_namespace(namespace)
         create_table(
