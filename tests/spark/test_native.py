@@ -479,7 +479,8 @@ MATRIX: dict[str, Any] = {
     "layout": ("columns", "uniform", "partly"),
     "bits": (128, 256),
     "algorithm": ("AES_GCM_V1", "AES_GCM_CTR_V1"),
-    "prefix": (None, "lake", "lake/{name}", "lake/{path}"),
+    # So long that no ciphertext has it by chance: four bytes may be anywhere in one.
+    "prefix": (None, "lake-of-orders", "lake-of-orders/{name}", "lake-of-orders/{path}"),
     "stored": (True, False),
     "partitioned": (False, True),
 }
