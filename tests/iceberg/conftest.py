@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,14 @@ from tests.support.shared_vectors import shared_vectors
 @pytest.fixture
 def kms() -> SampleKms:
     return SampleKms()
+
+
+@pytest.fixture
+def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the clock stop before midnight, for tests that count the KEKs of a day."""
+    now = time.time
+    last = (now() // 86_400 + 1) * 86_400 - 0.001
+    monkeypatch.setattr(time, "time", lambda: min(now(), last))
 
 
 @pytest.fixture

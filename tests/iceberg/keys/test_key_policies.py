@@ -491,6 +491,7 @@ def test_a_table_with_a_shredded_partition_can_be_rotated(tmp_path: Path) -> Non
     assert reopen(done.table, store).scan().num_rows == 6
 
 
+@pytest.mark.usefixtures("one_day")
 @pytest.mark.parametrize(
     ("given", "keks", "java_reads"),
     [

@@ -354,6 +354,7 @@ def test_a_table_of_nulls_alone(kms: SampleKms, tmp_path: Path) -> None:
     assert table.append(rows.select(["a"])).scan().num_rows == 6
 
 
+@pytest.mark.usefixtures("one_day")
 @pytest.mark.parametrize("kek_per", ["partition", "files", "day"])
 def test_keys_as_the_policy_has_them(kms: SampleKms, tmp_path: Path, kek_per: Any) -> None:
     policy = KeyPolicy(kek_per=kek_per, files=2)
