@@ -193,8 +193,10 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 kind, path, name = sys.argv[1:]
 store = globals()[kind](path)
 print("ready", flush=True)
-sys.stdin.read()
+sys.stdin.readline()
 for n in range(25):
+    if n == 12:
+        sys.stdin.read()  # until somebody has read what there is
     key = IcebergKey(f"{name}-{n}", "m", b"x" * 50, {"KEY_TIMESTAMP": "1"})
     store.replace([key], drop=[f"{name}-{n - 1}"] if n % 2 else [])
 """
@@ -207,7 +209,7 @@ def test_processes_that_write_at_once_lose_nothing(kind: Kind, tmp_path: Path) -
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, kind.__name__, path, name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
         )
         for name in ("x", "y")
     ]  # fmt: skip
@@ -216,16 +218,18 @@ def test_processes_that_write_at_once_lose_nothing(kind: Kind, tmp_path: Path) -
         assert writer.stdout.readline() == b"ready\n"
     for writer in writers:
         assert writer.stdin is not None
-        writer.stdin.close()
-    reads = 0
-    while any(writer.poll() is None for writer in writers):
+        writer.stdin.write(b"\n")
+    for _ in range(10):
         assert {"b", "a"} <= set(kind(path).keys())  # a reader never sees half of it
-        reads += 1
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.close()
+    while any(writer.poll() is None for writer in writers):
+        assert {"b", "a"} <= set(kind(path).keys())
     for writer in writers:
         assert writer.wait(60) == 0
         assert writer.stdout is not None
         writer.stdout.close()
-    assert reads
     left = {f"{name}-{n}" for name in "xy" for n in range(25) if n % 2 or n == 24}
     assert set(kind(path).keys()) == {"b", "a", ODD.id} | left
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
