@@ -7,12 +7,14 @@ of modcrypt's writers. What Java lists of its table is in `t16.java-read.txt`.
 from __future__ import annotations
 
 import base64
+import datetime
 import io
 import json
 import os
 import pickle
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +55,15 @@ FILES = {
     "metadata/m1.avro", "metadata/m2.avro", "metadata/dm3.avro",
     "data/p1.parquet", "data/a1.avro", "data/p2.parquet", "data/a2.avro", "data/dv1.puffin",
 }  # fmt: skip
+JUST_MADE = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC).timestamp()
+
+
+@pytest.fixture(autouse=True)
+def _keep_tables_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the clock tell a day at which no KEK of the stored tables is too old to be used."""
+    now = time.time
+    start = now()
+    monkeypatch.setattr(time, "time", lambda: JUST_MADE + now() - start)
 
 
 def verify_folder(folder: Path, kms: SampleKms | None = None, **how: Any) -> TableVerification:
@@ -791,7 +802,7 @@ def test_old_and_unused_keys_are_warned_of(t16: Path) -> None:
     assert found.ok
     assert found.unused_keys == ("old",)
     age, unused = (finding.message for finding in found.findings)
-    assert "is 80" in age
+    assert "is 800 days old" in age
     assert "730" in age
     assert "prune_keys drops them: old" in unused
 
