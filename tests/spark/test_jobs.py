@@ -532,10 +532,11 @@ def test_a_cancelled_job_leaves_every_file_old_or_new_and_is_taken_up(
             assert footer.master_key_id == "other"
             assert mc.read_table(path, new.decryption()).equals(pq.read_table(lake / NAMES[0]))
     assert 0 < done < count
-    deadline = time.monotonic() + 60
-    while (found := count_results(rekey_table(spark, table, None, old, new))).get("rekeyed"):
+    for _ in range(10):  # tasks that were cancelled may go on for a while
+        found = count_results(rekey_table(spark, table, None, old, new))
         assert sum(found.values()) == count
-        assert time.monotonic() < deadline
+        if not found.get("rekeyed"):
+            break
     assert found == {"current": count}
 
 
