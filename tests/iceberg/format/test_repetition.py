@@ -195,7 +195,9 @@ def test_a_block_that_is_longer_than_its_rows() -> None:
     data = container(ITEMS[:1], 0)
     whole = open_avro(data, "x")
     ((count, block),) = whole.blocks
-    end = data.index(block)  # an uncompressed block, whose count and length are one byte each
+    # An uncompressed block, whose count and length are one byte each, before 16 random bytes.
+    end = len(data) - 16 - len(block)
+    assert data[end:-16] == block
     longer = bytes([2 * (len(block) + 2)]) + block + b"\0\0"
     damaged = data[: end - 1] + longer + data[end + len(block) :]
     for read in (lambda avro: avro.records, lambda avro: known.read(avro, lambda row: row)):
