@@ -340,8 +340,10 @@ def test_nothing_represents_restrictions(lake: Lake, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet")
     source = ModcryptDataSource(options(lake, path, document(EU, card="sha_256_query_local")))
     reader: Any = source.reader(source.schema())
-    assert "EU" not in repr(vars(reader))
-    assert "salt" not in repr(vars(reader))
+    shown = repr(vars(reader)).replace(str(tmp_path.parent), "")  # of any name
+    assert "a.parquet" in shown
+    assert "EU" not in shown
+    assert "salt" not in shown
 
 
 # --- Spark ---------------------------------------------------------------------------------------
