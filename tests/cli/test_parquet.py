@@ -825,7 +825,7 @@ def test_a_signal_half_way_leaves_nothing(
     before = names(large)
     options = (command, *KEY, "--json", "--threads", threads, source, "out.parquet")
     with subprocess.Popen(
-        **as_process([sys.executable, "-c", SLOW, "0.2", "3600", *options], environment()),
+        **as_process([sys.executable, "-c", SLOW, "60", "3600", *options], environment()),
         cwd=large, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -851,7 +851,7 @@ os.unlink = unlink_late
 """
     before = names(large)
     options = ("encrypt", *KEY, *PLAIN_TO_OUT)
-    command = [sys.executable, "-c", again + SLOW, "0.2", "3600", *options]
+    command = [sys.executable, "-c", again + SLOW, "60", "3600", *options]
     with subprocess.Popen(
         **as_process(command, environment()),
         cwd=large, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

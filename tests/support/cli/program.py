@@ -102,19 +102,24 @@ def invoke(folder: Path, *arguments: str) -> Result:
         os.chdir(before)
 
 
-# The real program with a disk that takes its time, so that it can be met half-way.
+# The real program with a disk that takes its time, so that it can be met half-way. A signal ends
+# what it takes: a test that comes late must not find the program done.
 SLOW = """
-import signal, sys, time
+import os, select, signal, sys, time
 import modcrypt.io.sinks, modcrypt.cli.output.progress as progress
 
 append = modcrypt.io.sinks.FdSink.append
 def slowly(self, data):
     append(self, data)
     sys.stdout.write("writing\\n"), sys.stdout.flush()
-    time.sleep(SLEEP)
+    if select.select([signalled], [], [], SLEEP)[0]:
+        time.sleep(0.5)  # in a thread, which the main one is to stop
 SLEEP = float(sys.argv.pop(1))
 progress.SHOW_AFTER = progress.REFRESH_EVERY = float(sys.argv.pop(1))
 modcrypt.io.sinks.FdSink.append = slowly
+signalled, signal_end = os.pipe()
+os.set_blocking(signal_end, False)
+signal.set_wakeup_fd(signal_end)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, as in a job of a shell
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
