@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tests.support.iceberg.java_judge import Judge, why_unavailable
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
 from tests.support.shared_vectors import shared_vectors
+
+JUST_MADE = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC).timestamp()
 
 
 @pytest.fixture
@@ -30,7 +33,15 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def t16(tmp_path: Path) -> Path:
+def young_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the clock tell a day at which no KEK of stored tables is too old to be used."""
+    now = time.time
+    start = now()
+    monkeypatch.setattr(time, "time", lambda: JUST_MADE + now() - start)
+
+
+@pytest.fixture
+def t16(tmp_path: Path, young_tables: None) -> Path:
     """A copy of the shared table, which tests may change."""
     folder = tmp_path / "t16"
     shutil.copytree(shared_vectors() / "iceberg-table" / "t16", folder)

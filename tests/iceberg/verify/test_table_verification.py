@@ -7,14 +7,12 @@ of modcrypt's writers. What Java lists of its table is in `t16.java-read.txt`.
 from __future__ import annotations
 
 import base64
-import datetime
 import io
 import json
 import os
 import pickle
 import re
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,15 +53,7 @@ FILES = {
     "metadata/m1.avro", "metadata/m2.avro", "metadata/dm3.avro",
     "data/p1.parquet", "data/a1.avro", "data/p2.parquet", "data/a2.avro", "data/dv1.puffin",
 }  # fmt: skip
-JUST_MADE = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC).timestamp()
-
-
-@pytest.fixture(autouse=True)
-def _keep_tables_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the clock tell a day at which no KEK of the stored tables is too old to be used."""
-    now = time.time
-    start = now()
-    monkeypatch.setattr(time, "time", lambda: JUST_MADE + now() - start)
+pytestmark = pytest.mark.usefixtures("young_tables")
 
 
 def verify_folder(folder: Path, kms: SampleKms | None = None, **how: Any) -> TableVerification:
