@@ -137,7 +137,8 @@ class Bao:
     def seal(self) -> None:
         self.judge().sys.seal()
         end = time.monotonic() + PATIENCE
-        while not self.judge().sys.is_sealed() and time.monotonic() < end:
+        while not self.judge().sys.is_sealed():
+            assert time.monotonic() < end, "OpenBao is not sealed"
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -365,20 +366,22 @@ class Server:
             threading.Thread(target=self._one, args=(peer,), daemon=True).start()
 
     def _one(self, peer: socket.socket) -> None:
-        with peer:
-            request = peer.recv(1 << 16)
-            while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
-                if not (more := peer.recv(1 << 16)):
-                    return  # the client has given up
-                request += more
-            has_body = request.startswith(b"POST") and b"content-length: 0" not in request.lower()
-            if has_body and request.endswith(b"\r\n\r\n"):
-                request += peer.recv(1 << 16)
-            self.requests.append(request)
-            try:
+        with peer, contextlib.suppress(OSError):
+            if request := self._read_request(peer):
+                self.requests.append(request)
                 self.answer(peer)
-            except OSError:
-                return
+
+    def _read_request(self, peer: socket.socket) -> bytes:
+        """Return a request, or nothing if its client goes away before it is whole."""
+        request = b""
+        while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
+            if not (part := peer.recv(1 << 16)):
+                return b""
+            request += part
+        has_body = request.startswith(b"POST") and b"content-length: 0" not in request.lower()
+        if has_body and request.endswith(b"\r\n\r\n"):
+            request += peer.recv(1 << 16)
+        return request
 
     def close(self) -> None:
         self._listening.close()
