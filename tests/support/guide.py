@@ -97,7 +97,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euc", command],
         cwd=folder, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 

@@ -166,7 +166,7 @@ class Judge:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(30)
+        self._process.wait(120)
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Have a command done.

@@ -108,7 +108,7 @@ class Jvm:
         """Stop it."""
         self._gateway.shutdown()
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(120)
 
 
 def stop_spark(session: Any) -> None:
@@ -123,5 +123,5 @@ def stop_spark(session: Any) -> None:
     py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    gateway.proc.wait(120)
     SparkContext._gateway = SparkContext._jvm = None

@@ -15,7 +15,7 @@ from tests.support.java.jvm import SHORT_LIVED, pyspark_jars
 from tests.support.ports import find_free_port
 from tests.support.spark.class_archive import QUIET
 
-PATIENCE = 90
+PATIENCE = 300
 """Seconds until a metastore must answer."""
 
 

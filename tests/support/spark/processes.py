@@ -117,7 +117,7 @@ class Elsewhere:
     def close(self) -> None:
         """Stop Spark, and the process."""
         try:
-            self._process.communicate(timeout=60)
+            self._process.communicate(timeout=300)
         finally:
             self._process.kill()
             self._process.wait()
