@@ -62,6 +62,7 @@ from tests.support.ags1.streams import (
 )
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
+from tests.support.open_files import open_files
 from tests.support.randomness import examples
 
 
@@ -1029,7 +1030,6 @@ def test_closing_while_blocks_are_opened_ahead_does_not_hang(
         read_into(self, offset, view)
 
     monkeypatch.setattr(FileSource, "read_into", slow)
-    descriptors = len(os.listdir("/proc/self/fd"))
 
     def work(number: int) -> None:
         file = new_reader(path, threads=3)
@@ -1046,7 +1046,7 @@ def test_closing_while_blocks_are_opened_ahead_does_not_hang(
             break
         time.sleep(0.05)
     assert not [t for t in threading.enumerate() if t.name.startswith("modcrypt-ags1")]
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert str(path) not in open_files()
 
 
 @pytest.mark.parametrize("size", [10, 100])
@@ -1255,22 +1255,22 @@ def test_memory_is_filled_without_a_copy() -> None:
 
 
 def test_a_lost_reader_closes_what_it_has_opened(tmp_path: Path) -> None:
-    (tmp_path / "stream").write_bytes(WHOLE)
-    before = len(os.listdir("/proc/self/fd"))
+    path = tmp_path / "stream"
+    path.write_bytes(WHOLE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        file = new_reader(tmp_path / "stream", aad_prefix=PREFIX)
-        assert len(os.listdir("/proc/self/fd")) == before + 1
+        file = new_reader(path, aad_prefix=PREFIX)
+        assert open_files().count(str(path)) == 1
         del file
         gc.collect()
         for wrong in (WHOLE[:-1], b"no stream at all, but long enough to be one"):
-            (tmp_path / "stream").write_bytes(wrong)
+            path.write_bytes(wrong)
             with pytest.raises((TruncationError, FormatError)):
-                new_reader(tmp_path / "stream", length=len(WHOLE))
+                new_reader(path, length=len(WHOLE))
             with pytest.raises(ModcryptError):
-                new_reader(tmp_path / "stream", aad_prefix=PREFIX).read()
+                new_reader(path, aad_prefix=PREFIX).read()
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert str(path) not in open_files()
 
 
 def test_one_reader_serves_a_pool_that_reads_it_in_parts() -> None:

@@ -7,7 +7,6 @@ import functools
 import gc
 import io
 import itertools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from tests.support.forging import (
 )
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
+from tests.support.open_files import open_files
 from tests.support.randomness import examples
 from tests.support.shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
@@ -747,10 +747,7 @@ def test_abandoned_batches_leave_no_file_and_no_thread(rich: Case, tmp_path: Pat
     def open_now() -> tuple[int, int]:
         gc.collect()
         ours = [t for t in threading.enumerate() if t.name.startswith("modcrypt")]
-        return sum(os.readlink(f"/proc/self/fd/{fd}") == str(path) for fd in fds()), len(ours)
-
-    def fds() -> list[str]:
-        return [fd for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+        return open_files().count(str(path)), len(ours)
 
     mc.iter_batches(path, KEYS)
     assert open_now() == (0, 0), "never begun"

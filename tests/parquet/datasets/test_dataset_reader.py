@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import io
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ import modcrypt as mc
 from tests.support.cases import each_case
 from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.open_files import open_files
 
 f = pc.field
 
@@ -540,9 +540,7 @@ def test_no_file_and_no_thread_is_left_behind(folders: Folders) -> None:
     def count_open() -> tuple[int, int]:
         gc.collect()
         ours = [t for t in threading.enumerate() if t.name.startswith("modcrypt")]
-        fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-        targets = [os.readlink(fd) for fd in fds if os.path.islink(fd)]
-        return sum(target.startswith(str(folders.sealed)) for target in targets), len(ours)
+        return sum(name.startswith(str(folders.sealed)) for name in open_files()), len(ours)
 
     mc.read_table(folders.sealed, KEYS)
     mc.read_table(folders.sealed, KEYS, filters=f("country") == "SE")  # without the first file
