@@ -96,12 +96,16 @@ class ChunkReport(Report):
         self.add_module_region(start, end, module, "authentic")
 
     def add_unopened(
-        self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview
-    ) -> None:
-        """Add a fault about a module that does not open; `stored` is that encrypted module."""
+        self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview,
+        hint: str = "",
+    ) -> None:  # fmt: skip
+        """Add a fault about a module that does not open; `stored` is that encrypted module.
+
+        `hint` is a guess at the reason, reported if the reason is not found.
+        """
         self.add_module_region(start, end, module, "fault")
         cause = self.diagnose(error, module, stored)
-        self.add_error(error, start, end, module, "" if cause is None else cause.hint)
+        self.add_error(error, start, end, module, hint if cause is None else cause.hint)
 
     def diagnose(self, error: ModcryptError, module: ModuleId, stored: memoryview) -> Cause | None:
         """Return why a module does not open; None if that is unknown, or a chunk's second one."""

@@ -125,13 +125,12 @@ class _EncryptedPages:
         page, header, body = sealed.page, sealed.header, sealed.body
         report, end, module = self._report, start + len(body), page.id()
         codec = report.chunk.metadata.codec
+        hint = ""
         if isinstance(error, TagMismatchError) and looks_like_ctr(
             page.cipher.key, header, body, codec
         ):
-            report.add_module_region(start, end, module, "fault")
-            report.add_error(error, start, end, module, WRONG_GCM_LABEL)
-        else:
-            report.add_unopened(error, module, start, end, body)
+            hint = WRONG_GCM_LABEL
+        report.add_unopened(error, module, start, end, body, hint)
         if type(error) is IntegrityError:  # the values opened, their levels are wrong
             self._note_levels()
 

@@ -159,9 +159,19 @@ def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -
         return False
     plain = bytearray(16 + CTR_SLACK)
     CtrCipher(key).open_into(body[: CTR_OVERHEAD + min(size, 16)], b"", memoryview(plain))
-    if codec == _SNAPPY:  # begins with the uncompressed length
-        return plain.startswith(varint(header.uncompressed_size))
+    if codec == _SNAPPY:
+        return _begins_as_snappy(plain, header.uncompressed_size)
     return codec in _MAGICS and plain.startswith(_MAGICS[codec])
+
+
+def _begins_as_snappy(plain: bytearray, size: int) -> bool:
+    """Return whether bytes begin with an uncompressed length and a literal that is no longer.
+
+    The length of a small page is a single byte, with which one of 256 damaged pages begins.
+    """
+    length = varint(size)
+    literal, kind = divmod(plain[len(length)], 4)
+    return plain.startswith(length) and kind == 0 and (literal < size or literal >= 60)
 
 
 # --- parquet-go ----------------------------------------------------------------------------------

@@ -20,6 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +40,9 @@ from modcrypt.jobs.dataset_verification import verify_dataset
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.format.page_header_scan import scan
 from modcrypt.parquet.verify.file_verification import verify_parquet
+from modcrypt.parquet.verify.page_quirks import looks_like_ctr
 from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging
 from tests.support.cases import each_case
@@ -769,6 +774,44 @@ def test_ctr_pages_that_are_labelled_gcm_are_recognised(compression: str) -> Non
         assert "decrypts to" in joined_messages(checked)
     else:
         assert "some versions of Arrow C++ wrote AES_GCM_V1" in joined_messages(checked)
+
+
+@pytest.mark.parametrize(
+    ("start", "likely"),
+    [
+        (b"\x09\x20", True),
+        (b"\x09\xf0\x08", True),  # the literal's length in a byte of its own
+        (b"\x09\x24", False),  # ten bytes of nine
+        (b"\x09\x21", False),  # a copy of bytes that are not there yet
+        (b"\x08\x20", False),
+    ],
+)
+def test_snappy_begins_with_a_length_and_a_literal(start: bytes, likely: bool) -> None:
+    iv = bytes(12) + b"\0\0\0\1"
+    body = Cipher(AES(FOOTER_KEY), CTR(iv)).encryptor().update(start.ljust(40))
+    header = encode(new("PageHeader", type=0, uncompressed_page_size=9, compressed_page_size=56))
+    page = memoryview((52).to_bytes(4, "little") + bytes(12) + body)
+    scanned = scan(header, 0, len(header))
+    assert looks_like_ctr(mc.Key(FOOTER_KEY), scanned, page, codec=1) == likely
+
+
+def test_a_moved_page_is_recognised_even_if_it_looks_like_ctr(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Random bytes rarely do, and a found reason counts more than a guess."""
+    data = bytearray(
+        encrypt_bytes(plain_file(PAGED, **PAGES), FileEncryptionProperties(footer_key=FOOTER_KEY))
+    )
+    first, second = (
+        slice(span.start, span.end)
+        for span in list_modules(data, READER)
+        if span.module.type is ModuleType.DATA_PAGE and span.module.page in (1, 2)
+        if span.module.path == "n"
+    )
+    data[first], data[second] = data[second], data[first]
+    monkeypatch.setattr("modcrypt.parquet.verify.page_checks.looks_like_ctr", lambda *_: True)
+    text = joined_messages(verify_parquet(bytes(data), READER))
+    assert "It is the data page of page 2 of the same column chunk" in text
 
 
 def test_a_file_of_duckdb_is_named(tmp_path: Path) -> None:
