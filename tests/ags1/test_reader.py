@@ -992,6 +992,7 @@ def test_positional_reads_do_not_disturb_one_thread_that_reads_on(kind: str) -> 
 @each_case("trial", range(5))
 def test_a_reader_closed_meanwhile_gives_data_or_a_value_error(kind: str, trial: int) -> None:
     stream = encrypt_stream(FOOTER_KEY, PLAIN, 50)
+    before = set(threading.enumerate())  # those of earlier tests may still be about to end
     with small_thresholds(50), source_of(kind, stream) as source:
         file, started = new_reader(**source, threads=3), threading.Barrier(5)
 
@@ -1014,7 +1015,8 @@ def test_a_reader_closed_meanwhile_gives_data_or_a_value_error(kind: str, trial:
 
         in_threads(5, work)
         assert file.closed
-    assert not [t for t in threading.enumerate() if t.name.startswith("modcrypt-ags1")]
+    new = set(threading.enumerate()) - before
+    assert not [thread for thread in new if thread.name.startswith("modcrypt-ags1")]
 
 
 def test_closing_while_blocks_are_opened_ahead_does_not_hang(

@@ -743,10 +743,12 @@ def test_the_caller_keeps_the_file_that_it_opened(rich: Case, tmp_path: Path) ->
 def test_abandoned_batches_leave_no_file_and_no_thread(rich: Case, tmp_path: Path) -> None:
     path = tmp_path / "sealed"
     path.write_bytes(rich.sealed)
+    before = set(threading.enumerate())  # those of earlier tests may still be about to end
 
     def open_now() -> tuple[int, int]:
         gc.collect()
-        ours = [t for t in threading.enumerate() if t.name.startswith("modcrypt")]
+        new = set(threading.enumerate()) - before
+        ours = [thread for thread in new if thread.name.startswith("modcrypt")]
         return open_files().count(str(path)), len(ours)
 
     mc.iter_batches(path, KEYS)
