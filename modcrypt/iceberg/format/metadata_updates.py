@@ -98,12 +98,16 @@ def is_applied(updates: Sequence[Update], metadata: TableMetadata) -> bool:
 
 
 def keeps_removed(updates: Sequence[Update], metadata: TableMetadata) -> bool:
-    """Return whether a version has a key or property that updates remove and do not add again."""
+    """Return whether a version has what updates remove and do not add again.
+
+    That is a key, a property, or a branch or tag.
+    """
     added = {update.get("encryption-key", {}).get("key-id") for update in updates}
+    left = metadata.keys.keys() - added
     return any(
         not metadata.properties.keys().isdisjoint(update.get("removals", ()))
-        if update["action"] != "remove-encryption-key"
-        else update["key-id"] in metadata.keys and update["key-id"] not in added
+        or (update["action"] == "remove-encryption-key" and update["key-id"] in left)
+        or (update["action"] == "remove-snapshot-ref" and update["ref-name"] in metadata.refs)
         for update in updates
     )
 

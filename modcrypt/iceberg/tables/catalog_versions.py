@@ -24,6 +24,7 @@ from modcrypt.iceberg.format.table_versions import (
     check_newest,
     create_once,
     read_current,
+    read_metadata,
     version_number,
 )
 from modcrypt.iceberg.tables.pointed import Pointed
@@ -86,12 +87,13 @@ class CatalogVersions:
         new = f"{old.rpartition('/')[0]}/{place.name}"
         create_once(place, metadata.encode())
         try:
-            swapped = self._swap_location(old, new, metadata)
+            # A metastore may repeat a request, and then find its own change instead of `old`.
+            swapped = self._swap_location(old, new, metadata) or self._has_version(new)
         except CommitConflictError:
             _remove(place)
             raise
         except OSError:
-            if self._location() != new:
+            if not self._has_version(new):
                 raise
             swapped = True  # only the answer was lost
         if not swapped:
@@ -118,7 +120,8 @@ class CatalogVersions:
         except OSError as error:
             found = self._pointer.find()
             if found is None or found.location != location:  # else only the answer was lost
-                place.remove()
+                if isinstance(error, FileExistsError) or not self.is_remote:
+                    place.remove()  # else a server may still register it
                 raise (
                     self._taken_error() if isinstance(error, FileExistsError) else error
                 ) from None
@@ -159,9 +162,13 @@ class CatalogVersions:
             raise self._missing_error()
         return pointed
 
-    def _location(self) -> str:
-        """Read the location of the current metadata.json from the catalog."""
-        return self._pointed().location
+    def _has_version(self, location: str) -> bool:
+        """Return whether the catalog names a version, or a later one whose log names it."""
+        pointed = self._pointer.find()
+        if pointed is None or pointed.location == location:
+            return pointed is not None
+        log = read_metadata(self._find_place(pointed.location)).log
+        return any(name == location.rpartition("/")[2] for _, name in log)
 
     def _swap_location(self, old: str, new: str, metadata: TableMetadata) -> bool:
         return self._pointer.swap(old, new, metadata)

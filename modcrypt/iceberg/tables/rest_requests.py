@@ -6,8 +6,9 @@ are those of the REST catalog's specification.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from modcrypt.errors import (
     CommitConflictError,
     FormatError,
     LimitError,
+    ModcryptError,
     UnsupportedFormatError,
     printable,
 )
@@ -80,12 +82,27 @@ def commit(
     }  # fmt: skip
     response = _send(catalog, "POST", identifier, json.dumps(body, ensure_ascii=False).encode())
     if response.status_code == HTTPStatus.OK:
-        return _read_answer(response, name)
+        with _as_unknown_outcomes():
+            return _read_answer(response, name)
     if response.status_code in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
         raise CommitConflictError(f"{name}: another writer was faster: {_reason(response)}")
-    if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+    if response.status_code in _REFUSED - _PASSING:
         raise UnsupportedFormatError(f"{name}: the REST catalog refuses this: {_reason(response)}")
     raise _failure(response)
+
+
+_REFUSED = frozenset(range(400, 500))
+_PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+"""Statuses of refusals, and those among them that a gateway may give to a request under way."""
+
+
+@contextlib.contextmanager
+def _as_unknown_outcomes() -> Iterator[None]:
+    """Convert errors of an answer to OSError: the server has carried out the request, or not."""
+    try:
+        yield
+    except ModcryptError as error:
+        raise OSError(str(error)) from None
 
 
 def check_writable(catalog: RestCatalog) -> None:

@@ -6,13 +6,14 @@ take the metadata from its answer, and read no metadata.json from the store.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from modcrypt.errors import UnsupportedFormatError
+from modcrypt.errors import ModcryptError, UnsupportedFormatError
 from modcrypt.iceberg.format.metadata_updates import (
     Update,
     find_updates,
@@ -21,7 +22,7 @@ from modcrypt.iceberg.format.metadata_updates import (
     list_requirements,
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import CurrentVersion
+from modcrypt.iceberg.format.table_versions import CurrentVersion, check_newest
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, is_opened
 
@@ -45,6 +46,8 @@ class RestVersions(CatalogVersions):
         """Return the current version, as the server has it."""
         answer = self._load()
         place = self._find_file(answer)
+        with contextlib.suppress(OSError):  # reading needs no right to list the folder
+            check_newest(place)
         return CurrentVersion(place, answer.metadata.named(place.path), answer.restrictions)
 
     def commit(self, base: Place, metadata: TableMetadata) -> tuple[Place, TableMetadata]:
@@ -52,16 +55,16 @@ class RestVersions(CatalogVersions):
         before = rest_requests.load(self.catalog, self.identifier)
         if before is None or self._find_file(before).path != base.path:  # credentials may differ
             raise self._conflict_error()
+        check_newest(base)
         updates = find_updates(before.metadata, metadata)
         if not updates:  # for which the server would write no version either
             return base, before.metadata.named(base.path)
-        requirements = list_requirements(before.metadata)
-        try:
-            after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
-        except OSError:
-            after = self._load()
-            if not is_applied(updates, after.metadata) or keeps_removed(updates, after.metadata):
-                raise  # else only the answer was lost
+        after = self._send_updates(before, updates)
+        if after.location == before.location:
+            raise OSError(
+                f"{self._name}: the REST catalog has accepted a commit, and still has the version "
+                "before: whether the table will change is unknown"
+            )
         if _ignores(updates, after.metadata, metadata):
             raise UnsupportedFormatError(
                 f"{self._name}: the REST catalog has ignored a part of the commit, as servers do "
@@ -69,6 +72,23 @@ class RestVersions(CatalogVersions):
             )
         place = self._find_file(after._replace(config=before.config))
         return place, after.metadata.named(place.path)
+
+    def _send_updates(self, before: TableAnswer, updates: Sequence[Update]) -> TableAnswer:
+        """Have the server apply updates; return the version that it has afterwards.
+
+        Gateways repeat requests and lose, cut or cache answers. So neither a refusal nor an old
+        version in the answer proves that the server has not applied the updates.
+        """
+        requirements = list_requirements(before.metadata)
+        try:
+            after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
+        except (OSError, ModcryptError):
+            found = rest_requests.load(self.catalog, self.identifier)
+            changed = found is not None and found.location != before.location
+            if found is None or not changed or not _has_all(updates, found.metadata):
+                raise
+            return found
+        return after if _has_all(updates, after.metadata) else self._load()
 
     def _load(self) -> TableAnswer:
         answer = rest_requests.load(self.catalog, self.identifier)
@@ -80,6 +100,10 @@ class RestVersions(CatalogVersions):
         """Return the place of the metadata.json, in a store with the credentials of the answer."""
         filesystem = self.filesystem or _open_store(self.catalog, answer)
         return replace(self, filesystem=filesystem)._find_place(answer.location)
+
+
+def _has_all(updates: Sequence[Update], metadata: TableMetadata) -> bool:
+    return is_applied(updates, metadata) and not keeps_removed(updates, metadata)
 
 
 def _ignores(updates: Sequence[Update], after: TableMetadata, wanted: TableMetadata) -> bool:

@@ -103,7 +103,11 @@ def test_snapshots_and_what_names_them_are_removed() -> None:
     ]
     assert not is_applied(updates, old)
     assert not keeps_removed(updates, new)
-    for kept in ({"encryption_keys": [key("k1", "keyA", "AAAA")]}, {"properties": {"a": "c"}}):
+    left: list[dict[str, Any]] = [
+        {"encryption_keys": [key("k1", "keyA", "AAAA")]}, {"properties": {"a": "c"}},
+        {"refs": {"old": {"snapshot-id": 1}}},
+    ]  # fmt: skip
+    for kept in left:
         assert keeps_removed(updates, new.with_members(**kept))
 
 

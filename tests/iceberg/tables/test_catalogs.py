@@ -40,6 +40,8 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
+from modcrypt.iceberg.tables.pointed import Pointed
+from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.io import stores
 from tests.support.iceberg.concurrent_commits import with_rival_commits
@@ -193,13 +195,17 @@ def test_of_two_that_look_at_once_one_succeeds(
     table: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is looked at, and changed by somebody else before we change it."""
-    real, location = CatalogVersions._location, f"file://{table.place.path}"
+    real, seen = SqlPointer.find, Pointed(f"file://{table.place.path}")
     other = table.append(rows(1))
-    monkeypatch.setattr(CatalogVersions, "_location", lambda self: location)
+
+    def find(self: SqlPointer) -> Pointed | None:
+        monkeypatch.setattr(SqlPointer, "find", real)
+        return seen
+
+    monkeypatch.setattr(SqlPointer, "find", find)
     before = set(Path(table.place.path).parent.iterdir())
     with pytest.raises(CommitConflictError):
         table.versions.commit(table.place, table.metadata)
-    monkeypatch.setattr(CatalogVersions, "_location", real)
     assert table.refreshed().place == other.place
     assert set(Path(table.place.path).parent.iterdir()) == before
 

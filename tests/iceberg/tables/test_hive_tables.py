@@ -136,6 +136,21 @@ def test_the_metastore_is_asked_when_its_answer_is_lost(
     assert hive.locks() == []
 
 
+@pytest.mark.parametrize("change", ["append", "mek", "kek", "dek"])
+def test_a_request_that_the_metastore_repeats_is_no_conflict(hive: HiveTable, change: str) -> None:
+    """Its second try finds the location that the first has set (HIVE-26882)."""
+    from hive_metastore.ttypes import MetaException
+
+    table = hive.load().append(rows(1))
+    modified = MetaException("The table has been modified. The parameter value for key ...")
+    with lost_answers(done=True, error=modified):
+        CHANGES[change](table)
+    assert ids(hive.load()) == ([1, 9] if change == "append" else [1])
+    assert verify_table(hive.load()).ok
+    with lost_answers(done=False, error=modified), pytest.raises(CommitConflictError):
+        table.versions.commit(hive.load().place, hive.load().metadata)
+
+
 def test_a_request_that_arrives_late_finds_its_files(
     hive: HiveTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
 
-from modcrypt.errors import CommitConflictError, UnsupportedFormatError
+from modcrypt.errors import CommitConflictError, FormatError, UnsupportedFormatError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
@@ -203,6 +203,65 @@ def test_a_lost_answer_is_looked_up(
         assert ids(rest.load()) == []
         # The server might still carry it out, so its files stay.
         assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 1
+
+
+def answer_commits(monkeypatch: pytest.MonkeyPatch, answer: Any, *, done: bool) -> None:
+    """Give one answer to each commit, which the server has carried out if `done`."""
+    real = rest_requests._send
+
+    def send(catalog: Any, method: str, *arguments: Any) -> Any:
+        if done or method == "GET":
+            given = real(catalog, method, *arguments)
+        return given if method == "GET" else answer
+
+    monkeypatch.setattr(rest_requests, "_send", send)
+
+
+@pytest.mark.parametrize("status", [200, 204, 302, 404, 408, 409, 429])
+def test_answers_of_gateways_prove_nothing(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """They repeat requests, whose second try conflicts with the first, and answer by themselves."""
+    table = rest.load().append(rows(1))
+    answer = Answers(status, b"<html>").response
+    with monkeypatch.context() as patch:
+        answer_commits(patch, answer, done=True)
+        table = table.append(rows(2))
+    assert ids(rest.load()) == [1, 2]
+    if status not in {404, 409}:
+        answer_commits(monkeypatch, answer, done=False)
+        with pytest.raises(OSError, match=rf"{status}|not that of a table"):
+            table.append(rows(3))
+        # The server might still carry it out, so its files stay.
+        assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 3
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_server_that_answers_with_the_version_before(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    table = rest.load().append(rows(1))
+    answer_commits(
+        monkeypatch, rest_requests._send(rest.catalog, "GET", rest.name, None), done=done
+    )
+    if done:
+        assert ids(table.append(rows(2))) == [1, 2]
+    else:
+        with pytest.raises(OSError, match="still has the version before"):
+            table.append(rows(2))
+        assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 2
+
+
+def test_a_folder_that_has_gone_on_is_refused(rest: RestTable, tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA").append(rows(1))
+    copy = RestTable(rest.uri, rest.name.replace("orders", "copy"))
+    copy.catalog.register_table(copy.name, table.place.path)
+    loaded = copy.load()
+    table.append(rows(2))
+    uses: list[Callable[[], object]] = [copy.load, lambda: loaded.append(rows(3))]
+    for use in uses:
+        with pytest.raises(FormatError, match=r"newer ones up to v3\.metadata\.json"):
+            use()
 
 
 def test_a_lost_request_to_drop_keys_is_no_success(

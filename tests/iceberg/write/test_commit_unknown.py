@@ -320,6 +320,27 @@ def test_a_catalog_is_asked_when_its_answer_is_lost(
         assert verify_table(in_catalog.refreshed()).orphans == ()
 
 
+@pytest.mark.parametrize("repeated", [True, False])
+def test_a_commit_is_found_below_that_of_another_writer(
+    in_catalog: IcebergTable, repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, or the request was repeated, and the second try found a change."""
+    real = catalog_versions.CatalogVersions._swap_location
+
+    def was_swapped(self: Any, *arguments: Any) -> bool:
+        monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", real)
+        real(self, *arguments)
+        in_catalog.append(ids(3))
+        if repeated:
+            return False
+        raise OSError("the connection is lost")
+
+    monkeypatch.setattr(catalog_versions.CatalogVersions, "_swap_location", was_swapped)
+    in_catalog.append(ids(2))
+    assert rows(in_catalog) == [1, 2, 3]
+    assert verify_table(in_catalog.refreshed()).ok
+
+
 @pytest.mark.parametrize("done", [True, False])
 def test_a_table_is_registered_once_whatever_the_answer(
     tmp_path: Path,

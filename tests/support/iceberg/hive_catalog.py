@@ -40,8 +40,11 @@ class HiveTable(CatalogTable):
 
 
 @contextlib.contextmanager
-def lost_answers(*, done: bool) -> Iterator[None]:
-    """Have the next alteration fail in this process, `done` or not in the metastore."""
+def lost_answers(*, done: bool, error: Exception | None = None) -> Iterator[None]:
+    """Have the next alteration fail in this process, `done` or not in the metastore.
+
+    The `error` is a broken connection by default.
+    """
     import pytest
     from hive_metastore.ThriftHiveMetastore import Client
     from thrift.transport.TTransport import TTransportException
@@ -53,7 +56,7 @@ def lost_answers(*, done: bool) -> Iterator[None]:
             patch.undo()
             if done:
                 real(self, *arguments)
-            raise TTransportException(message="the connection is lost")
+            raise error or TTransportException(message="the connection is lost")
 
         patch.setattr(Client, "alter_table_with_environment_context", alter)
         yield
