@@ -8,15 +8,16 @@ another table.
 from __future__ import annotations
 
 import posixpath
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.read.inventory import Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.verify.orphan_files import SETTLED_DAYS, check_orphans
+from modcrypt.iceberg.verify.orphan_files import DAY, SETTLED_DAYS, check_orphans
 from modcrypt.iceberg.verify.table_findings import StrayFile, TableReport
 from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
@@ -68,6 +69,8 @@ def remove_orphan_files(
         ValueError: The age is negative.
         FormatError: The table's folder cannot be listed, is not mapped, or has a metadata.json of
             another table, whose files would look like orphans.
+        IntegrityError: The folder has an old metadata.json with a newer state of the table, whose
+            files would look like orphans.
         ModcryptError, OSError: The files that the table needs cannot be determined; nothing was
             removed.
     """
@@ -75,7 +78,7 @@ def remove_orphan_files(
         raise ValueError("older_than_days must not be negative")
     current = latest(table)
     rule = DeletionRule.of(current, current.metadata)
-    orphans = _find_orphans(current)
+    orphans = _find_orphans(current, older_than_days)
     old = [
         file for file in orphans if file.age_days is not None and file.age_days >= older_than_days
     ]
@@ -96,7 +99,7 @@ def remove_orphan_files(
     return replace(result, left=tuple(left))
 
 
-def _find_orphans(table: IcebergTable) -> list[StrayFile]:
+def _find_orphans(table: IcebergTable, older_than_days: float) -> list[StrayFile]:
     keys, report = Keys(table.walk, {}), TableReport()
     inventory = take_inventory(keys, table.metadata.snapshots, JOBS)
     for reached in inventory.tables:
@@ -106,6 +109,7 @@ def _find_orphans(table: IcebergTable) -> list[StrayFile]:
     if orphans is None:
         raise FormatError(f"{table.metadata.name}: the table's folder cannot be listed")
     _check_unshared(table, report)
+    _check_newest(table, report, older_than_days)
     return sorted(orphans, key=lambda orphan: orphan.path)
 
 
@@ -117,6 +121,23 @@ def _check_unshared(table: IcebergTable, report: TableReport) -> None:
             raise FormatError(
                 f"{path}: belongs to another table, {uuid}, whose files would look like orphans: "
                 "if that table no longer exists, remove this file; otherwise move one of the tables"
+            )
+
+
+def _check_newest(table: IcebergTable, report: TableReport, older_than_days: float) -> None:
+    """Raise IntegrityError if an old metadata.json has a newer state of the table.
+
+    A catalog whose database was restored from a backup names an older version: what was committed
+    since would be removed. A young metadata.json may belong to a commit under way.
+    """
+    latest_change = time.time() - older_than_days * DAY
+    for path in sorted(report.newer_versions):
+        changed = Place(table.place.filesystem, path).modified()
+        if changed is None or changed <= latest_change:
+            raise IntegrityError(
+                f"{path}: has a newer state of the table than the current version, whose files "
+                "would look like orphans: have the catalog name it if the catalog was rolled back, "
+                "or remove this file if it is from a commit that failed"
             )
 
 

@@ -233,7 +233,7 @@ class _FolderCheck:
         others = [path for path in there if METADATA.fullmatch(posixpath.basename(path))]
         others.sort(key=_version_order)  # versions that follow each other are parsed faster
         now = _wrapped_keks(verified)
-        odd, keeping, newer = set[str](), set[str](), set[str]()
+        odd, keeping, newer = set[str](), set[str](), self.report.newer_versions
         for path, metadata in in_threads(self._read, others, self.jobs):
             if not isinstance(metadata, TableMetadata):
                 odd.add(path)

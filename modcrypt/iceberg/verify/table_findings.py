@@ -168,6 +168,8 @@ class TableReport(Report):
         # UUIDs of other tables by the paths of metadata.json files in the table's folder: all of
         # them, because findings are limited.
         self.other_tables: dict[str, str] = {}
+        # Paths of metadata.json files in the folder with a newer state of the table: all of them.
+        self.newer_versions: set[str] = set()
 
     def add(self, finding: Finding) -> None:
         """Add a finding, but only the first of equal refusals of the key service."""

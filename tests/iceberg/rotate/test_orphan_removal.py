@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
@@ -17,7 +17,9 @@ from modcrypt.iceberg import (
     remove_orphan_files,
     verify_table,
 )
+from modcrypt.iceberg.tables.sql_pointer import SqlPointer
 from modcrypt.iceberg.verify import table_findings
+from tests.support.iceberg.local_tables import make_sql_table
 from tests.support.iceberg.sample_kms import SampleKms
 
 DAY = 24 * 60 * 60
@@ -97,6 +99,26 @@ def test_many_findings_do_not_hide_a_table_in_the_same_folder(
         plant(tmp_path / f"t/metadata/0000{number}-{uuid}.metadata.json", days=4, data=b"{}")
     with pytest.raises(FormatError, match="belongs to another table"):
         remove_orphan_files(table)
+
+
+def test_a_catalog_that_names_an_older_version_loses_nothing(tmp_path: Path) -> None:
+    """Its database was restored from a backup."""
+    named = make_sql_table(tmp_path / "c")
+    older = named.load().append(pa.table({"id": [1]}))
+    newest = older.append(pa.table({"id": [2]}))
+    pointer = SqlPointer(named.catalog, *named.name.split("."))
+    new, old = (f"file://{each.place.path}" for each in (newest, older))
+    assert pointer.swap(new, old, older.metadata)
+    for path in Path(newest.place.path).parents[1].rglob("*.*"):
+        os.utime(path, (0, 0))
+    for dry_run in (True, False):
+        with pytest.raises(IntegrityError, match="newer state of the table"):
+            remove_orphan_files(named.load(), dry_run=dry_run)
+    os.utime(newest.place.path)  # as if its commit were under way
+    remove_orphan_files(named.load(), dry_run=True)
+    assert pointer.swap(old, new, newest.metadata)
+    assert named.load().scan().num_rows == 2
+    assert remove_orphan_files(named.load()).files == ()
 
 
 def test_the_target_of_a_link_to_a_live_file_stays(table: IcebergTable, tmp_path: Path) -> None:
