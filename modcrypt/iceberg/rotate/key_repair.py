@@ -3,7 +3,8 @@
 Iceberg's Java 1.11 commits snapshots without their keys when commits collide, and engines that had
 the table open bring back an older state of its keys. Older metadata.json files may still have the
 keys. A key from there counts only if it decrypts the snapshot's manifest list: nothing signs the
-file, but a KEK of the table's master key authenticates the key.
+file, but a KEK of the table's master key authenticates the key. A KEK under another master key
+proves nothing, unless the caller expects that master key: anyone could have wrapped it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt.errors import KeyNotFoundError, ModcryptError
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import STATISTICS, EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
@@ -67,6 +68,8 @@ def repair_table(
 
     Raises:
         KeyNotFoundError: `drop_lost` is set, and no snapshot is intact.
+        KeyMaterialError: An older metadata.json has a lost KEK under another master key, and the
+            table was opened without `master_key_ids`.
         CommitConflictError: Another writer committed first at every attempt.
         ModcryptError, OSError: The table cannot be read, or the commit failed.
     """
@@ -138,17 +141,32 @@ def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:
 # --- finding keys --------------------------------------------------------------------------------
 
 
+class _DoubtfulKeyError(KeyMaterialError):
+    """A KEK in an older version is under a master key that only an unsigned file names."""
+
+
 def _find_lost(table: IcebergTable) -> list[EncryptedKey]:
-    """Return entries from older versions that decrypt manifest lists of snapshots without keys."""
+    """Return entries from older versions that decrypt manifest lists of snapshots without keys.
+
+    Raise KeyMaterialError if only a KEK under a master key that may be unexpected is found.
+    """
     found: dict[str, EncryptedKey] = {}
+    doubtful: _DoubtfulKeyError | None = None
+    now = table
     for older in _older_versions(table):
-        metadata = table.metadata
-        now = table.with_metadata(metadata.with_keys([*metadata.keys.values(), *found.values()]))
         for snapshot in _lost_snapshots(now):
-            with contextlib.suppress(ModcryptError, OSError):
+            try:
                 found |= _entries_for(now, snapshot, older)
+            except _DoubtfulKeyError as error:
+                doubtful = error
+            except (ModcryptError, OSError):
+                continue
+        keys = [*table.metadata.keys.values(), *found.values()]
+        now = table.with_metadata(table.metadata.with_keys(keys))
         if not _lost_snapshots(now):
-            break
+            return list(found.values())
+    if doubtful is not None:
+        raise doubtful
     return list(found.values())
 
 
@@ -185,13 +203,29 @@ def _entries_for(
 
 
 def _wrap_for(table: IcebergTable, kek: IcebergKey) -> EncryptedKey:
-    """Return a KEK under the table's master key, which may have changed since."""
+    """Return a KEK under the table's master key, which may have changed since.
+
+    Raise KeyMaterialError if the KEK is under a master key that the caller does not expect.
+    """
     target, masters = table.metadata.master_key_id or "", table.resolver.masters
     if kek.master_key_id != target:
+        _check_expected(table, kek)
         assert kek.wrapped is not None  # it is a KEK
         key = masters.unwrap(kek.wrapped, kek.master_key_id, kek.id)
         kek = replace(kek, master_key_id=target, wrapped=masters.wrap(key, target, kek.id))
     return kek.entry()
+
+
+def _check_expected(table: IcebergTable, kek: IcebergKey) -> None:
+    expected, name = table.resolver.master_key_ids, kek.master_key_id
+    if expected is None:
+        raise _DoubtfulKeyError(
+            f"{table.metadata.name}: an older metadata.json has a lost KEK under the master key "
+            f"{name!r}: if the table was under it, open the table with master_key_ids="
+            f"[{table.metadata.master_key_id!r}, {name!r}]; otherwise with the first alone"
+        )
+    if name not in expected:
+        raise KeyMaterialError(f"the lost KEK {kek.id!r} is under the unexpected {name!r}")
 
 
 # --- dropping snapshots --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from modcrypt.errors import KeyNotFoundError
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.iceberg import (
     IcebergTable,
     create_table,
@@ -86,8 +86,13 @@ def test_a_lost_kek_moves_to_the_tables_master_key(three: IcebergTable, new_id: 
         table.place, table.metadata.with_members(encryption_keys=keys, properties=properties)
     )
     Path(table.place.path).unlink()
-    table = open_table(Path(place.path).parent.parent, SampleKms())
-    done = repair_table(table).table
+    folder = Path(place.path).parent.parent
+    if new_id != "keyA":  # only an unsigned file says that the table was under keyA
+        with pytest.raises(KeyMaterialError, match=r"master_key_ids=\['keyB', 'keyA'\]"):
+            repair_table(open_table(folder, SampleKms()), drop_lost=True)
+        alone = open_table(folder, SampleKms(), master_key_ids=[new_id])
+        assert repair_table(alone, dry_run=True).restored == ()
+    done = repair_table(open_table(folder, SampleKms(), master_key_ids=["keyA", new_id])).table
     assert sorted(done.scan()["id"].to_pylist()) == [1, 2, 3]
     assert {done.metadata.keys[id_].encrypted_by for id_ in keks} == {new_id}
 
