@@ -59,6 +59,13 @@ class Versions(Protocol):
     def is_remote(self) -> bool:
         """Whether a server may still carry out a commit that has failed here."""
 
+    @property
+    def merges(self) -> bool:
+        """Whether a server applies a commit to its own version, which may have others' changes.
+
+        It cannot change snapshots then.
+        """
+
     def current(self) -> Place:
         """Return the place of the current metadata.json."""
 
@@ -84,6 +91,7 @@ class FolderVersions:
     """The versions of a table in a folder without a catalog."""
 
     folder: Place
+    merges = False
 
     @property
     def is_remote(self) -> bool:

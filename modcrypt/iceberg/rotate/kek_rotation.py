@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from modcrypt.errors import FormatError, PlaintextError
+from modcrypt.errors import FormatError, PlaintextError, UnsupportedFormatError
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
@@ -180,7 +180,18 @@ class KekRotation:
         # A table that never had rows has no keys.
         self.has_work = bool(there) or target != table.metadata.master_key_id
         self.planned = _RotationPlan.of(table, self.opened)
+        if self.planned.within.lists and table.versions.merges:
+            raise UnsupportedFormatError(
+                f"{table.metadata.name}: manifests contain wrapped keys, and a REST catalog cannot "
+                "change the snapshots that name them; rotate dek instead, and expire the older "
+                "snapshots"
+            )
         return self.planned.report(table, client)
+
+    @property
+    def replaced(self) -> set[str]:
+        """Ids of the KEKs that the rotation has replaced."""
+        return self.planned.keks.keys() - {made.key.id for made in self.made.values()}
 
     def finish(self, table: IcebergTable) -> TableRotation:
         """Return what was done."""

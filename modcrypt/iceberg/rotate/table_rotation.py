@@ -14,11 +14,11 @@ import time
 from dataclasses import replace
 
 from modcrypt.errors import KeyNotFoundError, ModcryptError, list_names
-from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.rotate.dek_rotation import DekRotation
 from modcrypt.iceberg.rotate.file_rekeying import Run, run_in_threads
 from modcrypt.iceberg.rotate.kek_rotation import KekRotation
 from modcrypt.iceberg.rotate.mek_rotation import MekRotation
+from modcrypt.iceberg.rotate.merged_rotations import settle_keys
 from modcrypt.iceberg.rotate.rotation_report import (
     Rotated,
     TableRotation,
@@ -29,7 +29,7 @@ from modcrypt.iceberg.rotate.rotation_report import (
 )
 from modcrypt.iceberg.rotate.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.commit import ATTEMPTS, commit
+from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.new_files import NewFiles
 
 
@@ -95,12 +95,14 @@ def rotate_table(
         else:
             raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
         target = target_of(counted, new_master_key_id)
+        former = counted.metadata.master_key_id or ""
         done, result = rotation.plan(counted, target, client), table
         if not dry_run and rotation.has_work:
             _check_none_lost(counted, what)
             if rotation.in_table:
                 counted = commit(counted, rotation.next_version, files=files)
-                counted = counted if what == "dek" else _move_late_keks(counted)
+                if counted.versions.merges:
+                    counted = settle_keys(counted, rotation, target, former)
             done, target = rotation.finish(counted), counted.metadata.master_key_id or ""
             done = replace(done, committed=rotation.in_table, kms_calls=client.calls)
             result = with_resolver(counted, table.resolver)
@@ -111,24 +113,6 @@ def rotate_table(
         done, table=result, dry_run=dry_run, master_key_id=target, lost=lost,
         older_versions=older_versions(counted), seconds=time.monotonic() - started,
     )  # fmt: skip
-
-
-def _move_late_keks(table: IcebergTable) -> IcebergTable:
-    """Move KEKs to the table's master key that another rotation has just added under another one.
-
-    A REST catalog accepts two rotations of the same version, because neither changes a branch.
-    """
-    for _ in range(ATTEMPTS):
-        if _is_under_one_key(table.metadata):
-            break
-        late = MekRotation(table.resolver, table.metadata.master_key_id)
-        table = commit(table, late.next_version)
-    return table
-
-
-def _is_under_one_key(metadata: TableMetadata) -> bool:
-    masters = {metadata.keys[id_].encrypted_by for id_ in metadata.kek_ids()}
-    return masters <= {metadata.master_key_id}
 
 
 def _check_none_lost(table: IcebergTable, what: Rotated) -> None:

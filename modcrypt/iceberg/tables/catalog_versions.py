@@ -43,6 +43,7 @@ class CatalogVersions:
     # File system of pyarrow or fsspec; None to derive it from the locations.
     filesystem: Any = field(default=None, repr=False)
     location_map: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    merges = False
 
     def current(self) -> Place:
         """Return the place of the metadata.json that the catalog names.

@@ -38,6 +38,8 @@ _FILE_SETTINGS = ("s3.", "gcs.", "adls.", "client.")
 class RestVersions(CatalogVersions):
     """The versions of a table in a REST catalog; see `Versions`."""
 
+    merges = True
+
     def current(self) -> Place:
         """Return the place of the metadata.json that the server names; see `CatalogVersions`."""
         return self.read().place

@@ -12,8 +12,9 @@ from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import Versions
+from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
 from modcrypt.iceberg.read.table_version import TableVersion
+from modcrypt.iceberg.write.merged_commits import check_merged
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.table_sealing import check_sealable, seal_commit
 from modcrypt.io.places import Place
@@ -111,13 +112,15 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
             files.begin_attempt()
             new = _make_successor(table, make)
             files.offered = table.place
-            place, committed = table.versions.commit(table.place, new)
+            done = CurrentVersion(*table.versions.commit(table.place, new))
+            if table.versions.merges:
+                done = check_merged(table.metadata, new, done, table.versions)
         except CommitConflictError as error:
             if attempt >= retries.attempts or time.monotonic() >= deadline:
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            return table.with_metadata(committed, place)
+            return table.with_metadata(done.metadata, done.place)
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,26 @@ import pytest
 import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
 
-from modcrypt.errors import CommitConflictError, FormatError, UnsupportedFormatError
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    UnsupportedFormatError,
+)
 from modcrypt.iceberg import (
     IcebergTable,
+    KeyPolicy,
     create_table,
     encrypt_table,
     expire_history,
     rotate_table,
+    set_policy,
     verify_table,
 )
 from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.rest_versions import RestVersions
+from modcrypt.iceberg.write import commit as commits
+from modcrypt.iceberg.write import merged_commits
 from tests.support.iceberg.catalog_tables import SCHEMA
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.rest_catalog import RestTable
@@ -147,6 +157,107 @@ def test_two_rotations_end_under_one_master_key(
     assert {found.metadata.keys[id_].encrypted_by for id_ in found.metadata.kek_ids()} == {
         found.metadata.master_key_id
     }
+
+
+@pytest.mark.parametrize("second", ["mek", "kek"])
+def test_a_rotation_undoes_one_to_a_master_key_that_it_does_not_expect(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, second: Any
+) -> None:
+    """Otherwise readers would refuse the KEKs, or an unsigned property would choose the key."""
+    table = rest.load().append(rows(1))
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
+    with pytest.raises(IntegrityError, match="moved the table to the master key 'keyB'"):
+        rotate_table(table, second)
+    assert rest.load().metadata.master_key_id == "keyA"
+    assert ids(rest.load().append(rows(2))) == [1, 2]
+
+
+def test_a_rotation_moves_the_keks_of_another_one(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load().append(rows(1))
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "kek"))
+    rotate_table(table, "mek", new_master_key_id="keyB")
+    assert rest.load().metadata.master_key_id == "keyB"
+    assert ids(rest.load().append(rows(2))) == [1, 2]
+
+
+@pytest.mark.parametrize("change", ["append", "dek"])
+@pytest.mark.parametrize("what", ["mek", "kek"])
+@pytest.mark.parametrize("expected", [None, ["keyA", "keyB"]])
+def test_no_snapshot_lands_under_a_former_master_key(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, change: str, what: Any, expected: Any
+) -> None:
+    """Its KEK was made, or carried, before the rotation."""
+    table = rest.load(master_key_ids=expected).append(rows(1))
+    table = set_policy(table, KeyPolicy(kek_per="day"))  # the next snapshot makes a KEK
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), what, new_master_key_id="keyB"))
+    context = nullcontext() if expected else pytest.raises(IntegrityError, match="is now under")
+    with context:
+        CHANGES[change](table)
+    appended = [1, 9] if change == "append" else [1]
+    assert ids(rest.load()) == (appended if expected else [1])
+    assert rest.load().metadata.master_key_id == "keyB"
+    assert verify_table(rest.load()).ok
+
+
+def test_a_snapshot_that_others_have_built_upon_stays(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ["keyA", "keyB"]
+    table, real = rest.load(), merged_commits.check_merged
+
+    def rotate() -> None:
+        rotate_table(rest.load(), "mek", new_master_key_id="keyB")
+        monkeypatch.setattr(commits, "check_merged", append_first)
+
+    def append_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(commits, "check_merged", real)
+        rest.load(master_key_ids=both).append(rows(2))
+        return real(*arguments)
+
+    before_commits(monkeypatch, rotate)
+    with pytest.raises(IntegrityError, match="do not repeat the change"):
+        table.append(rows(1))
+    rotate_table(rest.load(master_key_ids=both), "mek")
+    assert ids(rest.load()) == [1, 2]
+
+
+def test_a_rotation_drops_keks_that_an_append_brings_back(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request to append has waited while the rotation was committed."""
+    table, real = rest.load().append(rows(1)), rest_requests.commit
+    requested, late = list[Any](), list[Any]()
+
+    def commit_rotation(*arguments: Any) -> Any:
+        monkeypatch.setattr(rest_requests, "commit", real)
+        answer = real(*arguments)
+        late.append(real(*requested))
+        return answer
+
+    def wait(*arguments: Any) -> Any:
+        requested.extend(arguments)
+        monkeypatch.setattr(rest_requests, "commit", commit_rotation)
+        rotate_table(rest.load(), "kek")
+        return late[0]
+
+    monkeypatch.setattr(rest_requests, "commit", wait)
+    table.append(rows(2))
+    found = rest.load()
+    assert ids(found) == [1, 2]
+    assert len(found.metadata.kek_ids()) == 1
+    assert verify_table(found).ok
+
+
+def test_wrapped_keys_in_manifests_are_refused_before_a_file_is_written(rest: RestTable) -> None:
+    table = set_policy(rest.load(), KeyPolicy(kek_per="files")).append(rows(1))
+    for dry_run in (True, False):
+        with pytest.raises(UnsupportedFormatError, match="rotate dek instead"):
+            rotate_table(table, "kek", dry_run=dry_run)
+    table = rotate_table(set_policy(table, KeyPolicy()), "dek").table
+    rotate_table(expire_history(table).table, "kek")
+    assert ids(rest.load()) == [1]
 
 
 def test_an_append_retries_after_another(rest: RestTable, monkeypatch: pytest.MonkeyPatch) -> None:

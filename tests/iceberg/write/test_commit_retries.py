@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
 class Contended:
     """The versions of a table at which another writer is always faster."""
 
-    is_remote = False
+    is_remote = merges = False
 
     def __init__(self, table: IcebergTable) -> None:
         self.current, self.read = table.versions.current, table.versions.read

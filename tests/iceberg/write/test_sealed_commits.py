@@ -22,7 +22,8 @@ from modcrypt.iceberg import (
     seal_table,
     set_policy,
 )
-from modcrypt.iceberg.rotate import table_rotation
+from modcrypt.iceberg.format.table_versions import FolderVersions
+from modcrypt.iceberg.rotate import merged_rotations
 from modcrypt.iceberg.write import table_sealing
 from tests.support.cases import each_case
 from tests.support.folder_contents import files
@@ -83,7 +84,8 @@ def test_a_second_commit_of_a_rotation_is_sealed(
     folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([False, True])
-    monkeypatch.setattr(table_rotation, "_is_under_one_key", lambda _: next(answers))
+    monkeypatch.setattr(merged_rotations, "_is_settled", lambda *_: next(answers))
+    monkeypatch.setattr(FolderVersions, "merges", True)
     after = rotate_table(reopen(folder, kms, signing_key=WRITER), "kek").table
     assert reopen(folder, kms, seal_at_least=3).place.path == after.place.path
 

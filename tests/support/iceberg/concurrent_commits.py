@@ -15,7 +15,7 @@ def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: in
     real, left = table.versions, [times]
 
     class Slow:
-        is_remote = False
+        is_remote = merges = False
 
         def current(self) -> Any:
             return real.current()

@@ -1,0 +1,70 @@
+"""Undo a snapshot whose key no reader of the table would accept.
+
+A REST catalog compares branches, but no master key. So it accepts a snapshot that was written
+before another writer rotated the table to another master key, and readers refuse its KEK.
+"""
+
+from __future__ import annotations
+
+from modcrypt.errors import CommitConflictError, IntegrityError
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
+from modcrypt.iceberg.write.snapshot_writing import MAIN
+
+
+def check_merged(
+    base: TableMetadata, sent: TableMetadata, done: CurrentVersion, versions: Versions
+) -> CurrentVersion:
+    """Return a committed version; undo its new snapshot if that is under another master key.
+
+    `base` is the version that the commit followed, and `sent` what was committed.
+
+    Raises:
+        CommitConflictError: The snapshot was undone.
+        IntegrityError: It could not be undone, because others have changed the table since.
+    """
+    new = sent.current
+    if new is None or new in base.snapshots or _has_its_key(done.metadata, new):
+        return done
+    undone = done.metadata.current == new
+    try:
+        if undone:
+            versions.commit(done.place, _without(done.metadata, new, base))
+    except CommitConflictError:
+        undone, done = False, versions.read()
+    if undone:
+        raise CommitConflictError(f"{done.place.path}: another writer has rotated the master key")
+    if new in done.metadata.snapshots and _has_its_key(done.metadata, new):
+        return done  # the rotation has moved its KEK, too
+    raise IntegrityError(
+        f"{done.place.path}: snapshot {new.id} was committed, and its KEK is not under the table's "
+        "master key, which another writer has rotated at the same time: do not repeat the change, "
+        "but rotate mek with both master keys in master_key_ids"
+    )
+
+
+def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
+    """Return whether the KEK of a snapshot is under the table's master key, or in a key store."""
+    entry = metadata.keys.get(snapshot.key_id or "")
+    if entry is None:
+        return True
+    kek = metadata.keys.get(entry.encrypted_by)
+    master = entry.encrypted_by if entry.is_single else kek and kek.encrypted_by
+    return master in (None, metadata.master_key_id)
+
+
+def _without(metadata: TableMetadata, new: Snapshot, base: TableMetadata) -> TableMetadata:
+    """Return a version without its newest snapshot and the KEKs that came with it.
+
+    The commit has carried all KEKs of `base`: unused ones under another master key are dropped.
+    """
+    keys = {id_: key for id_, key in metadata.keys.items() if id_ != new.key_id}
+    sealing = {key.encrypted_by for key in keys.values()}
+    former = {id_ for id_ in metadata.kek_ids() if keys[id_].encrypted_by != metadata.master_key_id}
+    refs = {name: ref for name, ref in metadata.refs.items() if name != MAIN}
+    return metadata.with_keys(
+        (key for id_, key in keys.items() if id_ not in former - sealing),
+        snapshots=[old.document for old in metadata.snapshots if old.id != new.id],
+        refs={**refs, MAIN: base.refs[MAIN]} if MAIN in base.refs else refs,
+        current_snapshot_id=base.document.get("current-snapshot-id"),
+    )
