@@ -129,6 +129,7 @@ def _rotate_catalog(
 ) -> int:  # fmt: skip
     """Rotate the master keys of all tables; return the exit code that all failures share."""
     from modcrypt.iceberg import rotate_catalog
+    from modcrypt.iceberg.tables.catalogs import parse_identifier
     from modcrypt.jobs.failures import exit_code
 
     catalog = open_catalog(options["catalog"], options["catalog_name"])
@@ -139,8 +140,9 @@ def _rotate_catalog(
         note_missing_seal()
     found = []
     for done in rotate_catalog(
-        catalog, open_service(options), namespace=namespace or (), dry_run=dry_run,
-        new_master_key_id=new_master_key, signing_key=key, **opening_arguments(options),
+        catalog, open_service(options), namespace=parse_identifier(namespace or ""),
+        dry_run=dry_run, new_master_key_id=new_master_key, signing_key=key,
+        **opening_arguments(options),
     ):  # fmt: skip
         found.append(done)
         message = use_option_names(done.message)

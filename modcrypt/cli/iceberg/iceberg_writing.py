@@ -89,6 +89,7 @@ _new_table_options = combine_options(
 def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
     """Remove `_new_table_options` from the options; return arguments of `create_table`."""
     from modcrypt.iceberg import KeyPolicy
+    from modcrypt.iceberg.tables.catalogs import parse_identifier
 
     values = {name: options.pop(name) for name in _NEW_TABLE_PARAMETERS}
     if values["catalog"] is None:
@@ -104,8 +105,9 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
             "the URI names no master key for the table; name it by --master-key ID"
         )
     catalog = open_catalog(values["catalog"], values["catalog_name"], create=True)
-    if catalog is not None:
-        namespace = where.rpartition(".")[0]
+    identifier = None if catalog is None else parse_identifier(where)
+    if catalog is not None and identifier is not None:
+        namespace = identifier[:-1]
         if not namespace:
             raise click.UsageError("in a catalog, TABLE is NAMESPACE.TABLE")
         catalog.create_namespace_if_not_exists(namespace)
@@ -117,7 +119,7 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
         "policy": None if policy == KeyPolicy() else policy,
         "key_length": int(values["key_length"] or 16),
         "catalog": catalog,
-        "identifier": None if catalog is None else where,
+        "identifier": identifier,
         "key_store": open_key_store(values["key_store"], create=True),
     }
 
@@ -281,10 +283,11 @@ def encrypt(
     from pyiceberg.exceptions import NoSuchTableError
 
     from modcrypt.iceberg import encrypt_table
+    from modcrypt.iceberg.tables.catalogs import parse_identifier
 
     catalog = open_catalog(source_catalog, None, option="--source-catalog")
     try:
-        old = source if catalog is None else catalog.load_table(source)
+        old = source if catalog is None else catalog.load_table(parse_identifier(source))
     except NoSuchTableError:
         raise click.UsageError(f"--source-catalog has no table {printable(source)}") from None
     new_table = encrypt_table(

@@ -134,8 +134,9 @@ def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> Ice
 
         return open_table(where, kms, **arguments)
     from modcrypt.iceberg import load_table
+    from modcrypt.iceberg.tables.catalogs import parse_identifier
 
-    return load_table(catalog, where, kms, **arguments)
+    return load_table(catalog, parse_identifier(where), kms, **arguments)
 
 
 def open_changing_table(

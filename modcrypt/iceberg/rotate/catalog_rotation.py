@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import PlaintextError
-from modcrypt.iceberg.keys.wrapping_keys import format_wrapped_key
+from modcrypt.iceberg.keys.wrapping_keys import format_wrapped_key, wrapped_part
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
-from modcrypt.iceberg.tables.catalogs import list_tables, load_table
+from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, load_table
 from modcrypt.iceberg.verify.key_checks import master_key_version
 from modcrypt.jobs.failures import describe_failure
 from modcrypt.kms.client import KmsClient, is_current
@@ -25,8 +25,9 @@ class RotatedTable(JsonFields):
     """The result of a rotation for one table of a catalog.
 
     Attributes:
-        table: Name of the table.
-        result: `"rotated"`; `"current"`, nothing to do; `"plaintext"`; or the error code.
+        table: Name of the table; backticks quote parts with dots, as on the command line.
+        result: `"rotated"`; `"current"`, nothing to do; `"plaintext"`, a table that has no keys; or
+            the error code.
         message: Message of the error.
         master_key_id: Id of the master key that the table is under now.
         versions: Versions of the master key under which its KEKs are, if wrapped keys name them.
@@ -78,17 +79,32 @@ def rotate_catalog(
         ...     print(done.table, done.result, done.master_key_id)  # doctest: +SKIP
     """
     for identifier in list_tables(catalog, namespace):
-        name = ".".join(identifier)
+        name = format_identifier(identifier)
         try:
-            try:
-                table = load_table(catalog, identifier, kms, **options)
-            except PlaintextError:
+            table = _load(catalog, identifier, kms, options)
+            if table is None:
                 yield RotatedTable(table=name, result="plaintext")
-                continue
-            yield _rotate(name, table, new_master_key_id, dry_run)
+            else:
+                yield _rotate(name, table, new_master_key_id, dry_run)
         except Exception as error:
             word, message = describe_failure(error)
             yield RotatedTable(table=name, result=word, message=message)
+
+
+def _load(
+    catalog: Any, identifier: tuple[str, ...], kms: Any, options: dict[str, Any]
+) -> IcebergTable | None:
+    """Open a table; return None if it has no keys. Raises the errors of `load_table`.
+
+    A table with keys and without a master key is no plaintext table: the property was removed.
+    """
+    try:
+        return load_table(catalog, identifier, kms, **options)
+    except PlaintextError:
+        accepting = {**options, "require_encrypted": False, "master_key_ids": None}
+        if load_table(catalog, identifier, kms, **accepting).metadata.is_encrypted:
+            raise
+        return None
 
 
 def _rotate(
@@ -106,13 +122,25 @@ def _is_done(table: IcebergTable, new_master_key_id: str | None) -> bool:
     if target is None or target != table.metadata.master_key_id:
         return False
     client = table.resolver.masters.client
-    for kek in table.resolver.keks(table.metadata).values():
-        if kek.wrapped is None or kek.master_key_id != target:
+    for wrapped, master_key_id in _wrapped_keys(table):
+        if wrapped is None or master_key_id != target:
             return False
-        newest = is_current(client, format_wrapped_key(kek.wrapped), target)
+        newest = is_current(client, format_wrapped_key(wrapped), target)
         if not (new_master_key_id is not None if newest is None else newest):
             return False
     return True
+
+
+def _wrapped_keys(table: IcebergTable) -> Iterator[tuple[bytes | None, str]]:
+    """Yield what master keys wrap, and their ids: KEKs, and with single wrapping keys of lists.
+
+    Keys of files in manifests are not read: a rotation of the KEKs wraps them with those of lists.
+    """
+    for kek in table.resolver.keks(table.metadata).values():
+        yield kek.wrapped, kek.master_key_id
+    for entry in table.metadata.keys.values():
+        if entry.is_single:
+            yield wrapped_part(entry.encrypted), entry.encrypted_by
 
 
 def _describe(name: str, result: str, table: IcebergTable, keks: int) -> RotatedTable:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 
 from modcrypt.errors import KeyAccessDeniedError, PlaintextError
-from modcrypt.iceberg import create_table, load_table, rotate_catalog, rotate_table
+from modcrypt.iceberg import KeyPolicy, create_table, load_table, rotate_catalog, rotate_table
 from modcrypt.iceberg.rotate import catalog_rotation
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
@@ -103,6 +104,38 @@ def test_an_error_of_one_table_does_not_stop_the_others(
     assert done["crm.people"].result == "rotated"
 
 
+def test_a_table_whose_master_key_was_removed_is_no_plaintext_table(
+    catalog: SqlCatalog, kms: SampleKms
+) -> None:
+    fill(catalog, kms, "keyA")
+    table = load_table(catalog, NAMES[0], kms)
+    properties = {**table.metadata.properties}
+    del properties["encryption.key-id"]
+    table.versions.commit(table.place, table.metadata.with_members(properties=properties))
+    done = {table.table: table for table in rotate_catalog(catalog, kms)}
+    assert [name for name, table in done.items() if table.failed] == [NAMES[0]]
+    assert "no encryption.key-id" in done[NAMES[0]].message
+
+
+def test_keys_under_the_master_key_itself_are_not_passed_over(
+    catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    ring = Keyring.create(tmp_path / "lake.keyring", plaintext=True)
+    ring.create_key("lake")
+    where = f"file:{tmp_path}/lake.keyring"
+    policy = KeyPolicy(wrapping="single")
+    create_table(
+        None, SCHEMA, where, master_key_id="lake", catalog=catalog, identifier=("crm", "a.b"),
+        policy=policy,
+    ).append(ROWS)  # fmt: skip
+    assert results(catalog, where) == {"crm.`a.b`": "current"}
+    ring.rotate_key("lake")
+    (done,) = rotate_catalog(catalog, where)
+    assert 'rotate "kek"' in done.message
+    rotate_table(load_table(catalog, ("crm", "a.b"), where), "kek")
+    assert results(catalog, where) == {"crm.`a.b`": "current"}
+
+
 def test_plaintext_within_an_encrypted_table_is_an_error(
     catalog: SqlCatalog, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +172,12 @@ def test_the_command_reports_each_table(
     assert {each["table"]: each["result"] for each in found} == {
         "crm.people": "current", "shop.orders": "rotated", "shop.eu.orders": "rotated",
     }  # fmt: skip
+    pq.write_table(ROWS, tmp_path / "rows.parquet")
+    create = ("create", *where, "--master-key", "keyA", "--like", tmp_path / "rows.parquet")
+    run(*create, "--folder", tmp_path / "of", "crm.`of.2026`")
+    run("append", *where, "crm.`of.2026`", tmp_path / "rows.parquet")
+    said = run("rotate", "mek", *where, "--new-master-key", "keyB", "--namespace", "`crm`").stdout
+    assert "crm.`of.2026`: rotated" in said
     denied = run("rotate", "mek", *where, "--master-key", "keyC", code=1).stdout
     assert "crm.people: " in denied
     assert "none of those expected" in denied
