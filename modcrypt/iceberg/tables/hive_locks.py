@@ -77,7 +77,7 @@ def table_lock(connect: Connect, database: str, table: str) -> Iterator[HeldLock
         operationType=None,
     )  # fmt: skip
     request = LockRequest(
-        [component], user=getpass.getuser(), hostname=socket.gethostname(),
+        [component], user=_user_name(), hostname=socket.gethostname(),
         agentInfo=f"{_this_process()} {secrets.token_hex(8)}",  # at most 128 characters
     )  # fmt: skip
     released = False
@@ -124,9 +124,9 @@ def _is_abandoned(lock: ShowLocksResponseElement) -> bool:
     agent, _, _ = (lock.agentInfo or "").rpartition(" ")
     machine, _, process = agent.partition(" ")
     number, _, started = process.partition(" ")
-    if not machine or machine != _this_machine() or not number.isdigit():
+    if not machine or machine != _this_machine() or not number.isdecimal() or len(number) > 9:
         return False
-    return _start_time(int(number)) != started
+    return _has_ended(int(number)) or _start_time(int(number)) not in {started, None}
 
 
 def _this_process() -> str:
@@ -142,11 +142,38 @@ def _this_machine() -> str:
         return ""
 
 
-def _start_time(process: int) -> str | None:
-    """Return when a process started, in ticks since the machine did; None if it has ended."""
+def _has_ended(process: int) -> bool:
+    """Return whether no process has this id; a zombie has ended, too."""
     try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = status.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]  # a zombie has ended too
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # it is another user's
+    fields = _read_status(process)
+    return bool(fields) and fields[0] in "ZX"
+
+
+def _start_time(process: int) -> str | None:
+    """Return when a process started, in ticks since the machine did; None if that is hidden."""
+    fields = _read_status(process)
+    return fields[19] if fields else None
+
+
+def _read_status(process: int) -> list[str]:
+    """Return the fields of a process's status after its name; none if they are hidden.
+
+    A machine may hide the processes of other users (`hidepid`).
+    """
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _user_name() -> str:
+    """Return the user's name; a container may run under an id without one."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return str(os.getuid())

@@ -56,7 +56,7 @@ class HivePointer:
     is_remote = True
 
     def find(self) -> Pointed | None:
-        """Return the table's location and hash; see `Pointer`."""
+        """Return the table's location, hash and master key; see `Pointer`."""
         with metastore_errors(), self._connect() as client:
             table = self._find_table(client)
         if table is None:
@@ -65,7 +65,9 @@ class HivePointer:
         if not _is_iceberg(parameters):
             raise ValueError(f"{self.database}.{self.name} is not an Iceberg table")
         location = parameters.get(LOCATION)
-        return Pointed(location, parameters.get(DIGEST) or None) if location else None
+        if not location:
+            return None
+        return Pointed(location, parameters.get(DIGEST) or None, parameters.get(KEY_ID) or None)
 
     def check_writable(self) -> None:
         """Accept every metastore: all of them have locks."""

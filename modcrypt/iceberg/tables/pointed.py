@@ -1,4 +1,4 @@
-"""What a catalog has for a table: the location of its current metadata.json, and a hash of it."""
+"""What a catalog has for a table: the location of its current metadata.json, and checks of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ class Pointed(NamedTuple):
 
     location: str
     digest: str | None = None  # hash of the metadata, as Java makes it; None without one
+    master_key_id: str | None = None  # id of the table's master key; None if it is not stored
 
     def check(self, place: Place) -> None:
         """Raise IntegrityError if the metadata.json at a place does not have the hash.
 
-        The bytes are hashed first: Java and modcrypt write the form that is hashed.
+        Without a hash, as in entries of Java 1.10, it must have the master key. The bytes are
+        hashed first: Java and modcrypt write the form that is hashed.
         """
         if self.digest is None:
+            self._check_master_key(place)
             return
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile; its reader finds another
             with open_source_at(place) as source:  # a longer file is refused by its reader
@@ -38,6 +41,18 @@ class Pointed(NamedTuple):
                 raise IntegrityError(
                     f"{place.path}: the catalog has another hash of the table's metadata: the "
                     "file was altered; restore it, or register an older one that is intact"
+                )
+
+    def _check_master_key(self, place: Place) -> None:
+        if self.master_key_id is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            found = read_metadata(place).master_key_id
+            if found != self.master_key_id:
+                raise IntegrityError(
+                    f"{place.path}: the catalog has the master key {self.master_key_id!r} for this "
+                    f"table, and the file {found!r}: it was altered; restore it, or register an "
+                    "older one that is intact"
                 )
 
     def _is(self, digest: str) -> bool:

@@ -257,6 +257,27 @@ def test_the_lock_of_another_machine_is_left(
     assert len(hive.locks()) == 1
 
 
+def test_processes_of_others_may_be_hidden(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine with `hidepid` shows only a user's own processes, and a user may have no name."""
+
+    def fail() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", fail)
+    with hive_locks.table_lock(lambda: hive.catalog._client, *hive.name.split(".")):
+        (lock,) = hive.locks()
+        assert lock.user == str(os.getuid())
+        assert not hive_locks._is_abandoned(lock)
+        monkeypatch.setattr(hive_locks, "_read_status", lambda process: [])
+        assert not hive_locks._is_abandoned(lock)
+        lock.agentInfo = lock.agentInfo.replace(f" {os.getpid()} ", " 999999999 ")
+        assert hive_locks._is_abandoned(lock)
+        lock.agentInfo = lock.agentInfo.replace(" 999999999 ", f" {10**30} ")
+        assert not hive_locks._is_abandoned(lock)
+
+
 def test_metadata_that_was_altered_is_refused(hive: HiveTable) -> None:
     table = hive.load().append(rows(1))
     data = Path(table.place.path).read_bytes()
@@ -275,6 +296,15 @@ def test_a_table_without_a_hash_gets_one(hive: HiveTable) -> None:
     hive.change(metadata_hash="")
     table = hive.load().append(rows(1))
     assert hive.entry().parameters["metadata_hash"] == hash_as_java(table.metadata)
+
+
+def test_a_table_without_a_hash_keeps_its_master_key(hive: HiveTable) -> None:
+    table = hive.load()
+    hive.change(metadata_hash="")
+    place = Path(table.place.path)
+    place.write_bytes(place.read_bytes().replace(b'"keyA"', b'"keyB"'))
+    with pytest.raises(IntegrityError, match=r"has the master key 'keyA' .* the file 'keyB'"):
+        hive.load()
 
 
 def test_two_processes_append_at_once(hive: HiveTable) -> None:
