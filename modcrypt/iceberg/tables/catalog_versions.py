@@ -16,7 +16,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from modcrypt.errors import CommitConflictError, FormatError, printable
+from modcrypt.errors import CommitConflictError, FormatError, ModcryptError, printable
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
@@ -107,8 +107,8 @@ class CatalogVersions:
 
         Raises:
             FileExistsError: The catalog has a table of this name.
-            ValueError: The catalog has no such namespace, or does not support commits from
-                modcrypt.
+            ValueError: The catalog has no such namespace, refuses the table, or does not support
+                commits from modcrypt.
             OSError: The file system or the catalog's database failed.
         """
         self.check_free()
@@ -118,10 +118,11 @@ class CatalogVersions:
         location = f"{metadata.location}/metadata/{name}"
         try:
             self._pointer.register(location, metadata)
-        except OSError as error:
+        except (OSError, ModcryptError) as error:
             found = self._pointer.find()
             if found is None or found.location != location:  # else only the answer was lost
-                if isinstance(error, FileExistsError) or not self.is_remote:
+                refused = isinstance(error, FileExistsError | PermissionError | ModcryptError)
+                if refused or not self.is_remote:
                     place.remove()  # else a server may still register it
                 raise (
                     self._taken_error() if isinstance(error, FileExistsError) else error
@@ -177,7 +178,11 @@ class CatalogVersions:
     def _check_namespace(self) -> None:
         self._pointer.check_writable()
         namespace = Catalog.namespace_from(self.identifier)
-        if not self.catalog.namespace_exists(namespace):
+        try:
+            exists = self.catalog.namespace_exists(namespace)
+        except Exception as error:  # of pyiceberg, requests or Thrift; their texts may have URIs
+            raise OSError(f"the catalog failed: {type(error).__name__}") from None
+        if not exists:
             raise ValueError(f"the catalog has no namespace {'.'.join(namespace)}")
 
     def _find_place(self, location: str) -> Place:

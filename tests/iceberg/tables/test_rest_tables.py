@@ -509,6 +509,36 @@ def test_odd_answers_are_errors(rest: RestTable, status: int, content: bytes, er
         RestVersions(catalog, rest.name).read()
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "stays"),
+    [(400, FormatError, False), (403, PermissionError, False), (409, FileExistsError, False),
+     (503, OSError, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("done", [True, False])
+def test_registrations_are_looked_up(
+    rest: RestTable, tmp_path: Path, status: int, error: Any, stays: bool, done: bool
+) -> None:
+    """Errors of pyiceberg do not get out, and the file stays if a server may still register it."""
+    copy = RestTable(rest.uri, rest.name.replace("orders", "copy"))
+    catalog: Any = copy.catalog
+    real = catalog._session.post
+
+    def post(*arguments: Any, **options: Any) -> Any:
+        if done:
+            real(*arguments, **options)
+        return Answers(status, b'{"error": {"message": "no", "type": "x", "code": 1}}').response
+
+    catalog._session.post = post
+    with nullcontext() if done else pytest.raises(error):
+        create_table(
+            tmp_path / "t", SCHEMA, SampleKms(), master_key_id="keyA", catalog=catalog,
+            identifier=copy.name,
+        )  # fmt: skip
+    assert bool(list(tmp_path.rglob("*.metadata.json"))) == (done or stays)
+    if done:
+        assert ids(copy.load().append(rows(1))) == [1]
+
+
 def test_the_servers_read_restrictions_are_applied(
     rest: RestTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
