@@ -389,12 +389,13 @@ def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
 def _is_fork(other: TableMetadata, here: TableMetadata) -> bool:
     """Return whether a catalog's version forked from one that the folder's log names.
 
-    The fork is newer than that version, and the folder's log does not contain it.
+    The fork is newer than that version, and it is neither in the folder's log nor a copy of `here`.
     """
     log, when = here.log, other.document.get("last-updated-ms")
     shared = [ms for ms, name in log & other.log if _FOLDER_NAME.fullmatch(name)]
-    known = {here.document.get("last-updated-ms"), *(ms for ms, _ in log)}
-    return bool(shared) and type(when) is int and when > max(shared) and when not in known
+    known = {ms for ms, _ in log}
+    is_after = bool(shared) and type(when) is int and when > max(shared) and when not in known
+    return is_after and other.document != here.document
 
 
 def file_names(folder: Place) -> list[str]:
