@@ -155,5 +155,6 @@ def _list_within(
         yield from sorted(catalog.list_tables(parent))
     inside = catalog.list_namespaces(parent) if depth else []
     for other in sorted(set(inside)):
-        if len(other) > len(parent):  # some catalogs list the namespace itself
+        # Some catalogs list the namespace itself, and some all namespaces, whatever the parent.
+        if len(other) > len(parent) and other[: len(parent)] == parent:
             yield from _list_within(catalog, other, depth - 1)

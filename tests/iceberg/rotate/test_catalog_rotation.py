@@ -67,6 +67,16 @@ def test_one_namespace_with_those_in_it(catalog: SqlCatalog, kms: SampleKms) -> 
     assert done == {"shop.orders": "rotated", "shop.eu.orders": "rotated"}
 
 
+def test_a_catalog_that_always_lists_all_namespaces(
+    catalog: SqlCatalog, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(catalog, kms, "keyA")
+    every = [("crm",), ("shop",), ("shop", "eu")]
+    monkeypatch.setattr(catalog, "list_namespaces", lambda parent: every)
+    assert list(results(catalog, kms, namespace="crm", dry_run=True)) == ["crm.people"]
+    assert sorted(results(catalog, kms, dry_run=True)) == sorted(NAMES)
+
+
 def test_a_new_version_of_the_master_key_resumes(catalog: SqlCatalog, tmp_path: Path) -> None:
     ring = Keyring.create(tmp_path / "lake.keyring", plaintext=True)
     ring.create_key("lake")

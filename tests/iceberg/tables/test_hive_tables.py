@@ -18,6 +18,7 @@ from modcrypt.errors import CommitConflictError, IntegrityError
 from modcrypt.iceberg import (
     create_table,
     encrypt_table,
+    rotate_catalog,
     verify_table,
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
@@ -83,6 +84,17 @@ def test_the_command_line_opens_a_metastore_by_its_uri(
     assert snapshot["operation"] == "append"
     assert ids(hive.load()) == [1, 2]
     assert hive.entry().parameters["encryption.key-id"] == "keyB"
+
+
+def test_all_tables_of_a_namespace_move_to_another_master_key(hive: HiveTable) -> None:
+    hive.load().append(rows(1))
+    namespace = hive.name.split(".")[0]
+    for result in ("rotated", "current"):
+        (done,) = rotate_catalog(
+            hive.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
+        )
+        assert (done.table, done.result, done.master_key_id) == (hive.name, result, "keyB")
+    assert ids(hive.load()) == [1]
 
 
 def test_seals(hive: HiveTable, run: Run, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from modcrypt.iceberg import (
     create_table,
     encrypt_table,
     expire_history,
+    rotate_catalog,
     rotate_table,
     set_policy,
     verify_table,
@@ -125,6 +126,17 @@ def test_the_command_line_opens_a_catalog_by_its_uri(
     assert snapshot["operation"] == "append"
     assert ids(rest.load()) == [1, 2]
     assert rest.load().metadata.master_key_id == "keyB"
+
+
+def test_all_tables_of_a_namespace_move_to_another_master_key(rest: RestTable) -> None:
+    rest.load().append(rows(1))
+    namespace = rest.name.split(".")[0]
+    for result in ("rotated", "current"):
+        (done,) = rotate_catalog(
+            rest.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
+        )
+        assert (done.table, done.result, done.master_key_id) == (rest.name, result, "keyB")
+    assert ids(rest.load()) == [1]
 
 
 def test_seals(rest: RestTable, run: Run, tmp_path: Path) -> None:
