@@ -16,7 +16,7 @@ from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.merged_commits import check_merged
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.table_sealing import check_sealable, seal_commit
+from modcrypt.iceberg.write.table_sealing import check_alone, check_sealable, seal_commit
 from modcrypt.io.places import Place
 
 Table = TypeVar("Table", bound=TableVersion)
@@ -115,6 +115,8 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
             done = CurrentVersion(*table.versions.commit(table.place, new))
             if table.versions.merges:
                 done = check_merged(table.metadata, new, done, table.versions)
+                if table.signing_key is not None:
+                    check_alone(done.metadata, table.place)
         except CommitConflictError as error:
             if attempt >= retries.attempts or time.monotonic() >= deadline:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
+from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.table_seals import (
     TableSeal,
     check_sealed_version,
@@ -13,6 +14,7 @@ from modcrypt.iceberg.read.table_seals import (
     seal_place,
 )
 from modcrypt.iceberg.read.table_version import TableVersion
+from modcrypt.io.places import Place
 from modcrypt.kms.signing.sealed_statements import name_seal, read_seal, replace_seal
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 
@@ -66,6 +68,19 @@ def check_sealable(table: TableVersion) -> None:
         _, former = _read_former(table, known, at_least)
         if former is not None:
             check_sealed_version(former, table.metadata)
+
+
+def check_alone(done: TableMetadata, base: Place) -> None:
+    """Raise IntegrityError if a server has applied a commit to another version than `base`.
+
+    The seal would be over the changes of another writer, which nobody has sealed. A server creates
+    no version for a change of the log alone.
+    """
+    *_, last = "", *done.texts_of("metadata-log", "metadata-file")
+    if done.name != base.path and last.rpartition("/")[2] != base.name:
+        raise IntegrityError(
+            f"{done.name}: another writer has committed at the same time; {_NOT_SEALED}"
+        )
 
 
 def seal_commit(table: TableVersion) -> None:

@@ -13,6 +13,7 @@ import pytest
 import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
 
+from modcrypt import SigningKey
 from modcrypt.errors import (
     CommitConflictError,
     FormatError,
@@ -27,6 +28,7 @@ from modcrypt.iceberg import (
     expire_history,
     rotate_catalog,
     rotate_table,
+    seal_table,
     set_policy,
     verify_table,
 )
@@ -141,6 +143,26 @@ def test_all_tables_of_a_namespace_move_to_another_master_key(rest: RestTable) -
 
 def test_seals(rest: RestTable, run: Run, tmp_path: Path) -> None:
     check_seals(run, tmp_path, rest.uri, rest.name)
+
+
+def test_the_unsealed_changes_of_another_writer_are_not_sealed(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has put them into the version that would be sealed."""
+    writer = SigningKey.generate()
+    seal_table(rest.load().append(rows(1)), writer)
+    table = rest.load(signing_key=writer, signed_by=[writer.verifier])
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "kek"))
+    with pytest.raises(IntegrityError, match="at the same time; the table has been changed"):
+        table.append(rows(2))
+    with pytest.raises(IntegrityError, match="seal"):
+        rest.load(signed_by=[writer.verifier])
+    assert ids(rest.load()) == [1, 2]
+    seal_table(rest.load(), writer)
+    table = table.append(rows(3))
+    for _ in range(2):  # the second has nothing to commit but the log
+        table = expire_history(table).table
+    assert ids(rest.load(signed_by=[writer.verifier])) == [1, 2, 3]
 
 
 # --- races ---------------------------------------------------------------------------------------
