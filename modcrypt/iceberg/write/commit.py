@@ -122,9 +122,18 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            return table.with_metadata(done.metadata, done.place)
+            return table.with_metadata(_accepted(done.metadata, new, table), done.place)
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
+
+
+def _accepted(committed: TableMetadata, sent: TableMetadata, table: TableVersion) -> TableMetadata:
+    """Return the committed metadata, or what was sent if a server has merged another master key.
+
+    The table then refuses that key when it reads the next version, unless its reader expects it.
+    """
+    same = committed.master_key_id == sent.master_key_id
+    return committed if same or table.expected.master_key_ids is not None else sent
 
 
 def _make_successor(table: Table, make: Make[Table]) -> TableMetadata:

@@ -235,6 +235,17 @@ def test_no_snapshot_lands_under_a_former_master_key(
     assert verify_table(rest.load()).ok
 
 
+def test_a_table_remembers_its_master_key_when_a_server_merges_another(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load().append(rows(1))
+    before_commits(monkeypatch, lambda: rotate_table(rest.load(), "mek", new_master_key_id="keyB"))
+    table = table.append(rows(2))
+    with pytest.raises(IntegrityError, match="is now under 'keyB'"):
+        table.append(rows(3))
+    assert ids(rest.load()) == [1, 2]
+
+
 def test_a_snapshot_that_others_have_built_upon_stays(
     rest: RestTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
