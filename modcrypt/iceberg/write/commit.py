@@ -114,7 +114,7 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
             files.offered = table.place
             done = CurrentVersion(*table.versions.commit(table.place, new))
             if table.versions.merges:
-                done = check_merged(table.metadata, new, done, table.versions)
+                done = check_merged(table, new, done)
                 if table.signing_key is not None:
                     check_alone(done.metadata, table.place)
         except CommitConflictError as error:

@@ -1,4 +1,4 @@
-"""Undo a snapshot whose key no reader of the table would accept.
+"""Settle a snapshot whose key no reader of the table would accept.
 
 A REST catalog compares branches, but no master key. So it accepts a snapshot that was written
 before another writer rotated the table to another master key, and readers refuse its KEK.
@@ -6,41 +6,66 @@ before another writer rotated the table to another master key, and readers refus
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from modcrypt.errors import CommitConflictError, IntegrityError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
+from modcrypt.iceberg.format.table_versions import CurrentVersion
+from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.snapshot_writing import MAIN
 
+ATTEMPTS = 5
+"""Attempts to settle a snapshot while others change the table."""
 
-def check_merged(
-    base: TableMetadata, sent: TableMetadata, done: CurrentVersion, versions: Versions
-) -> CurrentVersion:
-    """Return a committed version; undo its new snapshot if that is under another master key.
 
-    `base` is the version that the commit followed, and `sent` what was committed.
+def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion) -> CurrentVersion:
+    """Return a committed version; settle a new snapshot that is under another master key.
+
+    Its KEK moves to the table's master key if the caller expects that. Otherwise the snapshot is
+    undone. `table` is the version that the commit followed, and `sent` what was committed.
 
     Raises:
         CommitConflictError: The snapshot was undone.
         IntegrityError: It could not be undone, because others have changed the table since.
     """
-    new = sent.current
-    if new is None or new in base.snapshots or _has_its_key(done.metadata, new):
+    new, undone = sent.current, False
+    if new is None or new in table.metadata.snapshots:
         return done
-    undone = done.metadata.current == new
-    try:
-        if undone:
-            versions.commit(done.place, _without(done.metadata, new, base))
-    except CommitConflictError:
-        undone, done = False, versions.read()
+    for _ in range(ATTEMPTS):
+        if new not in done.metadata.snapshots or _has_its_key(done.metadata, new):
+            return done
+        try:
+            if done.metadata.master_key_id in (table.expected.master_key_ids or ()):
+                moved = _with_moved_keks(done.metadata, table)
+                done = CurrentVersion(*table.versions.commit(done.place, moved))
+            elif done.metadata.current == new:
+                before = _without(done.metadata, new, table.metadata)
+                table.versions.commit(done.place, before)
+                undone = True
+                break
+            else:
+                break
+        except CommitConflictError:
+            done = table.versions.read()
     if undone:
         raise CommitConflictError(f"{done.place.path}: another writer has rotated the master key")
-    if new in done.metadata.snapshots and _has_its_key(done.metadata, new):
-        return done  # the rotation has moved its KEK, too
     raise IntegrityError(
         f"{done.place.path}: snapshot {new.id} was committed, and its KEK is not under the table's "
         "master key, which another writer has rotated at the same time: do not repeat the change, "
         "but rotate mek with both master keys in master_key_ids"
     )
+
+
+def _with_moved_keks(metadata: TableMetadata, table: TableVersion) -> TableMetadata:
+    """Return a version all of whose KEKs are under its master key."""
+    masters, target = table.resolver.masters, metadata.master_key_id or ""
+    keys = dict(metadata.keys)
+    for id_ in metadata.kek_ids():
+        kek = table.resolver.find(id_, metadata)
+        if kek.wrapped is not None and kek.master_key_id != target:
+            wrapped = masters.move(kek.wrapped, kek.master_key_id, target, kek.id)
+            keys[id_] = replace(kek, master_key_id=target, wrapped=wrapped).entry()
+    return metadata.with_keys(keys.values())
 
 
 def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
