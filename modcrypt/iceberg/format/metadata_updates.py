@@ -3,7 +3,8 @@
 The server applies them to its current version, which may be newer than the one that they were made
 for (REST catalog spec, "CommitTableRequest"). Its requirements see a changed branch, schema or
 spec, but no changed key: a rotation can drop a KEK before an append arrives whose files are under
-it. Therefore updates that add a snapshot add all KEKs of its version again; where the server
+it, or an expiry before a rotation that encrypts an entry under it. Therefore updates that add a
+snapshot add all KEKs of its version again, and those that add an entry its KEK; where the server
 still has a KEK, it ignores that.
 """
 
@@ -135,6 +136,7 @@ def _update_keys(old: TableMetadata, new: TableMetadata) -> Iterator[Update]:
         if new.keys.get(id_) != key:
             yield {"action": "remove-encryption-key", "key-id": id_}
     carried = set(new.kek_ids()) if _added(old, new) else set[str]()
+    carried |= {key.encrypted_by for id_, key in new.keys.items() if old.keys.get(id_) != key}
     for id_, key in new.keys.items():
         if id_ in carried or old.keys.get(id_) != key:
             yield {"action": "add-encryption-key", "encryption-key": key.document()}

@@ -74,6 +74,17 @@ def test_a_changed_key_is_removed_before_it_is_added() -> None:
     assert not is_applied(updates, metadata(properties={"encryption.key-id": "keyB"}))
 
 
+def test_a_changed_entry_brings_its_kek() -> None:
+    old = metadata(encryption_keys=[key("k1", "keyA"), key("k2", "keyA"), key("e1", "k1")])
+    new = metadata(encryption_keys=[key("k2", "keyA"), key("e1", "k2", "BBBB")])
+    assert find_updates(old, new) == [
+        {"action": "remove-encryption-key", "key-id": "k1"},
+        {"action": "remove-encryption-key", "key-id": "e1"},
+        {"action": "add-encryption-key", "encryption-key": key("k2", "keyA")},
+        {"action": "add-encryption-key", "encryption-key": key("e1", "k2", "BBBB")},
+    ]
+
+
 def test_a_carried_key_may_be_wrapped_otherwise_by_now() -> None:
     carried = [{"action": "add-encryption-key", "encryption-key": key("k1", "keyA", "CCCC")}]
     assert is_applied(carried, metadata())
