@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import (
-    BadRequestError,
-    ForbiddenError,
-    NoSuchNamespaceError,
-    RESTError,
-    TableAlreadyExistsError,
-    UnauthorizedError,
-)
 from pyiceberg.schema import Schema
-from requests import RequestException
 
-from modcrypt.errors import UnsupportedFormatError, printable
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.pointed import Pointed
@@ -51,31 +40,11 @@ class RestPointer:
 
     def register(self, location: str, metadata: TableMetadata) -> None:
         """Have the server take over a metadata.json; see `Pointer`."""
-        with _pyiceberg_errors():
+        with rest_requests.pyiceberg_errors():
             self.catalog.register_table(self.identifier, location)
 
     def default_location(self) -> str:
         """Return the folder that the server chooses for a table; see `Pointer`."""
-        with _pyiceberg_errors():
+        with rest_requests.pyiceberg_errors():
             staged = self.catalog._create_table(self.identifier, Schema(), stage_create=True)
         return staged.metadata.location.rstrip("/")
-
-
-@contextlib.contextmanager
-def _pyiceberg_errors() -> Iterator[None]:
-    """Convert errors of pyiceberg's requests to those of `Pointer`."""
-    try:
-        yield
-    except TableAlreadyExistsError:
-        raise FileExistsError("the catalog already has a table of this name") from None
-    except NoSuchNamespaceError as error:
-        raise ValueError(printable(str(error), rest_requests.MAX_REASON)) from None
-    except NotImplementedError as error:
-        raise UnsupportedFormatError(f"the catalog registers no tables: {error}") from None
-    except BadRequestError as error:
-        reason = printable(str(error), rest_requests.MAX_REASON)
-        raise UnsupportedFormatError(f"the REST catalog refuses this: {reason}") from None
-    except (ForbiddenError, UnauthorizedError) as error:
-        raise PermissionError(f"the REST catalog failed: {type(error).__name__}") from None
-    except (RESTError, RequestException) as error:
-        raise OSError(f"the REST catalog failed: {type(error).__name__}") from None

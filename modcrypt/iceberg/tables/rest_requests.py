@@ -13,6 +13,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyiceberg.catalog.rest import Capability, Endpoints, RestCatalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
 from requests import RequestException, Response
 
 from modcrypt.errors import (
@@ -154,6 +162,26 @@ def _credentials(answer: Mapping[str, Any], location: str) -> Mapping[str, str]:
     ]
     longest = max(fitting, key=lambda credential: len(credential["prefix"]), default=None)
     return {} if longest is None else longest["config"]
+
+
+@contextlib.contextmanager
+def pyiceberg_errors() -> Iterator[None]:
+    """Convert errors of pyiceberg's requests to those of `Pointer`."""
+    try:
+        yield
+    except TableAlreadyExistsError:
+        raise FileExistsError("the catalog already has a table of this name") from None
+    except NoSuchNamespaceError as error:
+        raise ValueError(printable(str(error), MAX_REASON)) from None
+    except NotImplementedError as error:
+        raise UnsupportedFormatError(f"the catalog registers no tables: {error}") from None
+    except BadRequestError as error:
+        reason = printable(str(error), MAX_REASON)
+        raise UnsupportedFormatError(f"the REST catalog refuses this: {reason}") from None
+    except (ForbiddenError, UnauthorizedError) as error:
+        raise PermissionError(f"the REST catalog failed: {type(error).__name__}") from None
+    except (RESTError, RequestException) as error:
+        raise OSError(f"the REST catalog failed: {type(error).__name__}") from None
 
 
 def _failure(response: Response) -> OSError:
