@@ -187,7 +187,7 @@ class SqliteKeyStore(_KeyStore):
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         """Yield a new connection: connections are not shared with threads or forked processes."""
         with _sqlite_errors(self.path), contextlib.closing(self._connect()) as database:
-            database.execute(begin)
+            self._begin(database, begin)
             try:
                 self._check_schema(database)
                 yield database
@@ -202,11 +202,16 @@ class SqliteKeyStore(_KeyStore):
         # after a crash.
         uri = f"{Path(self.path).absolute().as_uri()}?mode=rw"
         os.stat(self.path)  # SQLite does not report why it cannot open a file
-        database = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+
+    def _begin(self, database: sqlite3.Connection, begin: str) -> None:
         # Do not run code that the file contains; commits must survive a loss of power.
-        database.execute("PRAGMA trusted_schema = OFF")
-        database.execute("PRAGMA synchronous = EXTRA")
-        return database
+        try:
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA synchronous = EXTRA")
+            database.execute(begin)
+        except UnicodeDecodeError:  # SQLite's message quotes the schema, which may be no text
+            raise FormatError(f"{self.path}: not a key store, or a damaged one") from None
 
     def _check_schema(self, database: sqlite3.Connection) -> None:
         """Raise if the schema is not that of `create`: triggers and views could do anything."""

@@ -569,7 +569,18 @@ def test_damage_gives_keys_or_modcrypts_own_errors(
     store = kind(path)
     calls: list[Callable[[], object]] = [store.keys, lambda: store.replace([key("new")])]
     for call in calls:
-        with contextlib.suppress(ModcryptError):
+        # One byte of SQLite's tells who may write.
+        with contextlib.suppress(ModcryptError, PermissionError):
+            call()
+
+
+def test_a_schema_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """SQLite quotes it in a message, which Python cannot decode."""
+    store = SqliteKeyStore.create(tmp_path / "keks")
+    path = tmp_path / "keks"
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CR\xf3ATE TABLE"))
+    for call in (store.keys, lambda: store.replace([key("new")])):
+        with pytest.raises(FormatError, match="damaged"):
             call()
 
 
