@@ -31,6 +31,10 @@ def _varint(most: int) -> bytes:
 _BINARY = b"(?:%s)" % b"|".join(b"\\x%02x.{%d}" % (n, n) for n in range(_MAX_BINARY + 1))
 _FLAGS = _heads(1, 2)
 
+_FEW = range(1, 4)
+_BINARIES = b"|".join(b"\\x%x8%s{%d}+" % (n, _BINARY, n) for n in _FEW)
+"""One to three usual binaries with the head of their list, as for the path of a column."""
+
 
 @cache
 def usual_page_header() -> re.Pattern[bytes]:
@@ -66,11 +70,9 @@ def usual_struct() -> re.Pattern[bytes]:
     numbers = b"|".join(
         b"[\\x%x4\\x%x5\\x%x6](?:%s){%d}+" % (n, n, n, number, n) for n in range(15)
     )
-    few = range(1, 4)
-    binaries = b"|".join(b"\\x%x8%s{%d}+" % (n, _BINARY, n) for n in few)
-    structs = b"|".join(b"\\x%xc(?:(?:%s)*+\\x00){%d}+" % (n, flat, n) for n in few)
+    structs = b"|".join(b"\\x%xc(?:(?:%s)*+\\x00){%d}+" % (n, flat, n) for n in _FEW)
     inner = b"%s(?:%s|%s(?:%s))*+\\x00" % (_heads(12), flat, _heads(9), numbers)
-    lists = b"%s(?:%s|%s|%s)" % (_heads(9), numbers, binaries, structs)
+    lists = b"%s(?:%s|%s|%s)" % (_heads(9), numbers, _BINARIES, structs)
     middle = b"%s(?:%s|%s|%s)*+\\x00" % (_heads(12), flat, inner, lists)
     ordered = b"(?:%s)?+" % _ordered_chunk()
     return re.compile(b"%s(?:%s|%s)*+\\x00" % (ordered, flat, middle), re.DOTALL)
@@ -86,17 +88,16 @@ def _ordered_chunk() -> bytes:
     i32s, i64s = (
         b"|".join(b"\\x%x%x%s" % (n, wire, number * n) for n in range(6)) for wire in (5, 6)
     )
-    path = b"|".join(b"\\x%x8%s" % (n, _BINARY * n) for n in range(1, 4))
     bounds = rb"(?:[\x18\x28]%s\x18%s)?+" % (_BINARY, _BINARY)
     flags = rb"[\x11\x12]{0,2}+"
     statistics = rb"[\x1c\x2c\x3c]%s%s%s%s%s\x00" % (bounds, more, bounds, flags, more)
-    pages = b"|".join(b"\\x%xc%s" % (n, (i32 * 3 + rb"\x00") * n) for n in range(1, 4))
+    pages = b"|".join(b"\\x%xc%s" % (n, (i32 * 3 + rb"\x00") * n) for n in _FEW)
     bloom_filter = rb"(?:[\x16\x26]%s(?:%s)?+)?+" % (number, i32)
     sizes = rb"[\x1c\x2c\x3c](?:%s)?+(?:[\x19\x29](?:%s))*+\x00" % (i64, i64s)
     return b"".join([
-        rb"\x26", number, rb"\x1c", i32, rb"\x19(?:", i32s, rb")\x19(?:", path, b")", i32, i64 * 3,
-        rb"\x26", number, more, b"(?:%s)?+" % statistics, rb"(?:[\x19\x29](?:%s))?+" % pages,
-        bloom_filter, b"(?:%s)?+" % sizes, rb"\x00",
+        rb"\x26", number, rb"\x1c", i32, rb"\x19(?:", i32s, rb")\x19(?:", _BINARIES, b")", i32,
+        i64 * 3, rb"\x26", number, more, b"(?:%s)?+" % statistics,
+        rb"(?:[\x19\x29](?:%s))?+" % pages, bloom_filter, b"(?:%s)?+" % sizes, rb"\x00",
     ])  # fmt: skip
 
 
@@ -104,8 +105,7 @@ def _ordered_chunk() -> bytes:
 def _encrypted_chunk_head() -> re.Pattern[bytes]:
     """Compile a pattern for a ColumnChunk with a column key, up to the length of key metadata."""
     numbers = b"(?:%s%s)*+" % (_heads(4, 5, 6), _varint(10))
-    path = b"|".join(b"\\x%x8%s{%d}+" % (n, _BINARY, n) for n in range(1, 4))
-    return re.compile(rb"%s%s\x2c\x19(?:%s)\x18" % (numbers, _heads(12), path), re.DOTALL)
+    return re.compile(rb"%s%s\x2c\x19(?:%s)\x18" % (numbers, _heads(12), _BINARIES), re.DOTALL)
 
 
 def append_usual_ends(data: bytes, starts: list[int], count: int) -> None:
