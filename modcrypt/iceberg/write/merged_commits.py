@@ -28,27 +28,27 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
         CommitConflictError: The snapshot was undone.
         IntegrityError: It could not be undone, because others have changed the table since.
     """
-    new, undone = sent.current, False
+    new = sent.current
     if new is None or new in table.metadata.snapshots:
         return done
     for _ in range(ATTEMPTS):
         if new not in done.metadata.snapshots or _has_its_key(done.metadata, new):
             return done
+        is_expected = done.metadata.master_key_id in (table.expected.master_key_ids or ())
+        if is_expected:
+            settled = _with_moved_keks(done.metadata, table)
+        elif done.metadata.current == new:
+            settled = _without(done.metadata, new, table.metadata)
+        else:
+            break
+        place = done.place
         try:
-            if done.metadata.master_key_id in (table.expected.master_key_ids or ()):
-                moved = _with_moved_keks(done.metadata, table)
-                done = CurrentVersion(*table.versions.commit(done.place, moved))
-            elif done.metadata.current == new:
-                before = _without(done.metadata, new, table.metadata)
-                table.versions.commit(done.place, before)
-                undone = True
-                break
-            else:
-                break
+            done = CurrentVersion(*table.versions.commit(place, settled))
         except CommitConflictError:
             done = table.versions.read()
-    if undone:
-        raise CommitConflictError(f"{done.place.path}: another writer has rotated the master key")
+            continue
+        if not is_expected:
+            raise CommitConflictError(f"{place.path}: another writer has rotated the master key")
     raise IntegrityError(
         f"{done.place.path}: snapshot {new.id} was committed, and its KEK is not under the table's "
         "master key, which another writer has rotated at the same time: do not repeat the change, "
