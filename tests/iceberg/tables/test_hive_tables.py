@@ -18,12 +18,11 @@ from modcrypt.errors import CommitConflictError, IntegrityError
 from modcrypt.iceberg import (
     create_table,
     encrypt_table,
-    rotate_catalog,
     verify_table,
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
-from tests.support.iceberg.catalog_tables import SCHEMA
+from tests.support.iceberg.catalog_tables import SCHEMA, check_rotation_of_namespace
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
 from tests.support.iceberg.sample_kms import SampleKms
@@ -88,12 +87,7 @@ def test_the_command_line_opens_a_metastore_by_its_uri(
 
 def test_all_tables_of_a_namespace_move_to_another_master_key(hive: HiveTable) -> None:
     hive.load().append(rows(1))
-    namespace = hive.name.split(".")[0]
-    for result in ("rotated", "current"):
-        (done,) = rotate_catalog(
-            hive.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
-        )
-        assert (done.table, done.result, done.master_key_id) == (hive.name, result, "keyB")
+    check_rotation_of_namespace(hive)
     assert ids(hive.load()) == [1]
 
 

@@ -26,7 +26,6 @@ from modcrypt.iceberg import (
     create_table,
     encrypt_table,
     expire_history,
-    rotate_catalog,
     rotate_table,
     seal_table,
     set_policy,
@@ -36,7 +35,7 @@ from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
 from modcrypt.iceberg.write import merged_commits
-from tests.support.iceberg.catalog_tables import SCHEMA
+from tests.support.iceberg.catalog_tables import SCHEMA, check_rotation_of_namespace
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
@@ -132,12 +131,7 @@ def test_the_command_line_opens_a_catalog_by_its_uri(
 
 def test_all_tables_of_a_namespace_move_to_another_master_key(rest: RestTable) -> None:
     rest.load().append(rows(1))
-    namespace = rest.name.split(".")[0]
-    for result in ("rotated", "current"):
-        (done,) = rotate_catalog(
-            rest.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
-        )
-        assert (done.table, done.result, done.master_key_id) == (rest.name, result, "keyB")
+    check_rotation_of_namespace(rest)
     assert ids(rest.load()) == [1]
 
 
@@ -362,7 +356,7 @@ def test_a_lost_answer_is_looked_up(
 
 
 def answer_commits(monkeypatch: pytest.MonkeyPatch, answer: Any, *, done: bool) -> None:
-    """Give one answer to each commit, which the server has carried out if `done`."""
+    """Answer each commit with `answer`; the server carries it out only if `done` is set."""
     real = rest_requests._send
 
     def send(catalog: Any, method: str, *arguments: Any) -> Any:

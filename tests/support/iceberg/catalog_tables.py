@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from modcrypt.iceberg import IcebergTable, create_table, load_table
+from modcrypt.iceberg import IcebergTable, create_table, load_table, rotate_catalog
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -46,3 +46,13 @@ class CatalogTable:
 
     def locks(self) -> list[Any]:
         return []
+
+
+def check_rotation_of_namespace(table: CatalogTable) -> None:
+    """Move all tables of a namespace to another master key; it has only the given table."""
+    namespace = table.name.split(".")[0]
+    for result in ("rotated", "current"):
+        (done,) = rotate_catalog(
+            table.catalog, SampleKms(), namespace=namespace, new_master_key_id="keyB"
+        )
+        assert (done.table, done.result, done.master_key_id) == (table.name, result, "keyB")
