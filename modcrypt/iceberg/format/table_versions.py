@@ -61,9 +61,9 @@ class Versions(Protocol):
 
     @property
     def merges(self) -> bool:
-        """Whether a server applies a commit to its own version, which may have others' changes.
+        """Whether a server applies commits to its own version, even if others have changed it.
 
-        It cannot change snapshots then.
+        Such commits cannot change snapshots.
         """
 
     def current(self) -> Place:

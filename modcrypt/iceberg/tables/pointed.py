@@ -1,4 +1,4 @@
-"""What a catalog has for a table: the location of its current metadata.json, and checks of it."""
+"""A catalog's entry for a table: the location of its current metadata.json, and checks of it."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for n in range(25):
     if n == 12:
-        sys.stdin.read()  # until somebody has read what there is
+        sys.stdin.read()  # wait until a reader has seen the store
     key = IcebergKey(f"{name}-{n}", "m", b"x" * 50, {"KEY_TIMESTAMP": "1"})
     store.replace([key], drop=[f"{name}-{n - 1}"] if n % 2 else [])
 """
