@@ -373,11 +373,13 @@ def test_the_wrong_sort_of_key_metadata_file_is_3(folder: Path) -> None:
 def test_key_metadata_among_the_arguments_is_not_repeated(sealed_folder: Path) -> None:
     raw = (sealed_folder / "notes.key").read_bytes()
     spellings = [raw.hex(), base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()]
-    for text in [*spellings, raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")]:
+    typed = raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")
+    for text in [*spellings, typed, f"\x01 {'[(key)]' * 5}"]:
         for option in ("--key-metadata-file", "--key-file", "--length", "--aad-prefix-hex", "--x"):
             result = invoke(sealed_folder, "cat", *KEY, option, text, "notes.ags1", "--json")
             assert result.exit_code in (2, 3)
             assert text not in result.output
+            assert repr(text)[1:-1] not in result.output
             assert not [s for s in (raw.hex(), repr(raw)[2:-1]) if s[4:20] in result.output]
 
 

@@ -130,7 +130,8 @@ def _hide_keys(message: str, arguments: Sequence[str]) -> str:
         pieces = {argument, argument.strip(), *tails, *re.split("[=:]", argument)}
         for piece in sorted(pieces, key=len, reverse=True):
             if looks_like_key(piece) and not piece.startswith("--"):
-                message = message.replace(piece, "(hidden)")
+                for spelling in (piece, repr(piece)[1:-1]):  # click quotes values
+                    message = message.replace(spelling, "(hidden)")
     return message
 
 
