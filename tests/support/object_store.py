@@ -105,14 +105,15 @@ class _Watching:
 
     application: Any
     store: ObjectStore
-    puts: threading.Lock = field(default_factory=threading.Lock)
+    writes: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         query, byte_range = environ["QUERY_STRING"], environ.get("HTTP_RANGE")
         if self.store.hook(method, path, query):
-            # moto looks whether an object exists, and stores it later: two could both be the first.
-            with self.puts if method == "PUT" else contextlib.nullcontext():
+            # moto looks whether an object exists, and stores it later: two could both be the first,
+            # by a PUT or by a POST that completes an upload.
+            with self.writes if method in ("PUT", "POST") else contextlib.nullcontext():
                 body = b"".join(self.application(environ, start_response))
         else:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
