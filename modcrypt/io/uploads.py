@@ -119,14 +119,26 @@ def _open_committed_sink(
     try:
         yield ObjectSink(file, add_url(file.write))
         add_url(file.close)()
-        try:
-            add_url(file.commit)()
-        except FileExistsError:  # the file was created concurrently
-            raise exists_error(name) from None
+        add_url(_complete_upload)(file, name)
     except BaseException:
         file.closed = True  # otherwise its finalizer would upload the rest
         with contextlib.suppress(Exception):  # report the first error, not this one
             file.discard()
+        raise
+
+
+_TAKEN = ("PreconditionFailed", "ConditionalRequestConflict")
+"""Codes by which S3 refuses an object that was created concurrently; AWS names the condition."""
+
+
+def _complete_upload(file: Any, name: str) -> None:
+    """Make the object appear; raise FileExistsError if another one was created concurrently."""
+    try:
+        file.commit()
+    except OSError as error:
+        answer = getattr(error.__cause__, "response", {})
+        if isinstance(error, FileExistsError) or answer.get("Error", {}).get("Code") in _TAKEN:
+            raise exists_error(name) from None
         raise
 
 

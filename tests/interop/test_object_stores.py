@@ -353,6 +353,29 @@ def test_whichever_request_is_refused_the_object_is_the_old_or_the_new_one(
     assert failures >= 3
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        ("412 Precondition Failed", "PreconditionFailed"),  # MinIO does not name the condition
+        ("409 Conflict", "ConditionalRequestConflict"),  # AWS, while the other is being written
+    ],
+)
+def test_an_object_of_another_writer_is_not_replaced(
+    bucket: Bucket, store: ObjectStore, refusal: tuple[str, str]
+) -> None:
+    def completes(method: str, _path: str, query: str) -> bool:
+        return method == "POST" and "uploadId=" in query
+
+    with (
+        store.intercept(lambda *request: not completes(*request), refusal),
+        pytest.raises(FileExistsError, match="exists") as taken,
+        open_sink(f"{bucket.name}/object", overwrite=False, filesystem=store.s3fs()) as sink,
+    ):
+        sink.append(DATA)
+    assert taken.value.filename == f"{bucket.name}/object"
+    assert (bucket.keys(), bucket.uploads()) == ([], [])
+
+
 def test_an_abandoned_sink_publishes_nothing(direct: Any, bucket: Bucket) -> None:
     """Not even one that only the garbage collector finds, in whatever order it finalizes."""
     for size in (1, 12):

@@ -21,7 +21,10 @@ from werkzeug.serving import make_server
 
 KEY, SECRET, REGION = "nobody", "nothing", "us-east-1"
 
-REFUSAL = b"<Error><Code>AccessDenied</Code><Message>refused by the test</Message></Error>"
+
+def refusal(code: str) -> bytes:
+    """Return the body of an answer with an error code of S3."""
+    return f"<Error><Code>{code}</Code><Message>refused by the test</Message></Error>".encode()
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class ObjectStore:
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     hook: Callable[[str, str, str], bool] = lambda method, path, query: True
+    refusal: tuple[str, str] = ("403 Forbidden", "AccessDenied")  # how it refuses
 
     @property
     def endpoint(self) -> str:
@@ -90,13 +94,16 @@ class ObjectStore:
             log += self.requests[start:]
 
     @contextlib.contextmanager
-    def intercept(self, hook: Callable[[str, str, str], bool]) -> Iterator[None]:
+    def intercept(
+        self, hook: Callable[[str, str, str], bool], refusal: tuple[str, str] | None = None
+    ) -> Iterator[None]:
         """Call `hook` with method, path and query of each request; False refuses it."""
-        before, self.hook = self.hook, hook
+        before = self.hook, self.refusal
+        self.hook, self.refusal = hook, refusal or self.refusal
         try:
             yield
         finally:
-            self.hook = before
+            self.hook, self.refusal = before
 
 
 @dataclass
@@ -117,8 +124,9 @@ class _Watching:
                 body = b"".join(self.application(environ, start_response))
         else:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            start_response("403 Forbidden", [("Content-Length", str(len(REFUSAL)))])
-            body = REFUSAL
+            status, code = self.store.refusal
+            body = refusal(code)
+            start_response(status, [("Content-Length", str(len(body)))])
         self.store.requests.append(Request(method, path, query, byte_range, len(body)))
         return [body]
 
