@@ -37,8 +37,8 @@ def open_upload(
         )  # fmt: skip
     if getattr(filesystem, "writes_whole_files", False):
         return _open_whole_sink(filesystem, path, overwrite)
-    if _can_withhold_commit(filesystem):
-        return _open_committed_sink(filesystem, path, name, overwrite)
+    if _can_abandon_upload(filesystem):
+        return _open_upload_sink(filesystem, path, name, overwrite)
     return _open_moved_sink(
         filesystem, path, name, filesystem._parent(path),
         lambda: not overwrite and filesystem.exists(path),
@@ -97,17 +97,17 @@ def _open_whole_sink(filesystem: Any, path: str, overwrite: bool) -> Iterator[Ob
         yield ObjectSink(file, add_url(file.write))
 
 
-def _can_withhold_commit(filesystem: Any) -> bool:
+def _can_abandon_upload(filesystem: Any) -> bool:
     """Return whether its files can withhold the last request, which makes an object appear.
 
-    All files of fsspec have `commit` and `discard`, but few implement them.
+    All files of fsspec have `discard`, but few implement it.
     """
     packages = {cls.__module__.partition(".")[0] for cls in type(filesystem).__mro__}
     return not packages.isdisjoint({"s3fs", "gcsfs"})
 
 
 @contextlib.contextmanager
-def _open_committed_sink(
+def _open_upload_sink(
     filesystem: Any, path: str, name: str, overwrite: bool
 ) -> Iterator[ObjectSink]:
     """Upload to the destination, and send the last request when everything succeeded."""
@@ -118,7 +118,6 @@ def _open_committed_sink(
     file = add_url(_begin_upload)(filesystem, path, overwrite)
     try:
         yield ObjectSink(file, add_url(file.write))
-        add_url(file.close)()
         add_url(_complete_upload)(file, name)
     except BaseException:
         file.closed = True  # otherwise its finalizer would upload the rest
@@ -134,7 +133,7 @@ _TAKEN = ("PreconditionFailed", "ConditionalRequestConflict")
 def _complete_upload(file: Any, name: str) -> None:
     """Make the object appear; raise FileExistsError if another one was created concurrently."""
     try:
-        file.commit()
+        file.close()
     except OSError as error:
         answer = getattr(error.__cause__, "response", {})
         if isinstance(error, FileExistsError) or answer.get("Error", {}).get("Code") in _TAKEN:
@@ -143,12 +142,12 @@ def _complete_upload(file: Any, name: str) -> None:
 
 
 def _begin_upload(filesystem: Any, path: str, overwrite: bool) -> Any:
-    """Open an upload that only `commit` completes."""
+    """Open an upload that only `close` completes, in one request if the file is small.
+
+    Also within a transaction of the file system, which otherwise keeps its files until it ends.
+    """
     try:
         # The store itself refuses to replace an object that was created concurrently.
-        file = filesystem.open(path, "wb" if overwrite else "xb", autocommit=True)
+        return filesystem.open(path, "wb" if overwrite else "xb", autocommit=True)
     except NotImplementedError:  # older releases have no "xb"
-        file = filesystem.open(path, "wb", autocommit=True)
-    # Not by `open(autocommit=False)`, which keeps the file in the file system's next transaction.
-    file.autocommit = False
-    return file
+        return filesystem.open(path, "wb", autocommit=True)
