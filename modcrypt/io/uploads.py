@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import exists_error
 from modcrypt.io.publication import temporary_name
 from modcrypt.io.sinks import ObjectSink
 from modcrypt.io.store_errors import HADOOP, add_url_to_errors
 from modcrypt.io.stores import is_arrow
+
+_MEMORY = fork_safe(threading.Lock())
+"""Held while a file of fsspec's memory appears: only threads of this process can be faster."""
 
 
 def open_upload(
@@ -33,7 +38,7 @@ def open_upload(
             filesystem, path, name, posixpath.dirname(path),
             lambda: not overwrite and filesystem.get_file_info(path).type.name != "NotFound",
             create=lambda where: filesystem.open_output_stream(where, compression=None),
-            move=filesystem.move, delete=filesystem.delete_file,
+            move=filesystem.move, delete=filesystem.delete_file, lock=contextlib.nullcontext(),
         )  # fmt: skip
     if getattr(filesystem, "writes_whole_files", False):
         return _open_whole_sink(filesystem, path, overwrite)
@@ -44,6 +49,7 @@ def open_upload(
         lambda: not overwrite and filesystem.exists(path),
         create=lambda where: filesystem.open(where, "wb"),
         move=partial(_move, filesystem, overwrite), delete=filesystem.rm_file,
+        lock=_MEMORY if filesystem.protocol == "memory" else contextlib.nullcontext(),
     )  # fmt: skip
 
 
@@ -71,6 +77,7 @@ def _open_moved_sink(
     create: Callable[[str], Any],
     move: Callable[[str, str], object],
     delete: Callable[[str], object],
+    lock: AbstractContextManager[object],
 ) -> Iterator[ObjectSink]:
     """Write beside the destination and move the file there, as for local files."""
     add_url = add_url_to_errors(filesystem, path)
@@ -80,9 +87,10 @@ def _open_moved_sink(
     try:
         with add_url(create)(temporary) as file:
             yield ObjectSink(file, add_url(file.write))
-        if add_url(must_not_replace)():  # the destination may have been created concurrently
-            raise exists_error(name)
-        add_url(move)(temporary, path)
+        with lock:
+            if add_url(must_not_replace)():  # the destination may have been created concurrently
+                raise exists_error(name)
+            add_url(move)(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):  # report the first error, not this one
             delete(temporary)

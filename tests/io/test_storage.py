@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ import fsspec.implementations.arrow
 import fsspec.implementations.local
 import pyarrow.fs
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -833,6 +835,34 @@ def test_a_symbolic_link_keeps_pointing_at_what_is_written(tmp_path: Path) -> No
     for path in (link, second):
         with pytest.raises(FileExistsError), open_sink(path, overwrite=False):
             pass
+
+
+def test_of_two_threads_one_creates_a_file_in_memory(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have written their file, and whoever is first takes a while to move it."""
+    copy, both = MemoryFileSystem.cp_file, threading.Barrier(2)
+
+    def copy_slowly(filesystem: MemoryFileSystem, old: str, new: str) -> None:
+        time.sleep(0.05)
+        copy(filesystem, old, new)
+
+    def create(number: int) -> bool:
+        try:
+            with open_sink(f"{memory_url}/file", overwrite=False) as sink:
+                sink.append(b"%d" % number)
+                both.wait(timeout=30)
+        except FileExistsError:
+            return False
+        return True
+
+    monkeypatch.setattr(MemoryFileSystem, "cp_file", copy_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        done = [*pool.map(create, range(2))]
+    assert sorted(done) == [False, True]
+    with open_source(f"{memory_url}/file") as source:
+        assert source.read_at(0, source.size) == (b"0" if done[0] else b"1")
+    assert listing(memory_url) == ["file"]
 
 
 def test_a_link_to_nowhere_counts_as_existing_and_can_be_filled(tmp_path: Path) -> None:
