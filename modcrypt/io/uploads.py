@@ -123,7 +123,9 @@ def _open_upload_sink(
     filesystem.invalidate_cache(path)  # an old listing may lack the file
     if not overwrite and add_url(filesystem.exists)(path):
         raise exists_error(name)
-    file = add_url(_begin_upload)(filesystem, path, overwrite)
+    # "x": the store itself refuses to replace an object that was created concurrently.
+    # `autocommit`: a transaction of the file system would keep the file until it ends.
+    file = add_url(filesystem.open)(path, "wb" if overwrite else "xb", autocommit=True)
     try:
         yield ObjectSink(file, add_url(file.write))
         add_url(_complete_upload)(file, name)
@@ -147,15 +149,3 @@ def _complete_upload(file: Any, name: str) -> None:
         if isinstance(error, FileExistsError) or answer.get("Error", {}).get("Code") in _TAKEN:
             raise exists_error(name) from None
         raise
-
-
-def _begin_upload(filesystem: Any, path: str, overwrite: bool) -> Any:
-    """Open an upload that only `close` completes, in one request if the file is small.
-
-    Also within a transaction of the file system, which otherwise keeps its files until it ends.
-    """
-    try:
-        # The store itself refuses to replace an object that was created concurrently.
-        return filesystem.open(path, "wb" if overwrite else "xb", autocommit=True)
-    except NotImplementedError:  # older releases have no "xb"
-        return filesystem.open(path, "wb", autocommit=True)
