@@ -84,6 +84,7 @@ from tests.support.leaks import (
     spellings,
 )
 from tests.support.module_spans import list_modules
+from tests.support.sleeps import note_sleeps
 from tests.support.tables import write_plain
 from tests.support.unfinished_files import unfinished_files
 
@@ -681,7 +682,7 @@ by_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.ke
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
 
 
 def data_keys(path: Path) -> set[bytes]:

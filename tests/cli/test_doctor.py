@@ -12,7 +12,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from tests.support.cli.program import KEY, environment, import_modules, invoke, 
 from tests.support.forging import flip
 from tests.support.java.jvm import why_unavailable
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.sleeps import note_sleeps
 from tests.support.tables import write_plain
 
 RING = ("--kms", "file:lake.keyring")
@@ -322,7 +322,7 @@ def test_a_key_service_that_is_not_there_fails(
     folder: Path, nobody: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hvac")
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the attempts
+    note_sleeps(monkeypatch)  # between the attempts
     monkeypatch.setenv("VAULT_TOKEN", "t0ken-of-the-test")
     vault = ("--kms", f"hcvault://127.0.0.1:{nobody}/transit/keys/footer?tls=off")
     result = invoke(folder, "doctor", *vault)

@@ -21,6 +21,7 @@ from tests.support.cli.program import KEY, NAME_KEY, invoke, private
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
+from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table, write_plain
 
 KEYS = (*KEY, *NAME_KEY)
@@ -474,7 +475,7 @@ def kms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKms:
     """The key service that policy.toml names; secret.parquet and the folder `many` are under it."""
     found = MemoryKms({**MASTERS, "other": b"another master!!"})
     monkeypatch.setattr("modcrypt.kms.settings.open_kms", lambda uri, **options: found)
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     (folder / "policy.toml").write_text(POLICY_TEXT)
     run_ok(folder, "encrypt", *POLICY, "plain.parquet", "secret.parquet")
     (folder / "copies").mkdir()

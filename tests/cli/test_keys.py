@@ -15,7 +15,6 @@ import stat
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL, ArrowKms
+from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table, write_plain
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
@@ -895,7 +895,7 @@ def test_a_key_service_that_is_not_there_is_4(
     clear: Path, nobody: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hvac")
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the attempts
+    note_sleeps(monkeypatch)  # between the attempts
     monkeypatch.setenv("VAULT_TOKEN", "t0ken-of-the-test")
     vault = ("--kms", f"hcvault://127.0.0.1:{nobody}/transit/keys/footer?tls=off")
     result = invoke(clear, "encrypt", *vault, "plain.parquet", "out")

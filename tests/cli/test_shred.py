@@ -20,6 +20,7 @@ from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.ports import find_free_port
+from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table
 
 if "shred" not in app.program.commands:
@@ -233,7 +234,7 @@ def test_a_column_that_no_file_has_is_told(folder: Path) -> None:
 
 def test_a_key_service_that_is_away_is_4(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("hvac")
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    note_sleeps(monkeypatch)
     monkeypatch.setenv("VAULT_TOKEN", "token")
     away = ("--kms", f"hcvault://127.0.0.1:{find_free_port()}/transit?tls=off")
     policy = mc.Policy(footer_key="t7", column_keys={"t7": ["name"]})

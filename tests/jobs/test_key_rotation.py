@@ -57,6 +57,7 @@ from tests.support.kms.rotating_kms import (
 from tests.support.pairwise import case_name, pairwise
 from tests.support.randomness import examples
 from tests.support.shared_vectors import entry_params, shared_vectors
+from tests.support.sleeps import note_sleeps
 from tools.verify_pme import verify
 
 __all__ = ["seeds"]  # a fixture
@@ -492,7 +493,7 @@ def test_external_key_material_of_another_file_fails(
 def test_a_service_that_is_down_fails_every_file_and_changes_none(
     tmp_path: Path, kms: RotatingKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    note_sleeps(monkeypatch)
     write_lake(tmp_path, kms, BESIDE)
     before = bytes_of(tmp_path)
 

@@ -47,6 +47,7 @@ from tests.support.kms.rotating_kms import BasicKms, RotatingKms, crypto_factory
 from tests.support.pairwise import case_name, pairwise
 from tests.support.parquet_parser import thrift_struct
 from tests.support.randomness import examples
+from tests.support.sleeps import note_sleeps
 from tools.verify_pme import verify
 
 REST = ["id", "price", "score", "day", "flag", "address", "tags"]
@@ -622,7 +623,7 @@ def test_what_a_key_service_cannot_do_is_said(tmp_path: Path) -> None:
 def test_refusals_prove_and_an_unavailable_service_does_not(
     policy: mc.Policy, tmp_path: Path, kms: RotatingKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    note_sleeps(monkeypatch)
     write_lake(tmp_path, kms, policy, 2)
     proof = prove(tmp_path, kms, columns=["name"])
     assert not proof.ok
@@ -763,7 +764,7 @@ def test_on_openbao_a_tenants_key_is_destroyed_and_what_it_answers_then_is_proof
     proof = prove(tmp_path / "backup", service(), **criteria)
     assert not proof.ok
     assert not proof.still_readable
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    note_sleeps(monkeypatch)
     bao.seal()
     try:
         proof = prove(tmp_path / "backup", admin, **criteria)

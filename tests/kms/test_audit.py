@@ -22,6 +22,7 @@ import modcrypt as mc
 from modcrypt import AuditEvent, KeyRetrievalError, audit_to_json_lines, audit_to_logging
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
+from tests.support.sleeps import note_sleeps
 
 TABLE = pa.table(
     {"name": ["a", "b"], "ssn": ["c", "d"], "address": [{"zip": "1", "city": "x"}] * 2}
@@ -164,7 +165,7 @@ REFUSALS: dict[str, Callable[[MemoryKms], object]] = {
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
 
 
 @each_way

@@ -34,6 +34,7 @@ from modcrypt.kms.client import (
 )
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, Call, MemoryKms
+from tests.support.sleeps import note_sleeps
 
 KEY = b"Fk!qZ7wv%h2Tj-16"
 
@@ -62,9 +63,7 @@ class Bare:
 @pytest.fixture
 def recorded_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace sleeping; return the seconds that would have been slept."""
-    waits: list[float] = []
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", waits.append)
-    return waits
+    return note_sleeps(monkeypatch)
 
 
 ASK: dict[str, Callable[[Any], Any]] = {

@@ -36,6 +36,7 @@ from modcrypt import (
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
 from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.sleeps import note_sleeps
 from tests.support.tables import small_table
 from tests.support.watched_source import Watched
 
@@ -51,7 +52,7 @@ FLAT_POLICY = Policy(footer_key="kf", column_keys={"kc1": ["a"], "kc2": ["b"]})
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
 
 
 def material_in(path: Path) -> list[dict[str, Any]]:

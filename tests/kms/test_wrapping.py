@@ -35,6 +35,7 @@ from modcrypt.kms.wrapping import KeyWrapper, Refusals
 from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
+from tests.support.sleeps import note_sleeps
 
 COLUMNS = [f"c{n:02}" for n in range(20)]
 POLICY = mc.Policy(footer_key="kf", column_keys={"kc1": COLUMNS[:10], "kc2": COLUMNS[10:]})
@@ -319,7 +320,7 @@ def test_other_failures_are_not_kept(
     failure: Exception, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for a second that the service was unavailable: other threads wait for the same KEK."""
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     kms, clock = MemoryKms(), Clock()
     material = wrap_key(kms)
     keys = wrapper(kms, clock=clock)
@@ -348,7 +349,7 @@ def test_other_failures_are_not_kept(
 def test_sixteen_threads_that_fail_together_asked_together(
     kind: type[KeyRetrievalError], calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     kms = MemoryKms(delay=0.02)
     material = wrap_key(kms)
     kms.calls.clear()

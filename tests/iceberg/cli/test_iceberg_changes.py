@@ -21,6 +21,7 @@ from tests.support.iceberg.cli_runs import Run, error_line, lines, run
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.signing import save_writer
+from tests.support.sleeps import note_sleeps
 
 __all__ = ["run"]  # a fixture
 
@@ -465,7 +466,7 @@ def test_a_table_whose_key_service_is_unavailable_is_4(
         raise ConnectionError
 
     monkeypatch.setattr(SampleKms, "unwrap", read_away_key)
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     for command in ("verify", "scan", "tree"):
         run(command, *SAMPLE, lake, code=4)
 

@@ -45,6 +45,7 @@ from tests.support.iceberg.partitioned_table import ROWS, two_appends
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.writing_keys import writing_key
 from tests.support.kms.memory_kms import MemoryKms
+from tests.support.sleeps import note_sleeps
 
 DAY = 24 * 60 * 60 * 1000
 JAVA = 1795237555590
@@ -421,7 +422,7 @@ def test_where_the_service_or_the_store_fails_nothing_is_kept(
         def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
             raise KmsUnavailableError("down")
 
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     with pytest.raises(KmsUnavailableError):
         writing_keys(reopen_as(table, Down(), store), STORED, PARTITIONS)
     assert store.keys() == {}

@@ -45,6 +45,7 @@ from modcrypt.keys import Key
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
+from tests.support.sleeps import note_sleeps
 
 METADATA = StandardKeyMetadata(key=bytes(range(0xA0, 0xB0)), aad_prefix=b"p" * 16, file_length=77)
 
@@ -165,7 +166,7 @@ def test_a_refusal_is_kept_for_a_while(
     seconds: int,
 ) -> None:
     """Ten thousand files may have a KEK that is refused."""
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     key, kms = new_key(), SampleKms()
     asked = list[str]()
 

@@ -47,6 +47,7 @@ from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
 from tests.support.paths import ROOT
 from tests.support.shared_vectors import shared_vectors
+from tests.support.sleeps import note_sleeps
 
 FILES = {
     "metadata/snap-1001.avro", "metadata/snap-1002.avro", "metadata/snap-1003.avro",
@@ -851,7 +852,7 @@ class Refusing(SampleKms):
 def test_a_refusal_of_the_key_service_is_no_fault_of_the_table(
     t16: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, word: str
 ) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     kms = Refusing(error)
     found = verify_folder(t16, kms)
     assert [(finding.word, finding.severity) for finding in found.findings] == [(word, "warning")]
@@ -865,7 +866,7 @@ def test_a_refusal_of_the_key_service_is_no_fault_of_the_table(
 def test_of_a_service_that_is_away_not_every_kek_is_asked_for(
     t16: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     for number in range(3):
         add_kek(t16, name=f"kek-{number}")
     kms = Refusing(TimeoutError())
@@ -877,7 +878,7 @@ def test_of_a_service_that_is_away_not_every_kek_is_asked_for(
 def test_a_service_that_goes_away_is_not_asked_for_every_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    note_sleeps(monkeypatch)
     policy = KeyPolicy(wrapping="single")
     schema = pa.schema([("id", pa.int64())])
     made = create_table(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from modcrypt.errors import CommitConflictError, FormatError
 from modcrypt.iceberg import IcebergTable, create_table
 from modcrypt.iceberg.write import commit as committing
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.sleeps import note_sleeps
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -38,8 +38,7 @@ class Contended:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    slept = note_sleeps(monkeypatch)
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     return slept
 

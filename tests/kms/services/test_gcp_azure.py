@@ -46,6 +46,7 @@ from tests.support.kms.azure_stub import (
     vault,
 )
 from tests.support.kms.google_stub import RING, GoogleStub, gcp, google, google_client
+from tests.support.sleeps import note_sleeps
 
 grpc = pytest.importorskip("grpc")
 kms_v1 = pytest.importorskip("google.cloud.kms_v1")
@@ -237,7 +238,7 @@ def test_what_the_google_stub_damages_is_noticed_and_asked_for_again(
         damage(answer)
 
     google.alter = once
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda seconds: None)
+    note_sleeps(monkeypatch)
     again = kms.wrap(gcp, KEY, "a", b"x")
     assert kms.unwrap(gcp, again, "a", b"x") == KEY
 

@@ -29,6 +29,7 @@ from modcrypt.kms import client as kms
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
+from tests.support.sleeps import note_sleeps
 
 pkcs11 = pytest.importorskip("pkcs11")
 
@@ -365,8 +366,7 @@ def test_a_pin_that_was_refused_is_not_tried_again(hsm: SoftHsm) -> None:
 def test_a_client_logs_in_again_after_the_token_was_away(
     hsm: SoftHsm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", waits.append)
+    waits = note_sleeps(monkeypatch)
     hsm.restart()
     client = hsm.open()
     client.create_key("comes-back")

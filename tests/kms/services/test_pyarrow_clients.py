@@ -33,6 +33,7 @@ from modcrypt.errors import (
 from modcrypt.kms import client as kms
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
+from tests.support.sleeps import note_sleeps
 
 MASTERS = {"kf": bytes(range(16)), "kc": bytes(range(16, 48))}
 TABLE = pa.table({"a": list(range(100)), "b": [f"value {n}" for n in range(100)]})
@@ -207,8 +208,7 @@ def test_pyarrow_passes_the_clients_errors_on_as_they_are(
 def test_an_unavailable_service_is_asked_again_under_pyarrow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", waits.append)
+    waits = note_sleeps(monkeypatch)
     service = Service()
     service.failures = [KmsUnavailableError("later"), ConnectionResetError("later")]
     data = write(pe.CryptoFactory(as_pyarrow_client(service)))
@@ -299,7 +299,7 @@ def test_a_pyarrow_clients_failures_have_our_names(monkeypatch: pytest.MonkeyPat
     theirs.failure = PermissionError("because")
     with pytest.raises(KeyAccessDeniedError):
         kms.wrap(ours, b"k" * 16, "kf")
-    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda seconds: None)
+    note_sleeps(monkeypatch)
     theirs.failure = TimeoutError("because")
     with pytest.raises(KmsUnavailableError):
         kms.wrap(ours, b"k" * 16, "kf")
