@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import copy
 import fcntl
-import gc
 import hashlib
 import itertools
 import json
@@ -22,7 +21,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +48,7 @@ from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, op
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.open_files import open_files
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 
@@ -1457,26 +1456,10 @@ def assert_silent(error: BaseException | None, secret: str) -> None:
         error = error.__cause__ or error.__context__
 
 
-def test_a_keyring_that_is_let_go_leaves_no_open_file(ring: Keyring) -> None:
-    gc.collect()
-    before = open_files()
+def test_a_keyring_that_is_let_go_leaves_no_open_file(ring: Keyring, folder: Path) -> None:
     for _ in range(20):
         again(ring).rotate_key("kf")
-    assert open_files() == before
-
-
-def open_files() -> list[tuple[int, int]]:
-    """Return the open regular files and folders, each by its device and its inode.
-
-    Sockets and pipes do not count: those of servers that other tests left may close meanwhile.
-    """
-    found = []
-    for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # that of the listing itself is closed again
-            state = os.fstat(int(name))
-            if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
-                found.append((state.st_dev, state.st_ino))
-    return sorted(found)
+    assert not [name for name in open_files() if name.startswith(str(folder))]
 
 
 # --- its URI -------------------------------------------------------------------------------------
