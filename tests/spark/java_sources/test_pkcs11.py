@@ -186,8 +186,9 @@ def test_a_module_that_does_not_load_is_named(token_jvm: Any, pin: Path) -> None
 
 
 def test_two_keys_with_one_label_are_refused(hsm: SoftHsm, open_java: Any) -> None:
-    """Java's key store does not open such a token at all, so this test is the last one."""
+    """Java's key store does not open such a token at all."""
     for _ in range(2):
         hsm.import_key("double")
     with pytest.raises(JavaError, match="two keys on the PKCS#11 token have the same label"):
         open_java().wrap(KEYS[0], "double")
+    hsm.destroy_keys("double")

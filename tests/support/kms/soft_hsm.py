@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -61,9 +62,16 @@ class SoftHsm:
         return run("pkcs11-tool", "--module", str(self.module), "--token-label", "lake",
                    "--login", "--pin", PIN, *arguments)  # fmt: skip
 
+    @contextlib.contextmanager
+    def _open_session(self) -> Iterator[Any]:
+        client = self.open()  # which logs in, unless the process is logged in
+        with self.token("lake").open(rw=True) as session:
+            yield session
+        del client
+
     def import_key(self, label: str, value: bytes = MASTER, **attributes: Any) -> None:
         """Put a key of a known value on the token, as an administrator may."""
-        with self.token("lake").open(rw=True) as session:  # a client of the test is logged in
+        with self._open_session() as session:
             session.create_object(
                 {
                     pkcs11.Attribute.CLASS: pkcs11.ObjectClass.SECRET_KEY,
@@ -76,6 +84,12 @@ class SoftHsm:
                     **{pkcs11.Attribute[name]: value for name, value in attributes.items()},
                 }
             )
+
+    def destroy_keys(self, label: str) -> None:
+        """Destroy all keys of a label."""
+        with self._open_session() as session:
+            for key in list(session.get_objects({pkcs11.Attribute.LABEL: label})):
+                key.destroy()
 
 
 def run(*command: str) -> str:
