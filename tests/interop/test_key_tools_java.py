@@ -79,7 +79,7 @@ def table(count: int = 50) -> pa.Table:
 @pytest.fixture(scope="module")
 def compiled_java(java: ParquetJava) -> JavaKeyTools:
     """Compile the key service in Java."""
-    return JavaKeyTools(java)
+    return JavaKeyTools.of(java)
 
 
 @pytest.fixture

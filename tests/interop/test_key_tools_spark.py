@@ -93,7 +93,7 @@ def running(java: ParquetJava, tmp_path_factory: pytest.TempPathFactory) -> Iter
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
-    jar = JavaKeyTools(java).jar(folder / "kms.jar")
+    jar = JavaKeyTools.of(java).jar(folder / "kms.jar")
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

@@ -7,6 +7,7 @@ the master keys are a static map, which py4j fills: no configuration ever holds 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -170,6 +171,12 @@ FACTORY = "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"
 
 class JavaKeyTools:
     """parquet-java's key tools in a JVM, and the key service in Java."""
+
+    @staticmethod
+    @functools.cache
+    def of(java: ParquetJava) -> JavaKeyTools:
+        """Return those of a JVM: of two classes with one name, Hadoop may find the wrong one."""
+        return JavaKeyTools(java)
 
     def __init__(self, java: ParquetJava) -> None:
         self._jvm, self._harness = java._jvm, java._harness

@@ -509,7 +509,7 @@ def java_version() -> str:
 
 def java_readers(java: ParquetJava) -> list[Reader]:
     """Return parquet-java with keys, with a key service, and with our factory."""
-    tools = JavaKeyTools(java)
+    tools = JavaKeyTools.of(java)
     keys = partial(_in_java, partial(_read_by_java_keys, java))
     kms = partial(_in_java, partial(_read_by_java_kms, java, tools))
     return [
