@@ -127,3 +127,14 @@ def is_same_store(filesystem: Any, other: Any) -> bool:
         return False
     options = [(fs.storage_args, fs.storage_options) for fs in (filesystem, other)]
     return bool(options[0] == options[1])
+
+
+def forget_listings(filesystem: Any) -> bool:
+    """Let the store be asked again: fsspec keeps listings for good, and others write as well.
+
+    Return whether something was kept, which may have been old.
+    """
+    kept = bool(getattr(filesystem, "dircache", None))
+    if hasattr(filesystem, "invalidate_cache"):
+        filesystem.invalidate_cache()
+    return kept

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from modcrypt.io.places import Place
-from modcrypt.io.stores import is_arrow
+from modcrypt.io.stores import forget_listings, is_arrow
 from modcrypt.jobs.listing import Folder
 from modcrypt.lake.spool import BLOCK, Spool
 from modcrypt.pkmt1.material import external_name
@@ -300,8 +300,7 @@ class _StoreListing:
 
     def list_folders(self) -> Iterator[list[LakeFile]]:
         """Yield the files of each folder directly below the dataset's, and those between."""
-        if hasattr(self._filesystem, "invalidate_cache"):
-            self._filesystem.invalidate_cache()
+        forget_listings(self._filesystem)
         top = list(self._find(self._filesystem, self._base, False))
         folders = {found.path.rstrip("/") for found in top if found.is_folder}
         named = {**dict.fromkeys(folders), **{found.path: found for found in top if found.is_file}}

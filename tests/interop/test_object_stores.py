@@ -438,6 +438,21 @@ def test_whether_an_object_exists_is_not_read_from_an_old_listing(
     assert len(bucket.get("gone")) == MIB
 
 
+def test_an_object_that_is_newer_than_a_listing_is_found(
+    bucket: Bucket, store: ObjectStore, tmp_path: Path
+) -> None:
+    filesystem, table = store.s3fs(), small_table()
+    mc.write_table(table, tmp_path / "sealed", ENCRYPTION)
+    for name in ("one", "folder/two"):
+        filesystem.ls(bucket.name)
+        path = bucket.put(name, (tmp_path / "sealed").read_bytes())
+        for where in (path, path.removesuffix("/two")):
+            assert mc.read_table(where, DECRYPTION, filesystem=filesystem).equals(table)
+            filesystem.ls(bucket.name)
+    with open_source(bucket.put("three", DATA), filesystem=filesystem) as source:
+        assert source.size == len(DATA)
+
+
 def test_what_is_written_is_none_of_the_file_systems_next_transaction(
     bucket: Bucket, store: ObjectStore
 ) -> None:

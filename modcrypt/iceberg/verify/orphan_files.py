@@ -85,8 +85,6 @@ def check_orphans(
 def _list_files(folder: Place) -> Iterator[StrayFile]:
     """Yield all files below a folder, including hidden ones; raise if a folder cannot be listed."""
     if folder.filesystem is not None:
-        if hasattr(folder.filesystem, "invalidate_cache"):  # fsspec caches listings
-            folder.filesystem.invalidate_cache()
         selector = pafs.FileSelector(folder.path, recursive=True)
         for info in as_arrow(folder.filesystem).get_file_info(selector):
             if info.is_file and not info.path.endswith("/"):

@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.io.store_errors import add_url_to_errors
-from modcrypt.io.stores import locate
+from modcrypt.io.stores import forget_listings, locate
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
@@ -146,8 +146,6 @@ def read_notes(folder: Place) -> dict[str, WriteNote]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return _read_named_notes(folder, os.listdir(notes))
         return {}
-    if hasattr(folder.filesystem, "invalidate_cache"):
-        folder.filesystem.invalidate_cache()
     selector = pafs.FileSelector(notes, allow_not_found=True)
     infos = as_arrow(folder.filesystem).get_file_info(selector)
     return _read_named_notes(
@@ -239,8 +237,6 @@ def list_sizes(
         absent = may_be_absent and not os.path.lexists(folder)
         links: list[str] = [] if folder_links is None else folder_links
         return {} if absent else dict(sorted(_walk_local_files(folder, hidden, deep, links)))
-    if hasattr(filesystem, "invalidate_cache"):  # A cached listing of fsspec may be outdated.
-        filesystem.invalidate_cache()
     selector = pafs.FileSelector(folder, allow_not_found=may_be_absent, recursive=deep)
     infos = as_arrow(filesystem).get_file_info(selector)
     # Stores represent folders by empty objects, which fsspec lists as files.
@@ -350,10 +346,15 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
         with add_url_to_errors(self.fs, paths[0] if paths else ""):
-            return list(super().get_file_info(paths))
+            infos = list(super().get_file_info(paths))
+            absent = any(info.type == pafs.FileType.NotFound for info in infos)
+            return (
+                list(super().get_file_info(paths)) if absent and forget_listings(self.fs) else infos
+            )
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         with add_url_to_errors(self.fs, selector.base_dir):
+            forget_listings(self.fs)
             return list(super().get_file_info_selector(selector))
 
     def open_input_file(self, path: str) -> pa.PythonFile:

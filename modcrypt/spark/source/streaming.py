@@ -45,7 +45,7 @@ from pyspark.sql.types import StructType
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.io.stores import locate
+from modcrypt.io.stores import forget_listings, locate
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
@@ -211,8 +211,8 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _read_statuses(self, names: Iterable[str]) -> dict[str, Status]:
         """Return the status of each file, in order, without files that no longer exist."""
         filesystem, names = self._place.filesystem, list(names)
-        if names and hasattr(filesystem, "invalidate_cache"):  # fsspec may cache an old listing
-            filesystem.invalidate_cache()
+        if names and hasattr(filesystem, "find"):  # fsspec's, which then knows the statuses
+            forget_listings(filesystem)
             filesystem.find(self._place.path)
         statuses = {name: _read_status(self._place_at(name)) for name in names}
         return {name: status for name, status in statuses.items() if status is not None}

@@ -15,7 +15,7 @@ import pyarrow.fs
 import pytest
 
 from modcrypt.errors import CommitConflictError, FormatError
-from modcrypt.iceberg import IcebergTable, create_table, expire_history, open_table
+from modcrypt.iceberg import IcebergTable, create_table, expire_history, open_table, verify_table
 from modcrypt.iceberg.format.table_versions import (
     FolderVersions,
     file_names,
@@ -278,6 +278,22 @@ def test_two_writers_to_a_store_lose_nothing(kms: SampleKms) -> None:
         table = open_table("lake/t", kms, filesystem=store.s3fs())
         assert sorted(table.scan().column(0).to_pylist()) == [0, 1, 2, 10, 11, 12]
         assert len(table.metadata.snapshots) == 6
+
+
+def test_a_reader_that_has_listed_the_table_sees_what_others_commit(kms: SampleKms) -> None:
+    """fsspec keeps listings for good, and an instance of a file system for the whole process."""
+    with object_store() as store:
+        store.judge().create_bucket(Bucket="listed")
+        ours, theirs = store.s3fs(), store.s3fs()
+        create_table("listed/t", SCHEMA, kms, master_key_id="keyA", filesystem=theirs)
+        table = open_table("listed/t", kms, filesystem=ours)
+        for number in (1, 2):
+            new = pa.table({"id": [number]})
+            written = open_table("listed/t", kms, filesystem=theirs).append(new)
+            assert table.refreshed().place.name == written.place.name
+            assert verify_table(open_table("listed/t", kms, filesystem=ours)).ok  # lists all folders
+        expire_history(written)
+        assert open_table("listed/t", kms, filesystem=ours).scan().num_rows == 2
 
 
 def test_folders_without_a_table(tmp_path: Path) -> None:
