@@ -89,15 +89,10 @@ def test_the_guide_to_an_hsm_runs(tmp_path: Path, request: pytest.FixtureRequest
 
 def test_the_guide_to_s3_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("s3fs")
-    from tests.support.object_store import KEY, REGION, SECRET, object_store
+    from tests.support.object_store import object_store
 
     with object_store() as store:
-        for name, value in {
-            "AWS_ENDPOINT_URL_S3": store.endpoint,
-            "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_DEFAULT_REGION": REGION,
-        }.items():
+        for name, value in store.variables.items():
             monkeypatch.setenv(name, value)
         for bucket in ("landing", "lake"):
             store.judge().create_bucket(Bucket=bucket)

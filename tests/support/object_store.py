@@ -57,6 +57,16 @@ class ObjectStore:
         client = {"endpoint_url": self.endpoint, "region_name": REGION}
         return {"key": KEY, "secret": SECRET, "client_kwargs": client}
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables with which clients connect to this store."""
+        return {
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
     def arrow(self) -> pyarrow.fs.S3FileSystem:
         return pyarrow.fs.S3FileSystem(
             access_key=KEY,

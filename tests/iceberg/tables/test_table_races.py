@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.server_fixtures import metastore, server
 from tests.support.iceberg.table_races import NamedTable, kill_processes, race
+from tests.support.object_store import object_store
 
 __all__ = ["metastore", "server"]  # fixtures
 
@@ -26,20 +28,37 @@ PATIENCE = 60
 """Seconds that a kill that hits a change may take, with those before it that hit none."""
 
 
-@pytest.fixture(params=["folder", "sql", "hive", "rest"])
+KINDS = ["folder", "sql", "hive", "rest"]
+
+
+@pytest.fixture
 def named(request: pytest.FixtureRequest, tmp_path: Path) -> NamedTable:
     """Make an encrypted table."""
     if request.param == "hive":
         return HiveTable.make(request.getfixturevalue("metastore"))
     if request.param == "rest":
         return RestTable.make(request.getfixturevalue("server"))
+    if request.param == "store":
+        return make_folder_table(f"s3://{request.getfixturevalue('bucket')}/t")
     return (make_sql_table if request.param == "sql" else make_folder_table)(tmp_path / "t")
 
 
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Start an S3 server for these processes."""
+    with object_store() as store:
+        for name, value in store.variables.items():
+            monkeypatch.setenv(name, value)
+        store.judge().create_bucket(Bucket="races")
+        yield "races"
+
+
+@pytest.mark.parametrize("named", [*KINDS, "store"], indirect=True)
 def test_no_row_is_lost(named: NamedTable) -> None:
     race(named, SECONDS)
     assert named.locks() == []
 
 
+@pytest.mark.parametrize("named", KINDS, indirect=True)
 def test_killed_processes_leave_a_readable_table(named: NamedTable) -> None:
     kill_processes(named, KILLS, 25, KILLS * PATIENCE)

@@ -291,7 +291,9 @@ def test_a_reader_that_has_listed_the_table_sees_what_others_commit(kms: SampleK
             new = pa.table({"id": [number]})
             written = open_table("listed/t", kms, filesystem=theirs).append(new)
             assert table.refreshed().place.name == written.place.name
-            assert verify_table(open_table("listed/t", kms, filesystem=ours)).ok  # lists all folders
+            assert verify_table(
+                open_table("listed/t", kms, filesystem=ours)
+            ).ok  # lists all folders
         expire_history(written)
         assert open_table("listed/t", kms, filesystem=ours).scan().num_rows == 2
 

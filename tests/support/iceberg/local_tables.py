@@ -15,7 +15,7 @@ from tests.support.iceberg.sample_kms import SampleKms
 
 @dataclass(frozen=True)
 class FolderTable:
-    """A table in the folder `uri`; its name says nothing."""
+    """A table in the folder `uri`, also of a store; its name says nothing."""
 
     uri: str
     name: str = ""
@@ -40,8 +40,8 @@ class SqlTable(CatalogTable):
         return SqlCatalog("sql", uri=self.uri, warehouse=f"file://{folder}/warehouse")
 
 
-def make_folder_table(folder: Path) -> FolderTable:
-    """Make an encrypted table in a folder."""
+def make_folder_table(folder: Path | str) -> FolderTable:
+    """Make an encrypted table in a folder, or at a URL."""
     create_table(folder, SCHEMA, SampleKms(), master_key_id="keyA")
     return FolderTable(str(folder))
 

@@ -196,6 +196,6 @@ def run(role: str, named: NamedTable, seconds: float) -> Outcome:
 if __name__ == "__main__":
     _role, _uri, _name, _seconds = sys.argv[1:]
     print("started", file=sys.stderr, flush=True)
-    _kinds = {"http": RestTable, "thrift": HiveTable, "sqlite": SqlTable, "": FolderTable}
-    _table: Any = _kinds[urlsplit(_uri).scheme](_uri, _name)
+    _kinds = {"http": RestTable, "thrift": HiveTable, "sqlite": SqlTable}
+    _table: Any = _kinds.get(urlsplit(_uri).scheme, FolderTable)(_uri, _name)
     print(json.dumps(vars(run(_role, _table, float(_seconds)))))
