@@ -40,6 +40,7 @@ from tests.support import forging
 from tests.support.ags1.streams import is_stream, read_plaintext
 from tests.support.cases import each_case
 from tests.support.folder_contents import list_folder
+from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, write_plain
@@ -160,13 +161,11 @@ def start_stalled(
 
 
 def end(process: subprocess.Popen[bytes], number: signal.Signals) -> bytes:
-    process.send_signal(number)
+    interrupt(process, lambda: process.send_signal(number))
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
-        errors = process.stderr.read()
-    process.wait(timeout=60)
-    return errors
+        return process.stderr.read()
 
 
 @both_jobs

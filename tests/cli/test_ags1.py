@@ -32,6 +32,7 @@ from tests.support.ags1.standard_streams import (
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import import_modules
+from tests.support.interrupts import interrupt
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.unfinished_files import unfinished_files
@@ -883,7 +884,7 @@ def test_a_signal_in_the_middle_leaves_nothing(folder: Path, number: signal.Sign
     files = ("--new-key-metadata", "notes.key", "-", "notes.ags1")
     with start(folder, "encrypt", *files) as process:
         feed(folder, process)
-        process.send_signal(number)
+        interrupt(process, lambda: process.send_signal(number))
         assert process.stderr is not None
         message = process.stderr.read().decode()
     assert process.returncode == 128 + number

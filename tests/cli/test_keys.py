@@ -35,6 +35,7 @@ from tests.support.cli.forked import as_process
 from tests.support.cli.program import Answer, check_failure, import_modules, private
 from tests.support.folder_contents import names
 from tests.support.forging import flip
+from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL, ArrowKms
 from tests.support.sleeps import note_sleeps
@@ -497,8 +498,8 @@ def test_an_empty_answer_is_2(folder: Path) -> None:
 
 def test_ctrl_c_in_place_of_an_answer_gives_the_echo_back(folder: Path) -> None:
     terminal = Terminal(folder, "keys", "list", *RING)
-    terminal.answer("Passphrase of file:lake.keyring: ", "half a pass", "\x03")
-    terminal.process.wait()
+    terminal.answer("Passphrase of file:lake.keyring: ", "half a pass", end="")
+    interrupt(terminal.process, lambda: os.write(terminal.controller, b"\x03"))
     assert terminal.echoes()
     code, _, shown = terminal.end()
     assert (code, "half" in shown) == (130, False)

@@ -42,6 +42,7 @@ from tests.support.cli.program import (
 )
 from tests.support.folder_contents import names
 from tests.support.forging import flip
+from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
@@ -831,7 +832,7 @@ def test_a_signal_half_way_leaves_nothing(
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
         assert any(unfinished_files(large, process.pid))
-        process.send_signal(number)
+        interrupt(process, lambda: process.send_signal(number))
         out, err = process.communicate()
     assert process.returncode == 128 + number
     assert err == f"modcrypt: error: interrupted: ended by {number.name}\n"
@@ -858,8 +859,7 @@ os.unlink = unlink_late
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
-        process.send_signal(signal.SIGINT)
-        process.communicate()
+        interrupt(process, lambda: process.send_signal(signal.SIGINT))
     assert process.returncode == 130
     assert names(large) == before
 
