@@ -16,7 +16,7 @@ from modcrypt.errors import TruncationError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place, Stamp, make_stamp
 from modcrypt.io.store_errors import add_url_to_errors
-from modcrypt.io.stores import forget_listings, is_arrow, locate
+from modcrypt.io.stores import is_arrow, locate, open_stored
 
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
 """A path, an fsspec URL (`scheme://...`), bytes in memory, or a seekable binary file object."""
@@ -251,7 +251,7 @@ def _open_fsspec(filesystem: Any, path: str, name: str) -> Iterator[Source]:
     # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version that
     # it found first.
     add_url = add_url_to_errors(filesystem, path)
-    with add_url(_open_file)(filesystem, path) as file:
+    with add_url(open_stored)(filesystem, path) as file:
         fetch = _uncached_fetch(filesystem, file)
         if isinstance(file, io.BytesIO):  # fsspec's memory files share one cursor between openers
             yield MemorySource(file.getvalue(), name)
@@ -259,15 +259,6 @@ def _open_fsspec(filesystem: Any, path: str, name: str) -> Iterator[Source]:
             yield ObjectSource(file, name)
         else:
             yield RangeSource(add_url(fetch), file.size, name)
-
-
-def _open_file(filesystem: Any, path: str) -> Any:
-    try:
-        return filesystem.open(path, "rb")
-    except FileNotFoundError:
-        if not forget_listings(filesystem):
-            raise
-        return filesystem.open(path, "rb")
 
 
 def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] | None:

@@ -138,3 +138,13 @@ def forget_listings(filesystem: Any) -> bool:
     if hasattr(filesystem, "invalidate_cache"):
         filesystem.invalidate_cache()
     return kept
+
+
+def open_stored(filesystem: Any, path: str) -> Any:
+    """Open a file of fsspec for reading, also one that is newer than a listing."""
+    try:
+        return filesystem.open(path, "rb")
+    except FileNotFoundError:
+        if not forget_listings(filesystem):
+            raise
+        return filesystem.open(path, "rb")

@@ -92,7 +92,7 @@ def test_the_guide_to_s3_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from tests.support.object_store import object_store
 
     with object_store() as store:
-        for name, value in store.variables.items():
+        for name, value in store.environment.items():
             monkeypatch.setenv(name, value)
         for bucket in ("landing", "lake"):
             store.judge().create_bucket(Bucket=bucket)

@@ -58,8 +58,8 @@ class ObjectStore:
         return {"key": KEY, "secret": SECRET, "client_kwargs": client}
 
     @property
-    def variables(self) -> dict[str, str]:
-        """Environment variables with which clients connect to this store."""
+    def environment(self) -> dict[str, str]:
+        """Return the environment with which clients connect to this store."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_ACCESS_KEY_ID": KEY,

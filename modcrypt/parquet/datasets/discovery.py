@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.io.store_errors import add_url_to_errors
-from modcrypt.io.stores import forget_listings, locate
+from modcrypt.io.stores import forget_listings, locate, open_stored
 from modcrypt.parquet.datasets.write_notes import NOTES, WriteNote, note_place, read_note
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
@@ -348,9 +348,9 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
         with add_url_to_errors(self.fs, paths[0] if paths else ""):
             infos = list(super().get_file_info(paths))
             absent = any(info.type == pafs.FileType.NotFound for info in infos)
-            return (
-                list(super().get_file_info(paths)) if absent and forget_listings(self.fs) else infos
-            )
+            if absent and forget_listings(self.fs):
+                return list(super().get_file_info(paths))
+            return infos
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         with add_url_to_errors(self.fs, selector.base_dir):
@@ -358,10 +358,8 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
             return list(super().get_file_info_selector(selector))
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        with add_url_to_errors(
-            self.fs, path
-        ):  # pyarrow's own method reports every error as absence
-            return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
+        with add_url_to_errors(self.fs, path):  # PyArrow's method reports every error as absence
+            return pa.PythonFile(open_stored(self.fs, path), mode="r")
 
 
 def _is_hidden(path: str, base: str) -> bool:

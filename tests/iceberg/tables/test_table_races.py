@@ -47,7 +47,7 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> NamedTable:
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Start an S3 server for these processes."""
     with object_store() as store:
-        for name, value in store.variables.items():
+        for name, value in store.environment.items():
             monkeypatch.setenv(name, value)
         store.judge().create_bucket(Bucket="races")
         yield "races"
