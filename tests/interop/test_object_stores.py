@@ -28,6 +28,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 import modcrypt as mc
 from modcrypt.io.destinations import open_sink
 from modcrypt.io.sources import open_source
+from modcrypt.parquet.datasets.discovery import as_arrow
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.object_store import SECRET, Bucket, ObjectStore
@@ -451,6 +452,9 @@ def test_an_object_that_is_newer_than_a_listing_is_found(
             filesystem.ls(bucket.name)
     with open_source(bucket.put("three", DATA), filesystem=filesystem) as source:
         assert source.size == len(DATA)
+    filesystem.ls(bucket.name)
+    with as_arrow(filesystem).open_input_file(bucket.put("four", DATA)) as file:
+        assert file.size() == len(DATA)
 
 
 def test_what_is_written_is_none_of_the_file_systems_next_transaction(
