@@ -145,7 +145,8 @@ def _complete_upload(file: Any, name: str) -> None:
     try:
         file.close()
     except OSError as error:
-        answer = getattr(error.__cause__, "response", {})
-        if isinstance(error, FileExistsError) or answer.get("Error", {}).get("Code") in _TAKEN:
+        answer = getattr(error.__cause__, "response", None)  # a dict for botocore alone
+        code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+        if isinstance(error, FileExistsError) or code in _TAKEN:
             raise exists_error(name) from None
         raise

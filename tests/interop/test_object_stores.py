@@ -381,6 +381,25 @@ def test_an_object_of_another_writer_is_not_replaced(
     assert (bucket.keys(), bucket.uploads()) == ([], [])
 
 
+@pytest.mark.parametrize("response", [None, object()])
+def test_an_error_of_a_client_without_an_answer_of_s3_stays_as_it_is(
+    bucket: Bucket, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, response: object
+) -> None:
+    def fail(_file: object) -> None:
+        cause = RuntimeError()
+        cause.response = response  # type: ignore[attr-defined]  # as clients of HTTP do
+        raise OSError(errno.EIO, "connection lost") from cause
+
+    monkeypatch.setattr("s3fs.core.S3File.close", fail)
+    with (
+        pytest.raises(OSError, match="connection lost") as lost,
+        open_sink(f"{bucket.name}/object", overwrite=False, filesystem=store.s3fs()) as sink,
+    ):
+        sink.append(DATA)
+    assert lost.value.errno == errno.EIO
+    assert bucket.keys() == []
+
+
 def test_an_abandoned_sink_publishes_nothing(direct: Any, bucket: Bucket) -> None:
     """Not even one that only the garbage collector finds, in whatever order it finalizes."""
     for size in (1, 12):

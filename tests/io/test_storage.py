@@ -840,7 +840,7 @@ def test_a_symbolic_link_keeps_pointing_at_what_is_written(tmp_path: Path) -> No
 def test_of_two_threads_one_creates_a_file_in_memory(
     memory_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have written their file, and whoever is first takes a while to move it."""
+    """Both have written their files, and moving one takes a while."""
     copy, both = MemoryFileSystem.cp_file, threading.Barrier(2)
 
     def copy_slowly(filesystem: MemoryFileSystem, old: str, new: str) -> None:

@@ -22,11 +22,6 @@ from werkzeug.serving import make_server
 KEY, SECRET, REGION = "nobody", "nothing", "us-east-1"
 
 
-def refusal(code: str) -> bytes:
-    """Return the body of an answer with an error code of S3."""
-    return f"<Error><Code>{code}</Code><Message>refused by the test</Message></Error>".encode()
-
-
 @dataclass(frozen=True)
 class Request:
     """One request, and how many bytes its answer had."""
@@ -135,7 +130,8 @@ class _Watching:
         else:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             status, code = self.store.refusal
-            body = refusal(code)
+            text = f"<Error><Code>{code}</Code><Message>refused by the test</Message></Error>"
+            body = text.encode()
             start_response(status, [("Content-Length", str(len(body)))])
         self.store.requests.append(Request(method, path, query, byte_range, len(body)))
         return [body]

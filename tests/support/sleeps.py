@@ -1,4 +1,4 @@
-"""What modcrypt would wait, without waiting."""
+"""Note the pauses of modcrypt in place of sleeping."""
 
 from __future__ import annotations
 
