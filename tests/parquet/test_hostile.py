@@ -51,6 +51,7 @@ from tools import fuzz
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
 LEVELS_WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels="plaintext")
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)
+ANY = FileDecryptionProperties(footer_key=FOOTER_KEY, require_encrypted=False)
 TABLE = pa.table({"a": [1, 1, 2, None], "b": ["x", "y", "x", "y"]})
 PLAIN = plain_file(TABLE, write_page_index=True, bloom_filter_options={"a": True, "b": True})
 SEALED = encrypt_bytes(PLAIN, WRITER)
@@ -359,6 +360,17 @@ def test_any_number_in_a_footer_behind_the_lock_is_refused_or_gives_a_readable_f
             forging.read_plain_footer(plain)
 
 
+def check_left_out(plain: bytes, writer: FileEncryptionProperties | None = None) -> None:
+    """Check that a file is encrypted without its unusable parts, and read with and without them."""
+    sealed = encrypt_bytes(plain, writer or WRITER)
+    assert modcrypt.verify_parquet(sealed, READER).findings == ()
+    for data in (sealed, decrypt_bytes(sealed, READER), plain):
+        for filters in (None, HALF):
+            wanted = pq.read_table(io.BytesIO(PLAIN), filters=filters)
+            assert modcrypt.read_table(data, ANY, filters=filters).equals(wanted)
+    assert pq.read_table(io.BytesIO(decrypt_bytes(sealed, READER))).equals(TABLE)
+
+
 # --- places that overlap --------------------------------------------------------------------------
 
 
@@ -418,9 +430,17 @@ OVERLAPS = [
 ]  # fmt: skip
 
 
+OPTIONAL = _index_in_pages, _one_index_for_two, _bloom_in_index, _bloom_in_footer
+
+
 @each_case("change", OVERLAPS, ids=lambda change: change.__name__)
 def test_places_that_overlap_are_refused(change: forging.Change) -> None:
-    check_refusal(lambda: encrypt_bytes(forging.edit_plain(PLAIN, change), WRITER), FormatError)
+    """Or left out, if readers of a plaintext file ignore them."""
+    plain = forging.edit_plain(PLAIN, change)
+    if change in OPTIONAL:
+        check_left_out(plain)
+    else:
+        check_refusal(lambda: encrypt_bytes(plain, WRITER), FormatError)
     check_refusal(
         lambda: decrypt_bytes(forging.change_footer(SEALED, FOOTER_KEY, change), READER),
         FormatError,
@@ -836,12 +856,12 @@ def test_any_length_of_file_unique_is_taken_or_refused(size: int) -> None:
 def test_an_index_or_bloom_filter_that_could_not_be_opened_again_is_not_sealed(
     field: str, junk: int
 ) -> None:
+    """Readers ignore it, and so does modcrypt."""
     chunk = forging.read_plain_footer(PLAIN).row_groups[0].columns[0]
     owner = chunk.meta_data if field == "bloom_filter" else chunk
     start = getattr(owner, f"{field}_offset")
     end = start + getattr(owner, f"{field}_length")
-    data = PLAIN[:start] + bytes((junk,)) * (end - start) + PLAIN[end:]
-    check_refusal(lambda: encrypt_bytes(data, WRITER), FormatError)
+    check_left_out(PLAIN[:start] + bytes((junk,)) * (end - start) + PLAIN[end:])
 
 
 @pytest.mark.parametrize("columns", [[], ["b"]])
@@ -857,8 +877,8 @@ def test_bytes_after_an_index_are_not_copied(columns: list[str]) -> None:
 
     data = forging.edit_plain(PLAIN[:end] + b"more" + PLAIN[end:], lengthen)
     writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=columns)
-    error = check_refusal(lambda: encrypt_bytes(data, writer), FormatError)
-    assert "4 extra bytes after its end" in str(error)
+    check_left_out(data, writer)
+    assert b"more" not in decrypt_bytes(encrypt_bytes(data, writer), READER)
 
 
 def test_an_uncompressed_page_of_two_sizes_is_not_sealed() -> None:

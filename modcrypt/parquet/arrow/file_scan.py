@@ -25,13 +25,13 @@ import pyarrow.dataset as ds
 
 from modcrypt.errors import (
     FormatError,
+    IntegrityError,
     KeyNotFoundError,
     UnsupportedFormatError,
 )
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
-from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
@@ -44,11 +44,11 @@ from modcrypt.parquet.arrow.schema_files import (
     schemas_of,
 )
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
-from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
+from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.modules import Part
+from modcrypt.parquet.format.modules import STRUCTS, Part
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 
 _BATCH_ROWS = 1 << 17
@@ -481,18 +481,36 @@ class Scan:
             plan = self._session.select(columns or self._leaves, row_groups)
         return load_chunks(self._session.file.source, plan, self._session.pool)
 
-    def _load_rows(self, row_group: int, ranges: Ranges) -> pa.Table:
-        """Decrypt what holds some rows of a row group: single pages where they can be located."""
+    def _load_rows(self, row_group: int, ranges: Ranges) -> Loaded | pa.Table:
+        """Decrypt what holds some rows of a row group: single pages where they can be located.
+
+        If a page is not what its offset index says, the ranges are wrong too. Then all rows are
+        decrypted, which raises the error again if its cause is not the index.
+        """
         session = self._session
         plan = session.select(self._leaves, [row_group])
-        shown = plan.footer_leaves
+        fields = Counter(plan.leaves[c][0] for c in plan.footer_leaves)
         levels = session.file.elements
-        fields = Counter(plan.leaves[c][0] for c in shown)
-        flat = [c for c in shown if not levels[c].max_repetition]
-        alone = [c for c in flat if fields[plan.leaves[c][0]] == 1]
+        alone = [
+            c for c in plan.footer_leaves
+            if not levels[c].max_repetition and fields[plan.leaves[c][0]] == 1
+        ]  # fmt: skip
         with session.lock:
             parts = _Parts(session.file.source, plan)
             indexes = {c: index for c in alone if (index := parts.read_offset_index(row_group, c))}
+        try:
+            return self._load_located_rows(row_group, ranges, plan, indexes)
+        except (FormatError, IntegrityError):
+            everything = self._load_row_groups([row_group])
+            if self._filter is not None:
+                return everything
+            return session.decoder.decode_rows(everything, ranges)
+
+    def _load_located_rows(
+        self, row_group: int, ranges: Ranges, plan: ReadPlan, indexes: dict[int, ThriftStruct]
+    ) -> pa.Table:
+        """Return some rows, of which the offset indexes locate the pages of some columns."""
+        session = self._session
         paged = {
             plan.leaves[c][0]: session.pool.submit(
                 self._load_pages, row_group, c, index.page_locations, ranges
@@ -500,7 +518,7 @@ class Scan:
             for c, index in indexes.items()
         }
         columns: dict[str, Any] = {}
-        if whole := [c for c in shown if c not in indexes]:
+        if whole := [c for c in plan.footer_leaves if c not in indexes]:
             table = session.decoder.decode_rows(self._load_row_groups([row_group], whole), ranges)
             columns |= dict(zip(table.column_names, table.columns, strict=True))
         columns |= {name: future.result() for name, future in paged.items()}
@@ -561,8 +579,9 @@ def _replace_views(schema: pa.Schema) -> pa.Schema:
 class _Parts:
     """The indexes and bloom filters of a plan's chunks, decrypted on demand.
 
-    An index or filter that contradicts the chunk's statistics is ignored: in plaintext columns it
-    can be altered while the statistics are encrypted.
+    What cannot be used is ignored, as other readers do: what contradicts the chunk's statistics (in
+    plaintext columns it can be altered while the statistics are encrypted), what is not encrypted
+    although its column is, and what cannot be decoded.
     """
 
     def __init__(self, source: Source, plan: ReadPlan) -> None:
@@ -571,7 +590,7 @@ class _Parts:
         self._spans = {(span.part, span.row_group, span.column): span for span in plan.spans}
 
     def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        index = self._read_index(Part.COLUMN_INDEX, "ColumnIndex", row_group, column)
+        index, _ = self._read(Part.COLUMN_INDEX, row_group, column)
         if index is None:
             return None
         leaf, md = self._leaves[column], self._plan.chunks[row_group, column].meta_data
@@ -580,35 +599,32 @@ class _Parts:
         return index if next(faults, None) is None else None
 
     def read_offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._read_index(Part.OFFSET_INDEX, "OffsetIndex", row_group, column)
-
-    def _read_index(
-        self, part: Part, struct: str, row_group: int, column: int
-    ) -> ThriftStruct | None:
-        span = self._spans.get((part, row_group, column))
-        if span is None:
-            return None
-        data = self._source.read_at(span.start, span.end - span.start)
-        cipher = self._plan.ciphers.get((row_group, column))
-        if cipher is not None:
-            data = cipher.open(ModuleType[part.name], data)
-        return decode(struct, data)[0]
+        return self._read(Part.OFFSET_INDEX, row_group, column)[0]
 
     def read_bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
-        span = self._spans.get((Part.BLOOM_FILTER, row_group, column))
-        if span is None:
+        header, bitset = self._read(Part.BLOOM_FILTER, row_group, column)
+        if header is None:
             return None
-        data = self._source.read_at(span.start, span.end - span.start)
-        cipher = self._plan.ciphers.get((row_group, column))
-        if cipher is None:
-            header, size = decode("BloomFilterHeader", data)
-            bitset = data[size:]
-        else:
-            opened = open_bloom_filter(cipher, span, data)
-            header, bitset = decode("BloomFilterHeader", opened.header)[0], opened.bitset
         element = self._schema[self._leaves[column].element]
         md = self._plan.chunks[row_group, column].meta_data
         return None if missing_in_bloom(header, bitset, md, element) else (header, bitset)
+
+    def _read(self, part: Part, row_group: int, column: int) -> tuple[ThriftStruct | None, bytes]:
+        """Return the struct of a part, and the bytes after it: a bloom filter's bitset."""
+        span = self._spans.get((part, row_group, column))
+        if span is None:
+            return None, b""
+        data = self._source.read_at(span.start, span.end - span.start)
+        cipher = self._plan.ciphers.get((row_group, column))
+        if cipher is not None:
+            if is_in_clear(span, data):
+                return None, b""
+            data = b"".join(open_part(cipher, span, data))
+        try:
+            struct, size = decode(STRUCTS[part], data)
+        except FormatError:
+            return None, b""
+        return struct, data[size:]
 
     @cached_property
     def _leaves(self) -> list[Leaf]:

@@ -15,13 +15,14 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import partial
+from itertools import pairwise
 
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.buffers import Window, open_window
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import Lender
-from modcrypt.parquet.crypto.bloom_filters import open_part
+from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -32,9 +33,11 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     walk_pages,
 )
 from modcrypt.parquet.crypto.file_plan import ReadPlan
-from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, varint, zigzag
-from modcrypt.parquet.format.modules import STRUCTS, Part, Span
+from modcrypt.parquet.crypto.index_checks import misleads_readers
+from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, varint, zigzag
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span, log_ignored
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
+from modcrypt.parquet.format.schema import leaf_elements
 
 # The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
 # header. The format reserves id 32767 for fields that readers skip, but that needs the long form
@@ -56,6 +59,8 @@ def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> 
 def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span) -> PartReader:
     place = span.row_group, span.column
     cipher = plan.ciphers.get(place)
+    if span.part is Part.COLUMN_INDEX:
+        return _ColumnIndex(windows, span, cipher, plan)
     if cipher is None:
         return PartReader(windows, span)
     if span.part is not Part.PAGES:
@@ -90,53 +95,102 @@ class PartReader:
             self._windows.source.read_into(low, out[low - offset : high - offset])
 
 
-class _EncryptedPart(PartReader):
-    """An encrypted part, which one thread at a time decrypts."""
+class _SmallPart(PartReader):
+    """An index or bloom filter, opened as a whole on its first read and kept.
 
-    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
+    A part that its writer left in plaintext, although its column is encrypted, must not decide
+    which rows a reader sees. Instead of such a bloom filter, readers get one that may hold any
+    value, and instead of such an index, zeros: most read them without looking, and those that need
+    the index fail.
+    """
+
+    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher | None) -> None:
         super().__init__(windows, span)
-        self._of_chunk = cipher
+        self._cipher = cipher
         self._lock = fork_safe(threading.Lock())
-
-    @cached_property
-    def _cipher(self) -> ChunkCipher:
-        """The chunk's cipher, for the thread that holds the lock."""
-        return self._of_chunk.copy_for_thread()
-
-
-class _SmallPart(_EncryptedPart):
-    """An index or bloom filter, decrypted as a whole on its first read and kept."""
-
-    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
-        super().__init__(windows, span, cipher)
         self._plain: bytes | None = None
 
     def read(self, offset: int, out: memoryview) -> None:
         with self._lock:
             if self._plain is None:
-                start, end = self.span.start, self.span.end
-                self._plain = self._open(self._windows.source.read_at(start, end - start))
+                self._plain = self._open(self._fetch(self.span))
         overlay(out, offset, self.span.start, self._plain)
 
+    def _fetch(self, span: Span) -> bytes:
+        return self._windows.source.read_at(span.start, span.end - span.start)
+
     def _open(self, data: bytes) -> bytes:
-        struct, bitset = open_part(self._cipher, self.span, data)
+        if self._cipher is None:
+            return data
+        if is_in_clear(self.span, data):
+            return self._replace(data, "is not encrypted although its column is")
+        struct, bitset = open_part(self._cipher.copy_for_thread(), self.span, data)
         return _pad_struct(self._make_paddable(struct), len(data) - len(bitset)) + bitset
+
+    def _replace(self, data: bytes, why: str) -> bytes:
+        log_ignored(self._windows.source.name, [f"{self.span} {why}"])
+        if self.span.part is not Part.BLOOM_FILTER:
+            return bytes(len(data))
+        header, size = decode("BloomFilterHeader", data)
+        return data[:size] + b"\xff" * int(header.numBytes)
 
     def _make_paddable(self, struct: bytes) -> bytes:
         return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct
 
 
-class PageReader(_EncryptedPart):
-    """The pages of one chunk.
+class _ColumnIndex(_SmallPart):
+    """A column index; readers get zeros if they would lose rows by it."""
+
+    def __init__(
+        self, windows: Windows, span: Span, cipher: ChunkCipher | None, plan: ReadPlan
+    ) -> None:
+        super().__init__(windows, span, cipher)
+        self._plan = plan
+
+    def _open(self, data: bytes) -> bytes:
+        opened, schema = super()._open(data), self._plan.footer.metadata.schema
+        try:
+            index, _ = decode("ColumnIndex", opened)
+        except FormatError:
+            return opened
+        leaf = leaf_elements(schema)[self.span.column]
+        if misleads_readers(index, leaf, schema[leaf.element], self._count_rows, of_rows=True):
+            return self._replace(data, "contradicts itself: re-key the file, which hides it")
+        return opened
+
+    def _count_rows(self) -> list[int]:
+        """Return the number of rows of each page: each row has at least one value."""
+        _, _, _, r, c = self.span
+        spans = (s for s in self._plan.spans if s[2:] == (Part.OFFSET_INDEX, r, c))
+        span = next(spans, None)
+        if span is None:
+            return []
+        data = self._fetch(span)
+        if self._cipher is not None:
+            data = open_part(self._cipher.copy_for_thread(), span, data).header
+        locations = decode("OffsetIndex", data)[0].page_locations
+        rows = self._plan.footer.metadata.row_groups[r].num_rows
+        return [b - a for a, b in pairwise([*(p.first_row_index for p in locations), rows])]
+
+
+class PageReader(PartReader):
+    """The pages of one chunk, which one thread at a time decrypts.
 
     The reader opens headers to locate pages, and remembers the positions.
     """
 
     def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher, md: ThriftStruct) -> None:
-        super().__init__(windows, span, cipher)
+        super().__init__(windows, span)
+        self._of_chunk = cipher
+        self._lock = fork_safe(threading.Lock())
         self._uncompressed = md.codec == UNCOMPRESSED
         self._has_dictionary = bool(md.dictionary_page_offset)
         self._starts = [span.start]  # of the pages located so far, and of the next one
+
+    @cached_property
+    def _cipher(self) -> ChunkCipher:
+        """The chunk's cipher, for the thread that holds the lock."""
+        return self._of_chunk.copy_for_thread()
 
     def set_page_starts(self, starts: list[int]) -> None:
         """Set where pages begin and where the last one ends, so that no page is searched for.

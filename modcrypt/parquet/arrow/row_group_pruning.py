@@ -15,6 +15,7 @@ hidden where they make no difference.
 from __future__ import annotations
 
 import base64
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe, may_m
 from modcrypt.parquet.arrow.filters import Filter
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
-from modcrypt.parquet.crypto.index_checks import known_null_counts
+from modcrypt.parquet.crypto.index_checks import known_null_counts, null_pages_agree
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
 from modcrypt.parquet.format.schema import Leaf, count_leaves, leaf_elements
@@ -44,6 +45,10 @@ MAX_EVALUATIONS = 50_000
 pruning pages costs more than it saves, so the whole row group is read."""
 
 _ARROW_SCHEMA = b"ARROW:schema"
+_OLD_ARROW = re.compile(rb"parquet-cpp(-arrow)? version [0-6]\.")
+"""Writers that count no nulls of dictionaries (Arrow C++ before 5, ARROW-12513), or not those of
+structs around them (before 7, PARQUET-2067)."""
+
 _FLOAT, _DOUBLE, _FIXED = 4, 5, 7  # Type of the IDL
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, _FLOAT: 4, _DOUBLE: 8}  # width of values in bytes
 
@@ -75,13 +80,10 @@ def find_candidate_rows(
     Args:
         metadata: FileMetaData of a plaintext file whose columns are all readable.
         parts: Indexes and bloom filters, read on demand; a column is an index among the leaves.
+            Those that contradict themselves or each other are ignored, as other readers do.
         partition: Condition that holds for all rows, as for a file in a partitioned dataset.
         schema: Types of the fields that the filter reads and the file lacks. Without it, a filter
             that reads such fields prunes nothing; nor does it if types differ from the file's.
-
-    Raises:
-        FormatError: The pages of an index are out of order, or a bloom filter is not made of whole
-            blocks.
     """
     rows = {r: metadata.row_groups[r].num_rows for r in row_groups}
     whole = {r: [(0, count)] for r, count in rows.items() if count > 0}
@@ -184,9 +186,8 @@ def _summarize_chunk(metadata: ThriftStruct, row_group: int, column: _Column) ->
     if statistics is None or not column.filters or md.type != column.element.type:
         return column.make_chunk()
     names = ("min", "max", "min_value", "max_value")
-    return column.summarize_rows(
-        {name: getattr(statistics, name) for name in names}, statistics.null_count, rows
-    )
+    nulls = None if _OLD_ARROW.match(metadata.created_by or b"") else statistics.null_count
+    return column.summarize_rows({name: getattr(statistics, name) for name in names}, nulls, rows)
 
 
 # --- pruning by PyArrow --------------------------------------------------------------------------
@@ -297,12 +298,10 @@ def _passes_bloom_filter(
         if md.bloom_filter_offset is None or _is_constant(md.statistics):
             return True
         bloom = read(values.column)
-        if bloom is None:
-            return True
         try:
-            return may_hold(*bloom, values.hashes)
-        except FormatError as error:
-            raise FormatError(f"{_format_chunk_place(row_group, md)}: {error}") from None
+            return bloom is None or may_hold(*bloom, values.hashes)
+        except FormatError:  # The bitset is not made of whole blocks.
+            return True
 
     return may_match(probe, holds)
 
@@ -314,11 +313,6 @@ def _is_constant(statistics: ThriftStruct | None) -> bool:
         and statistics.min_value is not None
         and statistics.min_value == statistics.max_value
     )
-
-
-def _format_chunk_place(row_group: int, md: ThriftStruct) -> str:
-    path = ".".join(name.decode(errors="replace") for name in md.path_in_schema)
-    return f"row group {row_group}, column {path}"
 
 
 # --- page indexes --------------------------------------------------------------------------------
@@ -380,37 +374,31 @@ def _read_pages(
     places = None if index is None else parts.read_offset_index(row_group, column.index)
     if index is None or places is None:
         return None
-    rows = metadata.row_groups[row_group].num_rows
-    try:
-        starts = _read_page_starts(places, rows)
-        return _Pages(starts, _summarize_pages(index, [*starts, rows], column))
-    except FormatError as error:
-        raise FormatError(f"{_format_chunk_place(row_group, chunk.meta_data)}: {error}") from None
-
-
-def _read_page_starts(places: ThriftStruct, rows: int) -> list[int]:
     starts = [location.first_row_index for location in places.page_locations]
-    if starts[:1] != [0]:
-        raise FormatError("the offset index does not begin with row 0")
-    if any(start >= stop for start, stop in pairwise([*starts, rows])):
-        raise FormatError(f"the offset index has pages out of order, or beyond the {rows} rows")
-    return starts
+    borders = [*starts, metadata.row_groups[row_group].num_rows]
+    lists = (index.null_pages, index.min_values, index.max_values, index.null_counts)
+    if starts[:1] != [0] or any(start >= stop for start, stop in pairwise(borders)):
+        return None
+    if any(entries is not None and len(entries) != len(starts) for entries in lists):
+        return None
+    return _Pages(starts, _summarize_pages(index, borders, column))
 
 
 def _summarize_pages(
     index: ThriftStruct, borders: list[int], column: _Column
 ) -> list[ThriftStruct]:
-    """Return a single-row chunk for each page, with its statistics from the column index."""
-    pages = len(borders) - 1
-    lists = (index.null_pages, index.min_values, index.max_values, index.null_counts)
-    if any(entries is not None and len(entries) != pages for entries in lists):
-        raise FormatError(f"the column index does not have the {pages} pages of the offset index")
-    counts = known_null_counts(index)
-    out = []
+    """Return a single-row chunk for each page, with its statistics from the column index.
+
+    A page about which the index contradicts itself has no statistics.
+    """
+    out, counts = [], known_null_counts(index)
+    agrees = null_pages_agree(index, [b - a for a, b in pairwise(borders)], column.leaf)
     for page, (start, stop) in enumerate(pairwise(borders)):
         bounds = {"min_value": index.min_values[page], "max_value": index.max_values[page]}
-        nulls = counts[page]
-        if index.null_pages[page]:
-            bounds, nulls = {}, stop - start
-        out.append(column.summarize_rows(bounds, nulls, stop - start))
+        if not agrees[page]:
+            out.append(column.make_chunk())
+        elif index.null_pages[page]:
+            out.append(column.summarize_rows({}, stop - start, stop - start))
+        else:
+            out.append(column.summarize_rows(bounds, counts[page], stop - start))
     return out

@@ -25,7 +25,8 @@ from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.format.idl import encode
+from modcrypt.parquet.format.idl import ThriftStruct, encode
+from modcrypt.parquet.format.modules import Part, Span, drop_part
 from modcrypt.parquet.format.schema import leaves_of
 
 _GAP = 64 << 10
@@ -75,6 +76,24 @@ def open_parquet(
         return PlaintextView(file.source, file.select(wanted), stack.pop_all())
 
 
+def _hide_doubtful_indexes(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
+    """Return the parts that readers see: no column indexes by which they would lose rows.
+
+    Encryption hides such indexes from readers. Polars, which states no version, wrote them up to
+    2.0.
+    """
+    doubtful = (metadata.created_by or b"").startswith(b"Polars")
+    for row_group in metadata.row_groups if doubtful else ():
+        for chunk in row_group.columns:
+            drop_part(chunk, Part.COLUMN_INDEX)
+    return [
+        span
+        for span in plan.spans
+        if span.part is not Part.COLUMN_INDEX
+        or not (doubtful or plan.chunks[span[3:]].column_index_offset is None)
+    ]
+
+
 class PlaintextView(SeekableFile):
     """The file object that `open_parquet` returns.
 
@@ -88,11 +107,12 @@ class PlaintextView(SeekableFile):
         self._shared = SharedResources(resources)
         body_end = plan.footer.body_end
         metadata, nulls = plain_metadata(plan, None, body_end + _GAP)
+        spans = _hide_doubtful_indexes(metadata, plan)
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
         self.size = body_end + len(tail)
         self._body_end, self._tail = body_end, tail
-        self._parts = make_part_readers(source, plan, plan.spans)  # in file order, disjoint
-        self._starts = [span.start for span in plan.spans]
+        self._parts = make_part_readers(source, plan, spans)  # in file order, disjoint
+        self._starts = [span.start for span in spans]
 
     def _fill(self, offset: int, out: memoryview) -> None:
         end = offset + len(out)

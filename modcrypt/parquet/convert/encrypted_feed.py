@@ -12,12 +12,13 @@ from typing import NamedTuple, TypeAlias
 
 from modcrypt.io.buffers import Output, Scratch
 from modcrypt.io.sources import ExtendedSource, MemorySource, Source
-from modcrypt.parquet.convert.encryptor import PlainFeed
+from modcrypt.parquet.convert.encryptor import PlainFeed, Supplied
 from modcrypt.parquet.convert.page_decryption import decrypt_pages, open_pages
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
-from modcrypt.parquet.crypto.bloom_filters import open_part
+from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, walk_pages
+from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Span
@@ -103,11 +104,25 @@ class EncryptedFeed(PlainFeed):
         column = span.column
         return super().walks(span) and column not in self.masks and column not in self.kept
 
-    def read(self, span: Span) -> bytes:
+    def read(self, span: Span) -> Supplied:
         """Return the plaintext of an index or a bloom filter."""
         cipher = self.ciphers.get((span.row_group, span.column))
-        data = super().read(span)
-        return data if cipher is None else b"".join(open_part(cipher, span, data))
+        data = super().read(span).data
+        if cipher is None:
+            return Supplied(data)
+        if is_in_clear(span, data):
+            return Supplied(data, in_clear=True)
+        return Supplied(b"".join(open_part(cipher, span, data)), authentic=True)
+
+    def count_values(self, span: Span) -> list[int]:
+        """Return the number of values of each data page of a chunk, from the pages' headers."""
+        cipher = self.ciphers.get((span.row_group, span.column))
+        if cipher is None:
+            return super().count_values(span)
+        md = self._row_groups[span.row_group].columns[span.column].meta_data
+        first = Page(cipher, bool(md.dictionary_page_offset), 0)
+        pages = walk_pages(self.window, span.start, span.end, first, uncompressed=False)
+        return [read_counts(p.header)[0] for p in pages if not p.page.is_dictionary]
 
     def _write_masked_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules

@@ -12,17 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.collector import paused_collector
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, list_names
 from modcrypt.io.buffers import Output, open_output, open_window
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
 from modcrypt.keys import Key
+from modcrypt.log import LOGGER
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
@@ -40,6 +41,8 @@ from modcrypt.parquet.crypto.footer import (
     protect_metadata,
 )
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.index_checks import misleads_readers
+from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
@@ -67,6 +70,8 @@ from modcrypt.parquet.format.modules import (
     check_file_path,
     check_shape,
     file_spans,
+    hide_index,
+    log_ignored,
     names_dictionary,
     sort_for_writing,
     too_many_pages_error,
@@ -76,7 +81,7 @@ from modcrypt.parquet.format.page_header import (
     DATA_PAGE_V2,
     UNCOMPRESSED,
 )
-from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
+from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
@@ -248,7 +253,7 @@ class PlainFeed:
     """A supplier of the parts of a file that is rewritten: those of a plaintext source."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self.window = source, open_window(source)
+        self._source, self.window, self.name = source, open_window(source), source.name
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
@@ -274,9 +279,26 @@ class PlainFeed:
         """Return whether the pages of a chunk will be read through the window."""
         return span[2] is _PAGES
 
-    def read(self, span: Span) -> bytes:
+    def read(self, span: Span) -> Supplied:
         """Return the plaintext of an index or a bloom filter."""
-        return self._source.read_at(span.start, span.end - span.start)
+        return Supplied(self._source.read_at(span.start, span.end - span.start))
+
+    def count_values(self, span: Span) -> list[int]:
+        """Return the number of values of each data page of a chunk, from the pages' headers."""
+        pages = walk_plaintext(self.window, span, span.column, bodies=False)
+        headers = (page.header for page in pages)
+        return [read_counts(h)[0] for h in headers if h.type in (DATA_PAGE, DATA_PAGE_V2)]
+
+
+class Supplied(NamedTuple):
+    """An index or a bloom filter of a source, and whether a tag authenticated it.
+
+    `in_clear` says that it is not encrypted although its column is.
+    """
+
+    data: bytes
+    authentic: bool = False
+    in_clear: bool = False
 
 
 class NewFile:
@@ -357,6 +379,8 @@ class Encryption(NewFile):
         plan = addition.plan
         row_groups: list[ThriftStruct] = plan.metadata.row_groups
         self.absent |= addition.moves.update(row_groups)
+        for r, c in addition.misleading:
+            hide_index(row_groups[r].columns[c])
         crypto = list(map(crypto_metadata, plan.columns, plan.leaves))
         plaintext_footer = self.properties.plaintext_footer
         for r, row_group in enumerate(row_groups):
@@ -447,8 +471,6 @@ class Addition:
         self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
-        levels = file.levels_plain
-        self._leaves_with_levels = leaf_elements(plan.metadata.schema) if levels else None
         self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
         self._names = [".".join(leaf) for leaf in plan.leaves]
         # By row group and column, those of the chunks visited so far.
@@ -457,6 +479,10 @@ class Addition:
         ]
         self.moves = Relocation(len(self._row_groups))
         self.held: list[tuple[Span, bytes]] = []
+        self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
+        self._elements: list[Leaf] = []
+        self.misleading: list[tuple[int, int]] = []  # chunks whose column index misleads readers
+        self.unusable: list[FormatError] = []  # why parts were left out
 
     def write(self, *, hold_indexes: bool = False) -> None:
         """Encrypt or decrypt, and append, the parts in the plan's spans."""
@@ -467,20 +493,32 @@ class Addition:
             start, self.feed.window.ahead = out.position, end
             _, _, part, row_group, column = span
             cipher = self.chunk_cipher(row_group, column)
+            data = b"" if part is _PAGES else self._make_part(span, cipher)
+            if data is None:
+                continue
+            if hold_indexes and part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX):
+                if (row_group, column) not in self.misleading or part is Part.OFFSET_INDEX:
+                    self.held.append((span, data))
+                continue
             if self.file.hasher is not None:
                 self.file.hasher.begin(self.place_of(span), start)
             if part is _PAGES:
                 self._write_pages(span, cipher)
-            elif part is Part.BLOOM_FILTER:
-                bloom = self._read_part(span, cipher)
-                out.write(bloom if cipher is None else seal_bloom_filter(cipher, span, bloom))
             else:
-                index = self._encrypt_index(span, cipher)
-                if hold_indexes:
-                    self.held.append((span, index))
-                    continue
-                out.write(index)
+                out.write(data)
             self.moves.add(span, start, out.position)
+        self._log_what_is_missing()
+
+    def _log_what_is_missing(self) -> None:
+        name = self.feed.name
+        log_ignored(name, self.unusable)
+        if self.misleading and self.file.cipher is not None:
+            columns = list_names(dict.fromkeys(self._names[c] for _, c in self.misleading))
+            LOGGER.warning(
+                "%s: column indexes that contradict themselves are hidden from readers, who would "
+                "lose rows by them (Polars 1.28 to 2.0 writes such indexes for pages with NaN): %s",
+                name, columns,
+            )  # fmt: skip
 
     def place_of(self, span: Span) -> LeafPlace:
         """Return the place of a part in the new file, for its signature."""
@@ -504,9 +542,8 @@ class Addition:
         start, _, _, row_group, column = span
         chunk: ColumnChunk = self._row_groups[row_group].columns[column]
         move = ChunkMove(start, self.out.position, chunk.offset_index_offset is not None)
-        leaves = self._leaves_with_levels
         md: ColumnMetaData = chunk.meta_data
-        levels = Levels.of(leaves[column], md) if leaves else None
+        levels = Levels.of(self._find_leaf(column), md) if self.file.levels_plain else None
         known_only = self._drops_unknown_fields(cipher)
         rules = PageRules(md.codec == UNCOMPRESSED, levels, known_only, names_dictionary(md))
         self.feed.write_pages(span, cipher, self.out, move, rules)
@@ -520,20 +557,77 @@ class Addition:
         """
         return (cipher is None or self.plan.partial) and not self.file.keep_unknown_fields
 
-    def _read_part(self, span: Span, cipher: ChunkCipher | None) -> bytes:
-        data = self.feed.read(span)
-        return known_bytes(STRUCTS[span.part], data) if self._drops_unknown_fields(cipher) else data
+    def _make_part(self, span: Span, cipher: ChunkCipher | None) -> bytes | None:
+        """Return an index or a bloom filter for the new file; None to leave it out.
 
-    def _encrypt_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
-        data = self._read_part(span, cipher)
-        if span.part is Part.OFFSET_INDEX:
-            index, end = decode("OffsetIndex", data)
-            self._check_no_extra_bytes(span, end, data)
-            self.moves.relocate_index(span, index)
+        Readers ignore a part that they cannot use, so a source without tags may have one.
+        """
+        supplied = self.feed.read(span)
+        if supplied.in_clear and self.file.cipher is None:
+            self.unusable.append(FormatError(f"{span} is not encrypted although its column is"))
+            return None
+        try:
+            return self._convert_part(span, cipher, supplied)
+        except FormatError as error:
+            if supplied.authentic:
+                raise
+            self.unusable.append(error)
+            return None
+
+    def _convert_part(self, span: Span, cipher: ChunkCipher | None, supplied: Supplied) -> bytes:
+        data, part = supplied.data, span.part
+        if self._drops_unknown_fields(cipher):
+            data = known_bytes(STRUCTS[part], data)
+        if part is Part.BLOOM_FILTER:
+            return data if self.file.cipher is None else seal_bloom_filter(cipher, span, data)
+        if part is Part.OFFSET_INDEX:
+            index = self._move_locations(span, data)
             data = encode(index)
         elif self.file.cipher is not None:
-            self._check_no_extra_bytes(span, decode("ColumnIndex", data)[1], data)
-        return data if cipher is None else cipher.seal(ModuleType[span.part.name], data)
+            self._check_column_index(span, data, authentic=supplied.authentic)
+        return data if cipher is None else cipher.seal(ModuleType[part.name], data)
+
+    def _move_locations(self, span: Span, data: bytes) -> ThriftStruct:
+        """Return an offset index with the new places of the pages."""
+        index, end = decode("OffsetIndex", data)
+        self._check_no_extra_bytes(span, end, data)
+        self.moves.relocate_index(span, index)
+        return index
+
+    def _check_column_index(self, span: Span, data: bytes, *, authentic: bool) -> None:
+        """Note whether a column index misleads readers; raise FormatError if it is unusable."""
+        index, end = decode("ColumnIndex", data)
+        self._check_no_extra_bytes(span, end, data)
+        place = span.row_group, span.column
+        if not authentic:
+            offsets = self._find_span(Part.OFFSET_INDEX, place)
+            if offsets is None:
+                raise FormatError(f"{span}: the chunk has no offset index")
+            locations = self._move_locations(offsets, self.feed.read(offsets).data).page_locations
+            if len(locations) != len(index.null_pages):
+                raise FormatError(f"{span}: it does not have the pages of the offset index")
+        leaf = self._find_leaf(span.column)
+        element = self.plan.metadata.schema[leaf.element]
+        if misleads_readers(index, leaf, element, lambda: self._count_values(place)):
+            self.misleading.append(place)
+
+    def _count_values(self, place: tuple[int, int]) -> list[int]:
+        """Return the number of values of each data page of a chunk."""
+        move = self.moves.chunks[place[0]].get(place[1])
+        if move is not None and move.values:
+            return move.values
+        pages = self._find_span(_PAGES, place)
+        return [] if pages is None else self.feed.count_values(pages)
+
+    def _find_span(self, part: Part, place: tuple[int, int]) -> Span | None:
+        if not self._spans:
+            self._spans = {(s.part, s.row_group, s.column): s for s in self.plan.spans}
+        return self._spans.get((part, *place))
+
+    def _find_leaf(self, column: int) -> Leaf:
+        if not self._elements:
+            self._elements = leaf_elements(self.plan.metadata.schema)
+        return self._elements[column]
 
     def _check_no_extra_bytes(self, span: Span, size: int, data: bytes) -> None:
         """Raise FormatError for trailing bytes, which decryption would lose or refuse."""

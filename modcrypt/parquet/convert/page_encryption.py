@@ -10,6 +10,7 @@ from modcrypt.aead import GCM_OVERHEAD, ModuleCipher, seal_page_into
 from modcrypt.errors import FormatError
 from modcrypt.io.buffers import Output
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.plaintext_pages import PlainPage
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.levels import Levels, find_contradiction
@@ -100,6 +101,7 @@ def seal_pages(
             view[after_header : at + total] = module
         if places is not None and kind != DICTIONARY_PAGE:
             places.append((page.position, out.position - total, total))
+            move.values.append(read_counts(header)[0])
         grown += GCM_OVERHEAD + header_size - page.stored
     move.header_growth = grown
 

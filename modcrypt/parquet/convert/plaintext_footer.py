@@ -9,6 +9,7 @@ from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
+from modcrypt.parquet.format.modules import put_hidden_index
 from modcrypt.parquet.format.structs import ColumnChunk
 
 
@@ -75,6 +76,8 @@ def plain_metadata(
         columns: Sequence[ColumnChunk] = row_group.columns
         for chunk in columns:
             chunk.crypto_metadata = chunk.encrypted_column_metadata = None
+            if chunk.meta_data.key_value_metadata is not None:
+                put_hidden_index(chunk.meta_data, None)
             for name in of_chunk:
                 setattr(chunk.meta_data, name, None)
     if plan.missing and not keep_unknown_fields:

@@ -1,4 +1,7 @@
-"""Bloom filters of column chunks: a header module directly followed by a bitset module."""
+"""Indexes and bloom filters of column chunks.
+
+A bloom filter is a header module directly followed by a bitset module.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from modcrypt.errors import FormatError, TruncationError
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
-from modcrypt.parquet.format.modules import Part, Span
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 
 
 class BloomFilter(NamedTuple):
@@ -20,14 +23,18 @@ class BloomFilter(NamedTuple):
     bitset: bytes
 
 
-def seal_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> bytes:
+def seal_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) -> bytes:
     """Encrypt the plaintext bloom filter that `span` holds (PME 4.4.2, types 8 and 9).
+
+    Without a cipher, only check it.
 
     Raises:
         FormatError: The header's size does not match the bitset.
     """
     header, size = decode("BloomFilterHeader", data)
     _check_size(span, header.numBytes, len(data) - size)
+    if cipher is None:
+        return data
     return cipher.seal(ModuleType.BLOOM_FILTER_HEADER, data[:size]) + cipher.seal(
         ModuleType.BLOOM_FILTER_BITSET, data[size:]
     )
@@ -51,6 +58,24 @@ def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:
     return [(header, span.start, border), (bitset, border, span.end)]
 
 
+def is_in_clear(span: Span, data: bytes) -> bool:
+    """Return whether a part of an encrypted column is in plaintext: its writer left it so.
+
+    arrow-rs does not encrypt bloom filters (seen up to 60.1). Since anyone can alter such a part,
+    or put it in the place of an encrypted one, it decides nothing.
+    """
+    border = 4 + int.from_bytes(data[:4], "little")
+    if span.part is Part.BLOOM_FILTER and border < len(data) - 4:
+        border += 4 + int.from_bytes(data[border : border + 4], "little")
+    if border == len(data):
+        return False
+    try:
+        struct, size = decode(STRUCTS[span.part], data)
+    except FormatError:
+        return False
+    return size + (struct.numBytes if span.part is Part.BLOOM_FILTER else 0) == len(data)
+
+
 def open_part(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
     """Decrypt an index or a bloom filter; an index has an empty bitset.
 
@@ -69,9 +94,6 @@ def open_part(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
     if span.part is Part.BLOOM_FILTER:
         _check_size(span, decode("BloomFilterHeader", header)[0].numBytes, len(bitset))
     return BloomFilter(header[:size], bitset)
-
-
-open_bloom_filter = open_part
 
 
 def _check_size(span: Span, declared: int, actual: int) -> None:

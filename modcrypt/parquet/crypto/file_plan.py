@@ -176,7 +176,8 @@ class OpenFile:
         kept = set(wanted).difference(missing)
         keep = [c in kept for c in range(len(self.leaves))]
         chunks, ciphers = self._chunks.open_chunks(ordinals, kept, keys)
-        spans = chunk_spans(chunks, self.footer.body_end, self._raw)
+        encrypted = self.footer.encrypted
+        spans = chunk_spans(chunks, self.footer.body_end, self._raw, encrypted=encrypted)
         if self._signed is not None:
             self._signed.add(spans)
         return ReadPlan(

@@ -7,7 +7,7 @@ data. This file has more than 400 lines because it holds every rule about indexe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import Any
@@ -203,6 +203,65 @@ def known_null_counts(index: ThriftStruct) -> list[int | None]:
     return [None if count < 0 else count for count in index.null_counts]
 
 
+WHO_MISLEADS = (
+    "so that readers who believe the flag lose rows; Polars 1.28 to 2.0 writes this for pages with "
+    "NaN, snapshots of parquet-mr 1.13 for pages without statistics"
+)
+
+
+def null_pages_agree(
+    index: ThriftStruct, counts: Sequence[int], leaf: Leaf, *, of_rows: bool = False
+) -> list[bool]:
+    """Return, for each page, whether the index's flag and its number of nulls agree.
+
+    A page of nulls has as many nulls as values, and only an optional column has one. Polars 1.28
+    to 2.0 flags each page with a NaN, and snapshots of parquet-mr 1.13 each page without
+    statistics: a reader that believes the flag loses the page's rows.
+
+    `counts` are the numbers of values in the pages, or of rows: each row has at least one value.
+    """
+    at_least = of_rows and leaf.max_repetition > 0
+    out = []
+    for empty, nulls, count in zip(index.null_pages, known_null_counts(index), counts, strict=True):
+        if nulls is None:
+            agrees = not empty
+        elif at_least:
+            agrees = not empty or nulls >= count
+        else:
+            agrees = nulls <= count and empty == (nulls == count)
+        out.append(agrees and (leaf.max_definition > 0 or not empty))
+    return out
+
+
+def misleads_readers(
+    index: ThriftStruct, leaf: Leaf, element: ThriftStruct, count: Callable[[], Sequence[int]],
+    *, of_rows: bool = False,
+) -> bool:  # fmt: skip
+    """Return whether a column index contradicts itself, so that readers may lose rows by it.
+
+    `count` returns the counts for `null_pages_agree`; it is called if a page is flagged as one of
+    nulls.
+    """
+    if next(column_index_faults(index, None, None, leaf, element, None), None) is not None:
+        return True
+    if not any(index.null_pages):
+        return False
+    counts = count()
+    return len(counts) != len(index.null_pages) or not all(
+        null_pages_agree(index, counts, leaf, of_rows=of_rows)
+    )
+
+
+def null_page_quirks(index: ThriftStruct, values: Sequence[int], leaf: Leaf) -> Iterator[str]:
+    """Yield a sentence if pages are flagged as null against the index's own counts of nulls."""
+    agrees = null_pages_agree(index, values, leaf)
+    wrong = [n for n, fits in enumerate(agrees) if not fits and index.null_pages[n]]
+    if wrong:
+        more = f" and {len(wrong) - 1} others are" if len(wrong) > 1 else " is"
+        what = "flagged as all null against the index's own counts"
+        yield f"page {wrong[0]}{more} {what}, {WHO_MISLEADS}"
+
+
 def _null_faults(index: ThriftStruct, md: ThriftStruct | None) -> Iterator[str]:
     counts = [count for count in known_null_counts(index) if count is not None]
     statistics = None if md is None else md.statistics
@@ -332,7 +391,7 @@ def _page_faults(
         empty, count = index.null_pages[number], counts[number]
         if count is not None and nulls >= 0 and count != nulls:
             yield f"page {number} has {nulls} nulls, not {count}"
-        elif count is not None and flat and (count > values or (empty and count != values)):
+        elif count is not None and flat and count > values:
             yield f"it counts {count} nulls on page {number}, which has {values} values"
         elif flat and count is not None and count == values and values and not empty:
             yield f"page {number} is all nulls, but not marked as such"

@@ -33,12 +33,14 @@ class ChunkMove:
         header_growth: Total growth of the page headers in bytes.
         pages: Old offset, new offset and new size of each data page; None if no offset index needs
             them.
+        values: Number of values of each data page; empty unless they were encrypted and an offset
+            index needs their places.
         encoding_stats: Statistics that are added because parquet-java needs them.
     """
 
     __slots__ = (
         "copied", "encoding_stats", "first_data_page", "has_dictionary", "header_growth",
-        "new_end", "new_start", "old_start", "pages",
+        "new_end", "new_start", "old_start", "pages", "values",
     )  # fmt: skip
 
     def __init__(self, old_start: i64, new_start: i64, keep_pages: bool) -> None:
@@ -50,6 +52,7 @@ class ChunkMove:
         self.first_data_page: tuple[int, int] | None = None
         self.header_growth: i64 = 0
         self.pages: list[tuple[int, int, int]] | None = [] if keep_pages else None
+        self.values: list[int] = []
         self.encoding_stats: list[ThriftStruct] | None = None
 
 
@@ -168,19 +171,21 @@ class Relocation:
         if md.index_page_offset is not None:
             md.index_page_offset = self._new_offset(md.index_page_offset, None)
         chunk.file_offset = self._new_offset(chunk.file_offset, 0)  # readers don't rely on it
-        if self._parts:
-            self._move_parts(chunk, r, c, absent)
-
-    def _move_parts(self, chunk: ColumnChunk, r: int, c: int, absent: set[str]) -> None:
-        if place := self._parts.get((Part.COLUMN_INDEX, r, c)):
-            chunk.column_index_offset, chunk.column_index_length = place
-        if place := self._parts.get((Part.OFFSET_INDEX, r, c)):
-            chunk.offset_index_offset, chunk.offset_index_length = place
-        if place := self._parts.get((Part.BLOOM_FILTER, r, c)):
-            md: ColumnMetaData = chunk.meta_data
-            if md.bloom_filter_length is None:
+        if chunk.offset_index_offset is not None or chunk.column_index_offset is not None:
+            self._move_indexes(chunk, r, c)
+        if md.bloom_filter_offset is not None:
+            place = self._parts.get((Part.BLOOM_FILTER, r, c))
+            if md.bloom_filter_length is None and place is not None:
                 absent.add("bloom_filter_length")
-            md.bloom_filter_offset, md.bloom_filter_length = place
+            md.bloom_filter_offset, md.bloom_filter_length = place or (None, None)
+
+    def _move_indexes(self, chunk: ColumnChunk, r: int, c: int) -> None:
+        """Set where a chunk's indexes are now; indexes that were left out lose their places."""
+        none = (None, None)
+        place = self._parts.get((Part.COLUMN_INDEX, r, c))
+        chunk.column_index_offset, chunk.column_index_length = place or none
+        place = self._parts.get((Part.OFFSET_INDEX, r, c))
+        chunk.offset_index_offset, chunk.offset_index_length = place or none
 
     def _move_pages(self, md: ColumnMetaData, move: ChunkMove, r: int, c: int) -> None:
         """Set sizes and page offsets, which must be those of the pages, or FormatError is raised.

@@ -173,13 +173,13 @@ class Report:
 
     def add_error(
         self, error: ModcryptError, start: int | None = None, end: int | None = None,
-        module: ModuleId | None = None, hint: str = "",
+        module: ModuleId | None = None, hint: str = "", severity: Severity = "fault",
     ) -> None:  # fmt: skip
-        """Add a fault for an error that was raised; a strict report raises the error again."""
-        if self.strict:
+        """Add a finding for an error that was raised; a strict report raises faults again."""
+        if self.strict and severity == "fault":
             raise error
         message = f"{error}. {hint}" if hint else str(error)
-        self.add_fault(error.word, message, start, end, module)
+        self.add_fault(error.word, message, start, end, module, severity)
 
     def add_warning(
         self, word: str, message: str, start: int | None = None, end: int | None = None

@@ -1,22 +1,25 @@
 """The positions of a file's modules: one span per column chunk, index and bloom filter.
 
 The spans are computed from footer metadata and returned in file order. Each span must lie between
-the magic and the footer, and no span may overlap another.
+the magic and the footer, and no span may overlap another. In a plaintext file, indexes and bloom
+filters at impossible places are ignored, as other readers do.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
+from modcrypt.log import LOGGER
+from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
-from modcrypt.parquet.format.idl import ThriftStruct, decode
+from modcrypt.parquet.format.idl import ThriftStruct, decode, new
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
@@ -88,16 +91,16 @@ _new_tuple: Final[Any] = tuple.__new__  # calling a named tuple's class takes tw
 
 
 def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Span]:
-    """Return every span of the file, sorted by position.
+    """Return every span of a plaintext file, sorted by position.
 
-    All chunks have their `meta_data`. The footer starts at `body_end`. The source is only read to
-    measure bloom filters without a stored length.
+    All chunks have their `meta_data`; they lose indexes and bloom filters at impossible places. The
+    footer starts at `body_end`. The source is only read to measure bloom filters without a stored
+    length.
 
     Raises:
-        FormatError: A span lies outside the body, or two spans overlap.
-        LimitError: An index or a bloom filter is longer than its limit.
+        FormatError: The pages of a chunk lie outside the body, or overlap others.
     """
-    return locate_parts(_iter_chunks(metadata), body_end, source, Report(strict=True))[0]
+    return chunk_spans(dict(_iter_chunks(metadata)), body_end, source, encrypted=False)
 
 
 def _iter_chunks(metadata: ThriftStruct) -> Iterator[tuple[tuple[int, int], ColumnChunk]]:
@@ -107,70 +110,114 @@ def _iter_chunks(metadata: ThriftStruct) -> Iterator[tuple[tuple[int, int], Colu
 
 
 def chunk_spans(
-    chunks: Mapping[tuple[int, int], ColumnChunk], body_end: int, source: Source
-) -> list[Span]:
-    """Return the spans of some chunks, given by row group and column; else like `file_spans`."""
-    return locate_parts(chunks.items(), body_end, source, Report(strict=True))[0]
+    chunks: Mapping[tuple[int, int], ColumnChunk], body_end: int, source: Source, *,
+    encrypted: bool = True,
+) -> list[Span]:  # fmt: skip
+    """Return the spans of some chunks, given by row group and column; else like `file_spans`.
+
+    In an encrypted file, indexes and bloom filters at impossible places are errors as well: the
+    footer, which is authenticated, states them, so other bytes were altered.
+    """
+    optional: Severity = "fault" if encrypted else "warning"
+    return locate_parts(chunks, body_end, source, Report(strict=True), (), optional)[0]
 
 
 def locate_parts(
-    chunks: Iterable[tuple[tuple[int, int], ColumnChunk]], body_end: int, source: Source,
-    report: Report, place: tuple[int, int] | tuple[()] = (),
-) -> tuple[list[Span], set[Span]]:  # fmt: skip
-    """Return the spans of chunks sorted by position, and those that begin inside others.
+    chunks: Mapping[tuple[int, int], ColumnChunk], body_end: int, source: Source, report: Report,
+    place: tuple[int, int] | tuple[()] = (), optional: Severity = "fault",
+) -> tuple[list[Span], set[Span], int]:  # fmt: skip
+    """Return the spans of chunks sorted by position, those that begin inside others, and a count.
 
-    Spans at impossible places are reported and left out, and overlaps are reported.
+    Spans at impossible places are reported, left out and counted; overlaps are reported. If the
+    report is strict and no such index or bloom filter is a fault, chunks lose them instead, and
+    only the log mentions it.
 
     Args:
-        chunks: Row group and column of chunks, and the ColumnChunks with their `meta_data`.
+        chunks: ColumnChunks with their `meta_data`, by row group and column.
         body_end: Offset at which the footer starts.
         source: The file, read to measure bloom filters without a stored length.
         report: Report about the places.
         place: Range of the bytes that state the places, for findings.
+        optional: Severity of findings about indexes and bloom filters.
 
     Raises:
-        FormatError, LimitError: The report is strict; as for `file_spans`.
+        FormatError: The report is strict; as for `file_spans`.
     """
     spans: list[Span] = []
-    for (r, c), chunk in chunks:
-        _add_spans(spans, chunk, r, c, body_end, source, report, place)
+    misplaced: list[FormatError] = []
+    for (r, c), chunk in chunks.items():
+        _add_spans(spans, misplaced, chunk, r, c, body_end, source, report, place, optional)
     spans.sort()
-    overlapping = set()
-    for span, other, end in _find_overlaps(spans):
+    drops = report.strict and optional == "warning"
+    if drops:
+        log_ignored(source.name, misplaced)
+    overlaps = list(_find_overlaps(spans))
+    while drops and (dropped := {s for pair in overlaps for s in pair[:2] if s.part is not _PAGES}):
+        for span in dropped:
+            drop_part(chunks[span.row_group, span.column], span.part)
+        log_ignored(source.name, [f"{span} overlaps another part" for span in sorted(dropped)])
+        spans = [span for span in spans if span not in dropped]
+        overlaps = list(_find_overlaps(spans))
+    for span, other, end in overlaps:
         error = FormatError(f"{span} starts at byte {span.start}, inside {other}")
-        report.add_error(error, span.start, min(span.end, end))
-        overlapping.add(span)
-    return spans, overlapping
+        severity = "fault" if span.part is _PAGES is other.part else optional
+        report.add_error(error, span.start, min(span.end, end), severity=severity)
+    return spans, {span for span, _, _ in overlaps}, len(misplaced)
+
+
+def log_ignored(name: str, reasons: Sequence[object]) -> None:
+    """Log a warning about indexes and bloom filters of a file that cannot be used, if any."""
+    if reasons:
+        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        LOGGER.warning("%s: ignoring an unusable part: %s%s", name, reasons[0], more)
+
+
+def drop_part(chunk: ColumnChunk, part: Part) -> None:
+    """Remove the place of an index or bloom filter from a chunk."""
+    if part is _COLUMN_INDEX:
+        chunk.column_index_offset = chunk.column_index_length = None
+        put_hidden_index(chunk.meta_data, None)
+    elif part is _OFFSET_INDEX:
+        chunk.offset_index_offset = chunk.offset_index_length = None
+    else:
+        chunk.meta_data.bloom_filter_offset = chunk.meta_data.bloom_filter_length = None
 
 
 def _add_spans(
-    spans: list[Span], chunk: ColumnChunk, row_group: int, column: int, body_end: int,
-    source: Source, report: Report, place: tuple[int, int] | tuple[()],
+    spans: list[Span], misplaced: list[FormatError], chunk: ColumnChunk, row_group: int,
+    column: int, body_end: int, source: Source, report: Report,
+    place: tuple[int, int] | tuple[()], optional: Severity,
 ) -> None:  # fmt: skip
-    """Append the spans of one chunk's parts, and report those at impossible places."""
+    """Append the spans of one chunk's parts, and an error for each at an impossible place."""
     for part in _PARTS:
         try:
             found = _find_part(part, chunk, source, body_end)
         except FormatError as error:
             where = f"row group {row_group}, column {column}"
-            report.add_error(type(error)(f"{where}: {error}"), *place)
-            continue
-        if found is None:
-            continue
-        start, length = found
-        end = start + length
-        span: Span = _new_tuple(Span, (start, end, part, row_group, column))
-        if start < MAGIC_SIZE or end < start or end > body_end:
-            fault = FormatError(
-                f"{span}: bytes {start} to {end} do not lie between the magic and the footer at "
-                f"{body_end}"
-            )
-            report.add_error(fault, *place)
-        elif length > _LIMITS[part]:
-            fault = LimitError(f"{span} has {length} bytes; at most {_LIMITS[part]} are read")
-            report.add_error(fault, *place)
+            fault: FormatError | None = type(error)(f"{where}: {error}")
         else:
+            if found is None:
+                continue
+            start, length = found
+            end = start + length
+            span: Span = _new_tuple(Span, (start, end, part, row_group, column))
+            fault = None
+            if start < MAGIC_SIZE or end < start or end > body_end:
+                fault = FormatError(
+                    f"{span}: bytes {start} to {end} do not lie between the magic and the footer "
+                    f"at {body_end}"
+                )
+            elif length > _LIMITS[part]:
+                fault = LimitError(f"{span} has {length} bytes; at most {_LIMITS[part]} are read")
+        if fault is None:
             spans.append(span)
+            continue
+        misplaced.append(fault)
+        if report.strict and optional == "warning" and part is not _PAGES:
+            drop_part(chunk, part)
+        else:
+            low, high = place or (None, None)
+            report.add_error(fault, low, high, severity="fault" if part is _PAGES else optional)
 
 
 def _find_overlaps(spans: Iterable[Span]) -> Iterator[tuple[Span, Span, int]]:
@@ -294,7 +341,10 @@ def _find_part(
     if part is _PAGES:
         return _find_pages(chunk.meta_data)
     if part is _COLUMN_INDEX:
-        return _check_index("column_index", chunk.column_index_offset, chunk.column_index_length)
+        offset, length = chunk.column_index_offset, chunk.column_index_length
+        if offset is None and length is None:
+            return find_hidden_index(chunk.meta_data)
+        return _check_index("column_index", offset, length)
     if part is _OFFSET_INDEX:
         return _check_index("offset_index", chunk.offset_index_offset, chunk.offset_index_length)
     return _find_bloom_filter(chunk, source, body_end)
@@ -319,6 +369,44 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
     if offset is None or length is None or length <= 0:
         raise FormatError(f"{name} at {offset} with length {length}")
     return offset, length
+
+
+_HIDDEN_INDEX: Final = b"modcrypt.column_index"
+"""Key of the pair in a chunk's metadata that locates an index which readers must not see."""
+
+_MAX_PLACE = 40
+"""Longest place in decimal digits that is read from such a pair: two int64 and a colon."""
+
+
+def find_hidden_index(md: ColumnMetaData) -> tuple[int, int] | None:
+    """Return the offset and length of a column index that encryption hid from readers.
+
+    Encryption hides an index that contradicts itself, by which readers would lose rows, and
+    decryption restores it.
+    """
+    for pair in md.key_value_metadata or ():
+        if pair.key == _HIDDEN_INDEX and len(pair.value or b"") <= _MAX_PLACE:
+            offset, colon, length = (pair.value or b"").partition(b":")
+            if colon and offset.isdigit() and length.isdigit():
+                return int(offset), int(length)
+    return None
+
+
+def put_hidden_index(md: ColumnMetaData, place: tuple[int, int] | None) -> None:
+    """Note the place of a hidden column index, or remove the note."""
+    pairs = md.key_value_metadata
+    if pairs is None and place is None:
+        return
+    pairs = [pair for pair in pairs or () if pair.key != _HIDDEN_INDEX]
+    if place is not None:
+        pairs.append(new("KeyValue", key=_HIDDEN_INDEX, value=b"%d:%d" % place))
+    md.key_value_metadata = pairs or None
+
+
+def hide_index(chunk: ColumnChunk) -> None:
+    """Hide a chunk's column index from readers; its place stays in the chunk's metadata."""
+    put_hidden_index(chunk.meta_data, (chunk.column_index_offset, chunk.column_index_length))
+    chunk.column_index_offset = chunk.column_index_length = None
 
 
 def _find_bloom_filter(chunk: ColumnChunk, source: Source, body_end: int) -> tuple[int, int] | None:
@@ -364,21 +452,29 @@ def _measure_bloom_filter(chunk: ColumnChunk, source: Source, body_end: int) -> 
         raise FormatError(f"a bloom filter at byte {offset} lies outside the file's modules")
     available = body_end - offset
     if chunk.crypto_metadata is None:
-        data = source.read_at(offset, min(available, MAX_BLOOM_HEADER))
-        header, size = decode("BloomFilterHeader", data)
-        return size + int(header.numBytes)
+        return _measure_plain_bloom_filter(source, offset, available)
     first = 4 + int.from_bytes(source.read_at(offset, min(available, 4)), "little")
     if first + 4 > available:
-        raise LimitError(f"a bloom filter header at byte {offset} declares {first} bytes")
+        try:
+            return _measure_plain_bloom_filter(source, offset, available)  # arrow-rs encrypts none
+        except FormatError:
+            what = f"a bloom filter header at byte {offset} declares {first} bytes"
+            raise LimitError(what) from None
     return first + 4 + int.from_bytes(source.read_at(offset + first, 4), "little")
 
 
-def sort_for_writing(spans: list[Span]) -> list[Span]:
-    """Return spans in file order, but with offset indexes that precede their chunk at the end.
+def _measure_plain_bloom_filter(source: Source, offset: int, available: int) -> int:
+    data = source.read_at(offset, min(available, MAX_BLOOM_HEADER))
+    header, size = decode("BloomFilterHeader", data)
+    return size + int(header.numBytes)
 
-    An offset index can only be written after its chunk. No known writer puts it before the chunk.
+
+def sort_for_writing(spans: list[Span]) -> list[Span]:
+    """Return spans in file order, but with indexes that precede their chunk at the end.
+
+    Indexes can only be written after their chunk. No known writer puts them before the chunk.
     """
-    indexes = [span for span in spans if span[2] is _OFFSET_INDEX]
+    indexes = [span for span in spans if span[2] is _OFFSET_INDEX or span[2] is _COLUMN_INDEX]
     if not indexes:
         return spans
     starts = {(s.row_group, s.column): s.start for s in spans if s.part is _PAGES}

@@ -23,7 +23,7 @@ from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionP
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note, read_note
-from modcrypt.parquet.format.modules import Part, Span, chunk_spans
+from modcrypt.parquet.format.modules import Part, Span, chunk_spans, drop_part
 from modcrypt.parquet.format.schema import Leaf, ambiguous_names, leaf_elements, leaves_of
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import KeyReference, decode_metadata
@@ -375,12 +375,12 @@ def _prepare_metadata(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: 
             row_group.sorting_columns = remaining or None
         for c in masks:
             chunk = row_group.columns[c]
-            chunk.column_index_offset = chunk.column_index_length = None
-            chunk.offset_index_offset = chunk.offset_index_length = None
+            for part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX, Part.BLOOM_FILTER):
+                drop_part(chunk, part)
             md = chunk.meta_data
             md.type = metadata.schema[leaves[c].element].type
-            md.bloom_filter_offset = md.bloom_filter_length = md.statistics = None
-            md.size_statistics = md.geospatial_statistics = md.key_value_metadata = None
+            md.statistics = md.size_statistics = md.geospatial_statistics = None
+            md.key_value_metadata = None
 
 
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Scratch, Window
 from modcrypt.module_ids import ModuleId, ModuleType
-from modcrypt.parquet.crypto.bloom_filters import part_modules
+from modcrypt.parquet.crypto.bloom_filters import is_in_clear, part_modules
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import FileCipher, check_length
 from modcrypt.parquet.crypto.index_checks import (
@@ -16,9 +16,11 @@ from modcrypt.parquet.crypto.index_checks import (
     claim_faults,
     column_index_faults,
     missing_in_bloom,
+    null_page_quirks,
     offset_index_faults,
 )
 from modcrypt.parquet.crypto.page_facts import PageFacts
+from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
@@ -127,6 +129,9 @@ class _Check:
         is_filter = part is Part.BLOOM_FILTER
         module = self.chunk.id(ModuleType["BLOOM_FILTER_HEADER" if is_filter else part.name])
         plain: list[bytes | None] = [data]
+        if self.chunk.encrypted and is_in_clear(span, data):
+            self._report_in_clear(span, module)
+            return None, None
         try:
             if not self.chunk.encrypted:
                 kind = "bloom filter" if is_filter else module
@@ -146,6 +151,20 @@ class _Check:
         else:
             return struct, plain[-1] if self.chunk.encrypted else data[size:]
         return None, None
+
+    def _report_in_clear(self, span: Span, module: ModuleId) -> None:
+        """Report a part that is not encrypted although its column is, and that readers ignore."""
+        name = span.part.name.lower().replace("_", " ")
+        is_filter = span.part is Part.BLOOM_FILTER
+        self.report.add_fault(
+            "plaintext",
+            f"{self.chunk.where}: its {name} is not encrypted although the column is, "
+            + ("as arrow-rs writes it" if is_filter else "as no known writer leaves it")
+            + "; modcrypt does not use it, and re-keying encrypts it",
+            span.start, span.end, module, "warning" if is_filter else "fault",
+        )  # fmt: skip
+        self.report.add_module_region(span.start, span.end, name, "plaintext")
+        self.report.add_note("parts", self.chunk.path, f"its {name} is not encrypted")
 
     def _open_module(
         self, kind: ModuleType, start: int, end: int, span: Span, data: bytes
@@ -204,18 +223,32 @@ class _Check:
                 chunk.id(ModuleType.OFFSET_INDEX),
             )
         if column_index is not None:
-            self._add_faults(
-                column_index_faults(
-                    column_index, offset_index, md, chunk.leaf, chunk.element, facts
-                ),
-                self.spans[Part.COLUMN_INDEX],
-                chunk.id(ModuleType.COLUMN_INDEX),
+            self._check_column_index(column_index, offset_index, facts)
+
+    def _check_column_index(
+        self, index: ThriftStruct, offset_index: ThriftStruct | None, facts: PageFacts | None
+    ) -> None:
+        """Compare a column index; one that encryption hid from readers can mislead nobody."""
+        chunk = self.chunk
+        span, module = self.spans[Part.COLUMN_INDEX], chunk.id(ModuleType.COLUMN_INDEX)
+        hidden = chunk.struct.column_index_offset is None
+        faults = list(
+            column_index_faults(
+                index, offset_index, chunk.metadata, chunk.leaf, chunk.element, facts
             )
+        )
+        self._add_faults(iter(faults), span, module, "warning" if hidden else "fault")
+        if not faults and facts is not None:
+            doubtful = null_page_quirks(index, facts.values, chunk.leaf)
+            what = "; encryption has hidden it from readers" if hidden else ""
+            messages = (message + what for message in doubtful)
+            self._add_faults(messages, span, module, "warning")
 
     def _add_faults(
-        self, messages: Iterator[str], span: Span | None, module: ModuleId | None
-    ) -> None:
+        self, messages: Iterator[str], span: Span | None, module: ModuleId | None,
+        severity: Severity = "fault",
+    ) -> None:  # fmt: skip
         start, end = (None, None) if span is None else (span.start, span.end)
         where = self.chunk.where if module is None else str(module)
         for message in messages:
-            self.report.add_fault("format", f"{where}: {message}", start, end, module)
+            self.report.add_fault("format", f"{where}: {message}", start, end, module, severity)

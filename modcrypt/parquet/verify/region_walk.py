@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from operator import itemgetter
 
-from modcrypt.errors import FormatError, PlaintextError, TagMismatchError
+from modcrypt.errors import FormatError, ModcryptError, PlaintextError, TagMismatchError
 from modcrypt.io.buffers import Window
+from modcrypt.parquet.crypto.bloom_filters import open_part
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.index_checks import null_pages_agree
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
 from modcrypt.parquet.format.idl import ThriftStruct, decode, unknown_fields
 from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span
@@ -49,6 +51,8 @@ class RegionWalk:
     unencrypted_parts: defaultdict[str, dict[str, None]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    # Columns whose column index flags pages as null against its own counts.
+    misleading: dict[str, None] = field(default_factory=dict)
     # Columns with unencrypted levels, as parquet-java writes them in data pages V2.
     clear_levels: dict[str, None] = field(default_factory=dict)
     # Encrypted columns without a key whose pages are not a sequence of modules.
@@ -132,11 +136,44 @@ class RegionWalk:
                 state, border = "plaintext", span.start
         if state == "plaintext" and self.pages:
             self._count_unknown_fields(self._decode(span))
+        if span.part is Part.COLUMN_INDEX and not self.plan.source.least_read:
+            self._check_null_pages(span, report)
         if self.pages and span.part is Part.BLOOM_FILTER and span.start < border < span.end:
             report.add_module_region(span.start, border, "bloom filter header", state)
             report.add_module_region(border, span.end, "bloom filter bitset", state)
         else:
             report.add_module_region(span.start, span.end, kind, state)
+
+    def _check_null_pages(self, span: Span, report: ChunkReport) -> None:
+        """Note a column index that flags pages as null against its own counts."""
+        chunk = report.chunk
+        if chunk.stored.column_index_offset is None:  # Readers do not see it.
+            return
+        index = self._open_index(span, report)
+        if index is None or not any(index.null_pages):
+            return
+        of_rows = (s for s in chunk.spans if s.part is Part.OFFSET_INDEX)
+        offsets = next(of_rows, None)
+        locations = None if offsets is None else self._open_index(offsets, report)
+        if locations is None or len(locations.page_locations) != len(index.null_pages):
+            return
+        firsts = [location.first_row_index for location in locations.page_locations]
+        rows = [after - first for first, after in pairwise([*firsts, chunk.rows])]
+        agrees = null_pages_agree(index, rows, chunk.leaf, of_rows=True)
+        if not all(compress(agrees, index.null_pages)):
+            self.misleading[chunk.path] = None
+
+    def _open_index(self, span: Span, report: ChunkReport) -> ThriftStruct | None:
+        """Open and decode an index; return None if that is impossible."""
+        if not report.chunk.encrypted or report.cipher is None:
+            return self._decode(span)
+        if span.end - span.start > MAX_INDEX:
+            return None
+        data = self.plan.source.read_at(span.start, span.end - span.start)
+        try:
+            return _try_to_decode(STRUCTS[span.part], open_part(report.cipher, span, data).header)
+        except ModcryptError:
+            return self._decode(span)
 
     def _decode(self, span: Span) -> ThriftStruct | None:
         """Decode an unencrypted index or bloom filter header; return None if it is none."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.footer import take_mark
+from modcrypt.parquet.crypto.index_checks import WHO_MISLEADS
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import copy
-from modcrypt.parquet.format.modules import names_dictionary
+from modcrypt.parquet.format.modules import find_hidden_index, names_dictionary
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_quirks import describe_page_quirks
 from modcrypt.parquet.verify.region_walk import RegionWalk
@@ -57,6 +58,7 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
     yield from _describe_footer_quirks(view)
     yield from _describe_row_group_quirks(view)
     yield from _describe_column_quirks(view, walk.plan.listed)
+    yield from _describe_index_quirks(walk)
     yield from describe_page_quirks(walk.probe, walk.clear_levels, view.footer.algorithm_name)
     faults = walk.faults
     yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
@@ -185,6 +187,26 @@ def _describe_column_quirks(view: FooterView, chunks: Sequence[Chunk]) -> Iterat
         yield (
             "Column metadata does not open with the given key: wrong key, wrong AAD prefix or "
             f"altered bytes. Columns: {list_names(refused)}."
+        )
+
+
+def _describe_index_quirks(walk: RegionWalk) -> Iterator[str]:
+    if walk.misleading:
+        yield (
+            f"Column indexes flag pages as all null against their own counts, {WHO_MISLEADS}. "
+            f"Columns: {list_names(walk.misleading)}."
+        )
+    hidden = dict.fromkeys(
+        chunk.path
+        for chunk in walk.plan.listed
+        if chunk.metadata is not None
+        and chunk.stored.column_index_offset is None
+        and find_hidden_index(chunk.metadata) is not None
+    )
+    if hidden:
+        yield (
+            "Encryption hid column indexes from readers, because they contradict themselves; "
+            f"decryption restores them. Columns: {list_names(hidden)}."
         )
 
 
