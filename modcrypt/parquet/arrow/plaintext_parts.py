@@ -153,8 +153,12 @@ class _ColumnIndex(_SmallPart):
             index, _ = decode("ColumnIndex", opened)
         except FormatError:
             return opened
-        leaf = leaf_elements(schema)[self.span.column]
-        if misleads_readers(index, leaf, schema[leaf.element], self._count_rows, of_rows=True):
+        leaf, md = (
+            leaf_elements(schema)[self.span.column],
+            self._plan.chunks[self.span[3:]].meta_data,
+        )
+        element = schema[leaf.element]
+        if misleads_readers(index, md, leaf, element, self._count_rows, of_rows=True):
             return self._replace(data, "contradicts itself: re-key the file, which hides it")
         return opened
 

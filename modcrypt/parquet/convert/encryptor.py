@@ -608,7 +608,8 @@ class Addition:
                 raise FormatError(f"{span}: it does not have the pages of the offset index")
         leaf = self._find_leaf(span.column)
         element = self.plan.metadata.schema[leaf.element]
-        if misleads_readers(index, leaf, element, lambda: self._count_values(place)):
+        md = self._row_groups[span.row_group].columns[span.column].meta_data
+        if misleads_readers(index, md, leaf, element, lambda: self._count_values(place)):
             self.misleading.append(place)
 
     def _count_values(self, place: tuple[int, int]) -> list[int]:

@@ -16,14 +16,16 @@ from modcrypt.errors import FormatError
 from modcrypt.parquet.crypto.bloom_filters import BLOCK, bloom_hash, is_known_kind, may_hold
 from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.byte_map import Severity
-from modcrypt.parquet.format.idl import ThriftStruct, decode
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import chunk_start
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 
 _BOOLEAN, _INT32, _INT64, _INT96, _FLOAT, _DOUBLE, _BYTE_ARRAY = range(7)  # Type of the IDL
-_UTF8 = 0
+_LAYOUTS = {_BOOLEAN: "<?", _FLOAT: "<f", _DOUBLE: "<d"}
+_DECIMAL, _INTERVAL = 5, 21  # ConvertedType of the IDL
 _SIGNED = {None, 6, 7, 8, 9, 10, 15, 16, 17, 18}  # ConvertedTypes of integers in signed order
+_UNSIGNED = {11, 12, 13, 14}  # and in unsigned order
 
 
 def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> Iterator[str]:
@@ -234,15 +236,20 @@ def null_pages_agree(
 
 
 def misleads_readers(
-    index: ThriftStruct, leaf: Leaf, element: ThriftStruct, count: Callable[[], Sequence[int]],
-    *, of_rows: bool = False,
+    index: ThriftStruct, md: ThriftStruct, leaf: Leaf, element: ThriftStruct,
+    count: Callable[[], Sequence[int]], *, of_rows: bool = False,
 ) -> bool:  # fmt: skip
-    """Return whether a column index contradicts itself, so that readers may lose rows by it.
+    """Return whether a column index contradicts itself or the chunk's statistics.
 
-    `count` returns the counts for `null_pages_agree`; it is called if a page is flagged as one of
-    nulls.
+    Readers may lose rows by such an index. `count` returns the counts for `null_pages_agree`; it is
+    called if a page is flagged as one of nulls.
     """
-    if next(column_index_faults(index, None, None, leaf, element, None), None) is not None:
+    known = copy(md)  # Decoding the original's statistics would change how it is encoded.
+    try:
+        faults = list(column_index_faults(index, None, known, leaf, element, None))
+    except FormatError:  # The statistics are damaged.
+        faults = list(column_index_faults(index, None, None, leaf, element, None))
+    if faults:
         return True
     if not any(index.null_pages):
         return False
@@ -330,6 +337,8 @@ def _chunk_bound_faults(
         if (min(low for low, _ in known), max(high for _, high in known)) != (lowest, highest):
             yield "the bounds of its pages do not add up to the chunk's"
         return
+    if any(bound > high for bound, _ in bounds) or any(bound < low for _, bound in bounds):
+        yield "a page's bounds are outside the chunk's"
     # A shortened minimum is a prefix; a shortened maximum has its last character raised.
     if any(bound < low and not low.startswith(bound) for bound, _ in bounds):
         yield "a page's minimum is below the chunk's"
@@ -354,20 +363,33 @@ def _has_nan(values: tuple[Any, Any]) -> bool:
 
 
 def _bound_reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
-    """Return a function that makes bounds comparable; None for types that are not checked."""
+    """Return a function that makes bounds comparable; None for types whose order is not defined."""
     kind, logical, converted = element.type, element.logicalType, element.converted_type
+    is_decimal = converted == _DECIMAL or (logical is not None and logical.DECIMAL is not None)
     if kind in (_INT32, _INT64):
         integer = None if logical is None else logical.INTEGER
-        decimal = logical is not None and logical.DECIMAL is not None
-        if decimal or (integer is not None and not integer.isSigned):
-            return None
-        return _number_reader("<i" if kind == _INT32 else "<q") if converted in _SIGNED else None
-    if kind in (_FLOAT, _DOUBLE):
-        return _number_reader("<f" if kind == _FLOAT else "<d")
-    text = logical is not None and logical.STRING is not None
-    if kind == _BYTE_ARRAY and (text or (logical is None and converted == _UTF8)):
+        unsigned = converted in _UNSIGNED or (integer is not None and not integer.isSigned)
+        layout = "<i" if kind == _INT32 else "<q"
+        known = is_decimal or unsigned or converted in _SIGNED
+        return _number_reader(layout.upper() if unsigned else layout) if known else None
+    if kind in _LAYOUTS:
+        return _number_reader(_LAYOUTS[kind])
+    if kind == _INT96 or converted == _INTERVAL:
+        return None
+    if is_decimal:
+        return _read_decimal
+    if logical is None or logical.STRING is not None:
         return bytes
-    return None
+    if logical.FLOAT16 is not None:
+        return _number_reader("<e")
+    names = logical.ENUM, logical.UUID, logical.JSON, logical.BSON
+    return bytes if any(name is not None for name in names) else None
+
+
+def _read_decimal(value: bytes) -> int:
+    if not value:
+        raise ValueError
+    return int.from_bytes(value, "big", signed=True)
 
 
 def _number_reader(layout: str) -> Callable[[bytes], Any]:

@@ -237,12 +237,11 @@ class _Check:
                 index, offset_index, chunk.metadata, chunk.leaf, chunk.element, facts
             )
         )
-        self._add_faults(iter(faults), span, module, "warning" if hidden else "fault")
+        severity: Severity = "warning" if hidden or not faults else "fault"
         if not faults and facts is not None:
-            doubtful = null_page_quirks(index, facts.values, chunk.leaf)
-            what = "; encryption has hidden it from readers" if hidden else ""
-            messages = (message + what for message in doubtful)
-            self._add_faults(messages, span, module, "warning")
+            faults = list(null_page_quirks(index, facts.values, chunk.leaf))
+        what = "; encryption has hidden it from readers" if hidden else ""
+        self._add_faults((fault + what for fault in faults), span, module, severity)
 
     def _add_faults(
         self, messages: Iterator[str], span: Span | None, module: ModuleId | None,
