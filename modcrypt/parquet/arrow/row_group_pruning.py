@@ -32,7 +32,11 @@ from modcrypt.parquet.arrow.bloom_probes import Probe, Values, find_probe, may_m
 from modcrypt.parquet.arrow.filters import Filter
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
-from modcrypt.parquet.crypto.index_checks import known_null_counts, null_pages_agree
+from modcrypt.parquet.crypto.index_checks import (
+    has_doubtful_bounds,
+    known_null_counts,
+    null_pages_agree,
+)
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new
 from modcrypt.parquet.format.schema import Leaf, count_leaves, leaf_elements
@@ -186,8 +190,11 @@ def _summarize_chunk(metadata: ThriftStruct, row_group: int, column: _Column) ->
     if statistics is None or not column.filters or md.type != column.element.type:
         return column.make_chunk()
     names = ("min", "max", "min_value", "max_value")
+    bounds = {name: getattr(statistics, name) for name in names}
+    if has_doubtful_bounds(metadata.created_by, column.element):
+        bounds = {}
     nulls = None if _OLD_ARROW.match(metadata.created_by or b"") else statistics.null_count
-    return column.summarize_rows({name: getattr(statistics, name) for name in names}, nulls, rows)
+    return column.summarize_rows(bounds, nulls, rows)
 
 
 # --- pruning by PyArrow --------------------------------------------------------------------------

@@ -23,11 +23,12 @@ from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
+from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, encode
-from modcrypt.parquet.format.modules import Part, Span, drop_part
-from modcrypt.parquet.format.schema import leaves_of
+from modcrypt.parquet.format.modules import Part, Span, drop_part, hide_bounds
+from modcrypt.parquet.format.schema import leaf_elements, leaves_of
 
 _GAP = 64 << 10
 """Number of zeros before the footer. Readers begin with the last 64 KiB (PyArrow). Without a gap,
@@ -76,16 +77,18 @@ def open_parquet(
         return PlaintextView(file.source, file.select(wanted), stack.pop_all())
 
 
-def _hide_doubtful_indexes(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
-    """Return the parts that readers see: no column indexes by which they would lose rows.
+def _hide_doubtful_claims(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
+    """Return the parts that readers see: no index and no bounds by which they would lose rows.
 
-    Encryption hides such indexes from readers. Polars, which states no version, wrote them up to
-    2.0.
+    Encryption hides those that it finds; those of Polars are never shown.
     """
     doubtful = (metadata.created_by or b"").startswith(b"Polars")
+    leaves = leaf_elements(metadata.schema) if doubtful else []
     for row_group in metadata.row_groups if doubtful else ():
-        for chunk in row_group.columns:
+        for leaf, chunk in zip(leaves, row_group.columns, strict=True):
             drop_part(chunk, Part.COLUMN_INDEX)
+            if has_doubtful_bounds(metadata.created_by, metadata.schema[leaf.element]):
+                hide_bounds(chunk.meta_data, keep=False)
     return [
         span
         for span in plan.spans
@@ -107,7 +110,7 @@ class PlaintextView(SeekableFile):
         self._shared = SharedResources(resources)
         body_end = plan.footer.body_end
         metadata, nulls = plain_metadata(plan, None, body_end + _GAP)
-        spans = _hide_doubtful_indexes(metadata, plan)
+        spans = _hide_doubtful_claims(metadata, plan)
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
         self.size = body_end + len(tail)
         self._body_end, self._tail = body_end, tail

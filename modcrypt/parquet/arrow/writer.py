@@ -40,9 +40,9 @@ from modcrypt.parquet.arrow.polars_frames import is_frame, polars_options, write
 from modcrypt.parquet.convert.encryptor import (
     Encryption,
     EncryptionPlan,
-    PlainFeed,
     plan_encryption,
 )
+from modcrypt.parquet.convert.plain_feed import PlainFeed
 from modcrypt.parquet.crypto.properties import AnyEncryption, as_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import copy

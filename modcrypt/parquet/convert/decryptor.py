@@ -14,7 +14,8 @@ from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.parquet.convert.encrypted_feed import EncryptedFeed
-from modcrypt.parquet.convert.encryptor import Addition, NewFile, SourceParts
+from modcrypt.parquet.convert.encryptor import Addition, NewFile
+from modcrypt.parquet.convert.plain_feed import SourceParts
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import AnyDecryption
@@ -99,7 +100,7 @@ def _write_plaintext(
     addition.write()
     addition.moves.update(old.row_groups)
     metadata, nulls = plain_metadata(
-        plan, old.row_groups, out.position, keep_unknown_fields=keep_unknown_fields
+        plan, old.row_groups, out.position, keep_unknown_fields=keep_unknown_fields, restore=True
     )
     if "num_rows" in plan.footer.absent:
         metadata.num_rows = 0

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from modcrypt.io.buffers import Output, Scratch
 from modcrypt.io.sources import ExtendedSource, MemorySource, Source
-from modcrypt.parquet.convert.encryptor import PlainFeed, Supplied
 from modcrypt.parquet.convert.page_decryption import decrypt_pages, open_pages
 from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
+from modcrypt.parquet.convert.plain_feed import PlainFeed, Supplied
 from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, walk_pages

@@ -12,21 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from os import urandom
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.collector import paused_collector
-from modcrypt.errors import FormatError, list_names
-from modcrypt.io.buffers import Output, open_output, open_window
+from modcrypt.io.buffers import Output, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
 from modcrypt.keys import Key
-from modcrypt.log import LOGGER
-from modcrypt.module_ids import ModuleType
-from modcrypt.parquet.convert.page_encryption import PageRules, seal_pages
-from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
+from modcrypt.parquet.convert.optional_parts import OptionalParts
+from modcrypt.parquet.convert.page_encryption import PageRules
+from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts
 from modcrypt.parquet.crypto.ciphers import (
     ChunkCipher,
     ColumnKey,
@@ -41,9 +39,6 @@ from modcrypt.parquet.crypto.footer import (
     protect_metadata,
 )
 from modcrypt.parquet.crypto.footer_opening import read_plain
-from modcrypt.parquet.crypto.index_checks import misleads_readers
-from modcrypt.parquet.crypto.page_facts import read_counts
-from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, walk_plaintext
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
     AnyEncryption,
@@ -56,22 +51,16 @@ from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.format.idl import (
     ThriftStruct,
     copy,
-    decode,
-    encode,
-    known_bytes,
     without_unknown,
 )
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import (
-    STRUCTS,
     Part,
     Span,
     check_column_metadata,
     check_file_path,
     check_shape,
     file_spans,
-    hide_index,
-    log_ignored,
     names_dictionary,
     sort_for_writing,
     too_many_pages_error,
@@ -81,7 +70,7 @@ from modcrypt.parquet.format.page_header import (
     DATA_PAGE_V2,
     UNCOMPRESSED,
 )
-from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaf_paths
+from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 from modcrypt.parquet.signatures.leaf_hashing import LeafHasher
 from modcrypt.parquet.signatures.leaf_list import LeafPlace, commit_to_keys, encode_list
@@ -155,17 +144,6 @@ def encrypt_parquet(
 
 
 _PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceParts:
-    """The parts of a source that are written to a new file, and the keys of its columns there."""
-
-    metadata: ThriftStruct
-    leaves: list[tuple[str, ...]]
-    columns: list[ColumnKey | None]
-    spans: list[Span]
-    partial: bool = False  # whether columns of the source are omitted or masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,58 +227,6 @@ def _check_page_count(encoding_stats: Any, row_group: int, column: int) -> None:
         )
 
 
-class PlainFeed:
-    """A supplier of the parts of a file that is rewritten: those of a plaintext source."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self.window, self.name = source, open_window(source), source.name
-
-    def write_pages(
-        self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
-    ) -> None:
-        """Append the pages of a chunk, encrypted by `cipher` or in plaintext, and update `move`."""
-        if cipher is not None:
-            pages = walk_plaintext(
-                self.window, span, cipher.path,
-                known_only=rules.known_only, uncompressed=rules.uncompressed,
-                overhead=cipher.page.overhead,
-            )  # fmt: skip
-            seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)
-            named = rules.names_dictionary
-            if named is not None and named != move.has_dictionary:
-                move.encoding_stats = count_encodings(self.window, span)
-        elif rules.known_only:
-            copy_known(self.window, span, out, move)
-        else:
-            move.copied = True
-            out.copy_from(self._source, span.start, span.end)
-
-    def walks(self, span: Span) -> bool:
-        """Return whether the pages of a chunk will be read through the window."""
-        return span[2] is _PAGES
-
-    def read(self, span: Span) -> Supplied:
-        """Return the plaintext of an index or a bloom filter."""
-        return Supplied(self._source.read_at(span.start, span.end - span.start))
-
-    def count_values(self, span: Span) -> list[int]:
-        """Return the number of values of each data page of a chunk, from the pages' headers."""
-        pages = walk_plaintext(self.window, span, span.column, bodies=False)
-        headers = (page.header for page in pages)
-        return [read_counts(h)[0] for h in headers if h.type in (DATA_PAGE, DATA_PAGE_V2)]
-
-
-class Supplied(NamedTuple):
-    """An index or a bloom filter of a source, and whether a tag authenticated it.
-
-    `in_clear` says that it is not encrypted although its column is.
-    """
-
-    data: bytes
-    authentic: bool = False
-    in_clear: bool = False
-
-
 class NewFile:
     """A file that receives the row groups of its sources.
 
@@ -379,8 +305,7 @@ class Encryption(NewFile):
         plan = addition.plan
         row_groups: list[ThriftStruct] = plan.metadata.row_groups
         self.absent |= addition.moves.update(row_groups)
-        for r, c in addition.misleading:
-            hide_index(row_groups[r].columns[c])
+        addition.parts.hide_misleading()
         crypto = list(map(crypto_metadata, plan.columns, plan.leaves))
         plaintext_footer = self.properties.plaintext_footer
         for r, row_group in enumerate(row_groups):
@@ -479,10 +404,7 @@ class Addition:
         ]
         self.moves = Relocation(len(self._row_groups))
         self.held: list[tuple[Span, bytes]] = []
-        self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
-        self._elements: list[Leaf] = []
-        self.misleading: list[tuple[int, int]] = []  # chunks whose column index misleads readers
-        self.unusable: list[FormatError] = []  # why parts were left out
+        self.parts = OptionalParts(feed, plan, self.moves, encrypts=file.cipher is not None)
 
     def write(self, *, hold_indexes: bool = False) -> None:
         """Encrypt or decrypt, and append, the parts in the plan's spans."""
@@ -493,11 +415,13 @@ class Addition:
             start, self.feed.window.ahead = out.position, end
             _, _, part, row_group, column = span
             cipher = self.chunk_cipher(row_group, column)
-            data = b"" if part is _PAGES else self._make_part(span, cipher)
+            data: bytes | None = b""
+            if part is not _PAGES:
+                data = self.parts.make(span, cipher, self._drops_unknown_fields(cipher))
             if data is None:
                 continue
             if hold_indexes and part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX):
-                if (row_group, column) not in self.misleading or part is Part.OFFSET_INDEX:
+                if part is Part.OFFSET_INDEX or not self.parts.misleads(span):
                     self.held.append((span, data))
                 continue
             if self.file.hasher is not None:
@@ -507,18 +431,7 @@ class Addition:
             else:
                 out.write(data)
             self.moves.add(span, start, out.position)
-        self._log_what_is_missing()
-
-    def _log_what_is_missing(self) -> None:
-        name = self.feed.name
-        log_ignored(name, self.unusable)
-        if self.misleading and self.file.cipher is not None:
-            columns = list_names(dict.fromkeys(self._names[c] for _, c in self.misleading))
-            LOGGER.warning(
-                "%s: column indexes that contradict themselves are hidden from readers, who would "
-                "lose rows by them (Polars 1.28 to 2.0 writes such indexes for pages with NaN): %s",
-                name, columns,
-            )  # fmt: skip
+        self.parts.log()
 
     def place_of(self, span: Span) -> LeafPlace:
         """Return the place of a part in the new file, for its signature."""
@@ -543,7 +456,7 @@ class Addition:
         chunk: ColumnChunk = self._row_groups[row_group].columns[column]
         move = ChunkMove(start, self.out.position, chunk.offset_index_offset is not None)
         md: ColumnMetaData = chunk.meta_data
-        levels = Levels.of(self._find_leaf(column), md) if self.file.levels_plain else None
+        levels = Levels.of(self.parts.find_leaf(column), md) if self.file.levels_plain else None
         known_only = self._drops_unknown_fields(cipher)
         rules = PageRules(md.codec == UNCOMPRESSED, levels, known_only, names_dictionary(md))
         self.feed.write_pages(span, cipher, self.out, move, rules)
@@ -556,81 +469,3 @@ class Addition:
         They stay if they are encrypted, because a reader who can decrypt them may read the column.
         """
         return (cipher is None or self.plan.partial) and not self.file.keep_unknown_fields
-
-    def _make_part(self, span: Span, cipher: ChunkCipher | None) -> bytes | None:
-        """Return an index or a bloom filter for the new file; None to leave it out.
-
-        Readers ignore a part that they cannot use, so a source without tags may have one.
-        """
-        supplied = self.feed.read(span)
-        if supplied.in_clear and self.file.cipher is None:
-            self.unusable.append(FormatError(f"{span} is not encrypted although its column is"))
-            return None
-        try:
-            return self._convert_part(span, cipher, supplied)
-        except FormatError as error:
-            if supplied.authentic:
-                raise
-            self.unusable.append(error)
-            return None
-
-    def _convert_part(self, span: Span, cipher: ChunkCipher | None, supplied: Supplied) -> bytes:
-        data, part = supplied.data, span.part
-        if self._drops_unknown_fields(cipher):
-            data = known_bytes(STRUCTS[part], data)
-        if part is Part.BLOOM_FILTER:
-            return data if self.file.cipher is None else seal_bloom_filter(cipher, span, data)
-        if part is Part.OFFSET_INDEX:
-            index = self._move_locations(span, data)
-            data = encode(index)
-        elif self.file.cipher is not None:
-            self._check_column_index(span, data, authentic=supplied.authentic)
-        return data if cipher is None else cipher.seal(ModuleType[part.name], data)
-
-    def _move_locations(self, span: Span, data: bytes) -> ThriftStruct:
-        """Return an offset index with the new places of the pages."""
-        index, end = decode("OffsetIndex", data)
-        self._check_no_extra_bytes(span, end, data)
-        self.moves.relocate_index(span, index)
-        return index
-
-    def _check_column_index(self, span: Span, data: bytes, *, authentic: bool) -> None:
-        """Note whether a column index misleads readers; raise FormatError if it is unusable."""
-        index, end = decode("ColumnIndex", data)
-        self._check_no_extra_bytes(span, end, data)
-        place = span.row_group, span.column
-        if not authentic:
-            offsets = self._find_span(Part.OFFSET_INDEX, place)
-            if offsets is None:
-                raise FormatError(f"{span}: the chunk has no offset index")
-            locations = self._move_locations(offsets, self.feed.read(offsets).data).page_locations
-            if len(locations) != len(index.null_pages):
-                raise FormatError(f"{span}: it does not have the pages of the offset index")
-        leaf = self._find_leaf(span.column)
-        element = self.plan.metadata.schema[leaf.element]
-        md = self._row_groups[span.row_group].columns[span.column].meta_data
-        if misleads_readers(index, md, leaf, element, lambda: self._count_values(place)):
-            self.misleading.append(place)
-
-    def _count_values(self, place: tuple[int, int]) -> list[int]:
-        """Return the number of values of each data page of a chunk."""
-        move = self.moves.chunks[place[0]].get(place[1])
-        if move is not None and move.values:
-            return move.values
-        pages = self._find_span(_PAGES, place)
-        return [] if pages is None else self.feed.count_values(pages)
-
-    def _find_span(self, part: Part, place: tuple[int, int]) -> Span | None:
-        if not self._spans:
-            self._spans = {(s.part, s.row_group, s.column): s for s in self.plan.spans}
-        return self._spans.get((part, *place))
-
-    def _find_leaf(self, column: int) -> Leaf:
-        if not self._elements:
-            self._elements = leaf_elements(self.plan.metadata.schema)
-        return self._elements[column]
-
-    def _check_no_extra_bytes(self, span: Span, size: int, data: bytes) -> None:
-        """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
-        if size != len(data) and self.file.cipher is not None:
-            raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")

@@ -9,7 +9,7 @@ from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
-from modcrypt.parquet.format.modules import put_hidden_index
+from modcrypt.parquet.format.modules import drop_hidden
 from modcrypt.parquet.format.structs import ColumnChunk
 
 
@@ -41,6 +41,7 @@ def plain_metadata(
     *,
     remove_added: bool = True,
     keep_unknown_fields: bool = False,
+    restore: bool = False,
 ) -> tuple[ThriftStruct, bytes]:
     """Return the footer of a plaintext file with these row groups, and the pages of null columns.
 
@@ -53,6 +54,7 @@ def plain_metadata(
         keep_unknown_fields: Whether to keep the file's extension, and, even if keys are missing,
             other fields that the IDL does not know. By default the extension is removed because
             it may repeat offsets, which are wrong for the new file.
+        restore: Whether to restore statistics that encryption hid from readers.
     """
     metadata = copy(plan.footer.metadata)
     absent = take_mark(metadata)
@@ -77,7 +79,7 @@ def plain_metadata(
         for chunk in columns:
             chunk.crypto_metadata = chunk.encrypted_column_metadata = None
             if chunk.meta_data.key_value_metadata is not None:
-                put_hidden_index(chunk.meta_data, None)
+                drop_hidden(chunk.meta_data, restore=restore)
             for name in of_chunk:
                 setattr(chunk.meta_data, name, None)
     if plan.missing and not keep_unknown_fields:

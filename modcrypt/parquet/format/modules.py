@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from modcrypt.log import LOGGER
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
-from modcrypt.parquet.format.idl import ThriftStruct, decode, new
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
@@ -176,7 +177,7 @@ def drop_part(chunk: ColumnChunk, part: Part) -> None:
     """Remove the place of an index or bloom filter from a chunk."""
     if part is _COLUMN_INDEX:
         chunk.column_index_offset = chunk.column_index_length = None
-        put_hidden_index(chunk.meta_data, None)
+        drop_hidden(chunk.meta_data)
     elif part is _OFFSET_INDEX:
         chunk.offset_index_offset = chunk.offset_index_length = None
     else:
@@ -372,18 +373,17 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
 
 
 _HIDDEN_INDEX: Final = b"modcrypt.column_index"
-"""Key of the pair in a chunk's metadata that locates an index which readers must not see."""
+_HIDDEN_STATISTICS: Final = b"modcrypt.statistics"
+_HIDDEN: Final = (_HIDDEN_INDEX, _HIDDEN_STATISTICS)
+"""Keys of the pairs in a chunk's metadata about what encryption hid from readers, who would lose
+rows by it: the place of a column index, and Statistics. Decryption restores both."""
 
 _MAX_PLACE = 40
 """Longest place in decimal digits that is read from such a pair: two int64 and a colon."""
 
 
 def find_hidden_index(md: ColumnMetaData) -> tuple[int, int] | None:
-    """Return the offset and length of a column index that encryption hid from readers.
-
-    Encryption hides an index that contradicts itself, by which readers would lose rows, and
-    decryption restores it.
-    """
+    """Return the offset and length of a column index that encryption hid from readers."""
     for pair in md.key_value_metadata or ():
         if pair.key == _HIDDEN_INDEX and len(pair.value or b"") <= _MAX_PLACE:
             offset, colon, length = (pair.value or b"").partition(b":")
@@ -392,21 +392,37 @@ def find_hidden_index(md: ColumnMetaData) -> tuple[int, int] | None:
     return None
 
 
-def put_hidden_index(md: ColumnMetaData, place: tuple[int, int] | None) -> None:
-    """Note the place of a hidden column index, or remove the note."""
-    pairs = md.key_value_metadata
-    if pairs is None and place is None:
-        return
-    pairs = [pair for pair in pairs or () if pair.key != _HIDDEN_INDEX]
-    if place is not None:
-        pairs.append(new("KeyValue", key=_HIDDEN_INDEX, value=b"%d:%d" % place))
-    md.key_value_metadata = pairs or None
-
-
 def hide_index(chunk: ColumnChunk) -> None:
     """Hide a chunk's column index from readers; its place stays in the chunk's metadata."""
-    put_hidden_index(chunk.meta_data, (chunk.column_index_offset, chunk.column_index_length))
+    place = b"%d:%d" % (chunk.column_index_offset, chunk.column_index_length)
     chunk.column_index_offset = chunk.column_index_length = None
+    _add_pair(chunk.meta_data, _HIDDEN_INDEX, place)
+
+
+def hide_bounds(md: ColumnMetaData, *, keep: bool) -> None:
+    """Remove a chunk's bounds from its statistics; `keep` lets decryption restore them."""
+    statistics = md.statistics
+    if statistics is None:
+        return
+    if keep:
+        _add_pair(md, _HIDDEN_STATISTICS, encode(statistics))
+    md.statistics = copy(statistics, keep=("null_count", "distinct_count"))
+
+
+def _add_pair(md: ColumnMetaData, key: bytes, value: bytes) -> None:
+    pair = new("KeyValue", key=key, value=value)
+    md.key_value_metadata = [*(md.key_value_metadata or ()), pair]
+
+
+def drop_hidden(md: ColumnMetaData, *, restore: bool = False) -> None:
+    """Remove the pairs about what is hidden; `restore` puts hidden statistics back."""
+    pairs = md.key_value_metadata or ()
+    for pair in pairs if restore else ():
+        if pair.key == _HIDDEN_STATISTICS:
+            with suppress(FormatError):
+                md.statistics = decode("Statistics", pair.value or b"")[0]
+    if pairs:
+        md.key_value_metadata = [pair for pair in pairs if pair.key not in _HIDDEN] or None
 
 
 def _find_bloom_filter(chunk: ColumnChunk, source: Source, body_end: int) -> tuple[int, int] | None:

@@ -227,8 +227,9 @@ class Rewriting:
     ) -> None:
         self.old = choice.plan
         metadata, nulls = plain_metadata(
-            self.old, None, file.source.size, remove_added=False, keep_unknown_fields=True
-        )
+            self.old, None, file.source.size, remove_added=False, keep_unknown_fields=True,
+            restore=True,
+        )  # fmt: skip
         if change.only is not None:
             drop_foreign_pairs(metadata)
         left_out = change.only is not None or not all(self.old.keep)

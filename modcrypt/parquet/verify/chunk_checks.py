@@ -41,6 +41,10 @@ class ChunkChecker:
         signed = footer.signed
         self.hashed = None if signed is None else HashedReading(plan.source, signed)
         self.frames = Frames(Window(self.hashed or plan.source), footer.algorithm_name)
+        # Readers of a plaintext file, which no tag protects, ignore indexes that they cannot use.
+        self.optional: Severity = "fault" if footer.encrypted else "warning"
+        created_by = b"" if footer.metadata is None else footer.metadata.created_by
+        self.is_polars = (created_by or b"").startswith(b"Polars")
         self._cipher: FileCipher | None = None
         self._detective: Detective | None = None
         self._regions = plan.report.regions is not None
@@ -146,8 +150,8 @@ class _Check:
             report.add_module_region(span.start, span.end, "bloom filter", "fault")
             report.add_error(error, span.start, span.end, module)
         except FormatError as error:
-            message = f"{module}: {error}"
-            report.add_fault(error.word, message, span.start, span.end, module)
+            message, severity = f"{module}: {error}", self.checker.optional
+            report.add_fault(error.word, message, span.start, span.end, module, severity)
         else:
             return struct, plain[-1] if self.chunk.encrypted else data[size:]
         return None, None
@@ -195,12 +199,15 @@ class _Check:
         faults = list(bloom_faults(header, None if bitset is None else len(bitset)))
         for word, what, severity in faults:
             message = f"{self.chunk.where}: {what}"
-            self.report.add_fault(word, message, span.start, span.end, module, severity)
+            worst = self.checker.optional if severity == "fault" else severity
+            self.report.add_fault(word, message, span.start, span.end, module, worst)
         if not faults and bitset is not None:
             md, element = self.chunk.metadata, self.chunk.element
             if missing_in_bloom(header, bitset, md, element):
                 message = f"{self.chunk.where}: the bloom filter lacks a value of the statistics"
-                self.report.add_fault("format", message, span.start, span.end, module)
+                self.report.add_fault(
+                    "format", message, span.start, span.end, module, self.checker.optional
+                )
 
     # --- comparing metadata, indexes and pages ---------------------------------------------------
 
@@ -221,6 +228,7 @@ class _Check:
                 offset_index_faults(offset_index, md, chunk.leaf, chunk.rows, facts),
                 self.spans[Part.OFFSET_INDEX],
                 chunk.id(ModuleType.OFFSET_INDEX),
+                self.checker.optional,
             )
         if column_index is not None:
             self._check_column_index(column_index, offset_index, facts)
@@ -237,10 +245,13 @@ class _Check:
                 index, offset_index, chunk.metadata, chunk.leaf, chunk.element, facts
             )
         )
-        severity: Severity = "warning" if hidden or not faults else "fault"
+        severity: Severity = "warning" if hidden or not faults else self.checker.optional
+        what = "; encryption has hidden it from readers" if hidden else ""
         if not faults and facts is not None:
             faults = list(null_page_quirks(index, facts.values, chunk.leaf))
-        what = "; encryption has hidden it from readers" if hidden else ""
+        elif self.checker.is_polars:
+            severity = "warning"
+            what += "; Polars up to 2.0 writes such indexes and bounds, by which readers lose rows"
         self._add_faults((fault + what for fault in faults), span, module, severity)
 
     def _add_faults(

@@ -1,0 +1,178 @@
+"""Make the indexes and bloom filters of a new file from those of its source.
+
+Readers do without them, so those that cannot be used are left out, and column indexes by which
+readers would lose rows are hidden.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from modcrypt.errors import FormatError, list_names
+from modcrypt.log import LOGGER
+from modcrypt.module_ids import ModuleType
+from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
+from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
+from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.index_checks import (
+    has_doubtful_bounds,
+    misleads_readers,
+    offset_index_faults,
+)
+from modcrypt.parquet.crypto.relocation import Relocation
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
+from modcrypt.parquet.format.modules import (
+    STRUCTS,
+    Part,
+    Span,
+    hide_bounds,
+    hide_index,
+    log_ignored,
+)
+from modcrypt.parquet.format.schema import Leaf, leaf_elements
+
+
+class OptionalParts:
+    """The indexes and bloom filters of one source on their way to a new file.
+
+    Args:
+        feed: Supplier of the source's parts.
+        plan: Parts that are written.
+        moves: Places of what was written; all pages of a chunk come before its indexes.
+        encrypts: Whether the new file is encrypted.
+    """
+
+    def __init__(
+        self, feed: PlainFeed, plan: SourceParts, moves: Relocation, *, encrypts: bool
+    ) -> None:
+        self._feed, self._plan, self._moves, self._encrypts = feed, plan, moves, encrypts
+        self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
+        self._misleading: list[tuple[int, int]] = []  # row groups and columns
+        self._unusable: list[FormatError] = []  # why parts were left out
+        self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
+        self._elements: list[Leaf] = []
+
+    def misleads(self, span: Span) -> bool:
+        """Return whether readers would lose rows by the column index of a part's chunk."""
+        return (span.row_group, span.column) in self._misleading
+
+    def hide_misleading(self) -> None:
+        """Hide such column indexes in the new row groups, and doubtful bounds of their chunks."""
+        created_by, schema = self._plan.metadata.created_by, self._plan.metadata.schema
+        for r, c in self._misleading:
+            chunk = self._row_groups[r].columns[c]
+            is_written = chunk.column_index_offset is not None
+            if has_doubtful_bounds(created_by, schema[self.find_leaf(c).element]):
+                hide_bounds(chunk.meta_data, keep=is_written)
+            if is_written:
+                hide_index(chunk)
+
+    def log(self) -> None:
+        """Log what was left out or hidden."""
+        log_ignored(self._feed.name, self._unusable)
+        if self._misleading and self._encrypts:
+            paths = dict.fromkeys(".".join(self._plan.leaves[c]) for _, c in self._misleading)
+            LOGGER.warning(
+                "%s: column indexes that contradict themselves are hidden from readers, who would "
+                "lose rows by them (Polars 1.28 to 2.0 writes such indexes for pages with NaN): %s",
+                self._feed.name, list_names(paths),
+            )  # fmt: skip
+
+    def make(self, span: Span, cipher: ChunkCipher | None, known_only: bool) -> bytes | None:
+        """Return an index or a bloom filter for the new file; None to leave it out.
+
+        `known_only` removes fields that the IDL lacks. Readers ignore a part that they cannot use,
+        so a source without tags may have one.
+        """
+        supplied = self._feed.read(span)
+        if supplied.in_clear and not self._encrypts:
+            self._unusable.append(FormatError(f"{span} is not encrypted although its column is"))
+            return None
+        try:
+            return self._convert(span, cipher, supplied, known_only)
+        except FormatError as error:
+            if supplied.authentic:
+                raise
+            self._unusable.append(error)
+            return None
+
+    def _convert(
+        self, span: Span, cipher: ChunkCipher | None, supplied: Supplied, known_only: bool
+    ) -> bytes:
+        data, part = supplied.data, span.part
+        if known_only:
+            data = known_bytes(STRUCTS[part], data)
+        if part is Part.BLOOM_FILTER:
+            return data if not self._encrypts else seal_bloom_filter(cipher, span, data)
+        if part is Part.OFFSET_INDEX:
+            data = encode(self._move_locations(span, data, authentic=supplied.authentic))
+        elif self._encrypts:
+            self._check_column_index(span, data, authentic=supplied.authentic)
+        return data if cipher is None else cipher.seal(ModuleType[part.name], data)
+
+    def _move_locations(self, span: Span, data: bytes, *, authentic: bool) -> ThriftStruct:
+        """Return an offset index with the new places of the pages."""
+        index, end = decode("OffsetIndex", data)
+        self._check_no_extra_bytes(span, end, data)
+        self._moves.relocate_index(span, index)
+        if not authentic:
+            self._check_rows(span, index)
+        return index
+
+    def _check_rows(self, span: Span, index: ThriftStruct) -> None:
+        """Raise FormatError if pages do not begin with the rows that an index states.
+
+        @dsnp/parquetjs gives all pages row 0.
+        """
+        leaf = self.find_leaf(span.column)
+        rows = self._row_groups[span.row_group].num_rows
+        move = self._moves.chunks[span.row_group].get(span.column)
+        values = [] if move is None or leaf.max_repetition else move.values
+        firsts = [location.first_row_index for location in index.page_locations]
+        counted = list(accumulate(values, initial=0))
+        if (values and firsts != counted[:-1]) or firsts[:1] not in ([], [0]):
+            raise FormatError(f"{span}: its pages do not begin with the rows that it states")
+        for fault in offset_index_faults(index, None, leaf, rows, None):
+            raise FormatError(f"{span}: {fault}")
+
+    def _check_column_index(self, span: Span, data: bytes, *, authentic: bool) -> None:
+        """Note whether a column index misleads readers; raise FormatError if it is unusable."""
+        index, end = decode("ColumnIndex", data)
+        self._check_no_extra_bytes(span, end, data)
+        place = span.row_group, span.column
+        if not authentic:
+            offsets = self._find_span(Part.OFFSET_INDEX, place)
+            if offsets is None:
+                raise FormatError(f"{span}: the chunk has no offset index")
+            moved = self._move_locations(offsets, self._feed.read(offsets).data, authentic=False)
+            if len(moved.page_locations) != len(index.null_pages):
+                raise FormatError(f"{span}: it does not have the pages of the offset index")
+        leaf = self.find_leaf(span.column)
+        element = self._plan.metadata.schema[leaf.element]
+        md = self._row_groups[span.row_group].columns[span.column].meta_data
+        if misleads_readers(index, md, leaf, element, lambda: self._count_values(place)):
+            self._misleading.append(place)
+
+    def _count_values(self, place: tuple[int, int]) -> list[int]:
+        """Return the number of values of each data page of a chunk."""
+        move = self._moves.chunks[place[0]].get(place[1])
+        if move is not None and move.values:
+            return move.values
+        pages = self._find_span(Part.PAGES, place)
+        return [] if pages is None else self._feed.count_values(pages)
+
+    def _find_span(self, part: Part, place: tuple[int, int]) -> Span | None:
+        if not self._spans:
+            self._spans = {(s.part, s.row_group, s.column): s for s in self._plan.spans}
+        return self._spans.get((part, *place))
+
+    def find_leaf(self, column: int) -> Leaf:
+        """Return a leaf of the schema."""
+        if not self._elements:
+            self._elements = leaf_elements(self._plan.metadata.schema)
+        return self._elements[column]
+
+    def _check_no_extra_bytes(self, span: Span, size: int, data: bytes) -> None:
+        """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
+        if size != len(data) and self._encrypts:
+            raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")
