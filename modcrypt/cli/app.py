@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ from modcrypt.cli.lake.lake_commands import apply, status
 from modcrypt.cli.lake.lake_questions import report, why
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
-from modcrypt.cli.output.terminal import RED, paint, wrap_words
+from modcrypt.cli.output.terminal import RED, WarningLines, paint, wrap_words
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.recipients import recipients
 from modcrypt.cli.rewrite import mask, rekey, share
@@ -31,6 +32,7 @@ from modcrypt.cli.shred import shred
 from modcrypt.cli.signing.seals import seals
 from modcrypt.cli.spark_files import spark
 from modcrypt.cli.verification.verify import verify
+from modcrypt.log import LOGGER
 
 
 class _Program(cloup.Group):
@@ -94,6 +96,9 @@ def program(context: click.Context) -> None:
     Keys come from files, environment variables or file descriptors, never from arguments, which
     other users could see, or from a key service that --kms or a policy names.
     """
+    warnings = WarningLines(logging.WARNING)
+    LOGGER.addHandler(warnings)
+    context.call_on_close(lambda: LOGGER.removeHandler(warnings))
     end_with_help(context)
 
 

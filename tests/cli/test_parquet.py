@@ -25,6 +25,7 @@ from modcrypt.cli.options.parquet_options import key_references
 from modcrypt.cli.output import failures
 from modcrypt.code_form import code_form
 from modcrypt.kms.key_references import read_key
+from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.cases import each_case
 from tests.support.cli.forked import as_process
 from tests.support.cli.program import (
@@ -41,7 +42,7 @@ from tests.support.cli.program import (
     run_program,
 )
 from tests.support.folder_contents import names
-from tests.support.forging import flip
+from tests.support.forging import edit_plain, flip, plain_file
 from tests.support.interrupts import interrupt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
@@ -932,3 +933,17 @@ def test_the_module_is_the_program(folder: Path) -> None:
     command = [sys.executable, "-m", "modcrypt", "--version"]
     answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     assert answer.stdout == run(folder, "--version").stdout
+
+
+def test_what_encryption_leaves_out_is_a_warning_on_stderr(folder: Path) -> None:
+    plain = plain_file(pa.table({"a": range(10)}), write_page_index=True)
+
+    def move(metadata: ThriftStruct) -> None:
+        metadata.row_groups[0].columns[0].column_index_offset = 1 << 40
+
+    (folder / "broken.parquet").write_bytes(edit_plain(plain, move))
+    answer = run(folder, "encrypt", *KEY, "broken.parquet", "out.parquet")
+    assert answer.returncode == 0
+    assert "modcrypt: warning: " in answer.stderr
+    assert "broken.parquet: ignoring an unusable part: column index" in answer.stderr
+    assert run(folder, "verify", *KEY, "out.parquet").returncode == 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import sys
 import textwrap
 from typing import TextIO
+
+from modcrypt.errors import printable
 
 BOLD, RED = "1", "31"
 
@@ -36,3 +40,13 @@ def wrap_words(text: str, stream: TextIO | None) -> str:
     return textwrap.fill(
         text, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
+
+
+class WarningLines(logging.Handler):
+    """A handler that prints the library's warnings, such as those about unusable parts of files."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a warning as a line on stderr."""
+        if sys.stderr is not None:
+            line = f"modcrypt: warning: {printable(record.getMessage())}"
+            print(wrap_words(line, sys.stderr), file=sys.stderr)

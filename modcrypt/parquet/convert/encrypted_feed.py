@@ -21,7 +21,7 @@ from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, walk_pa
 from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct
-from modcrypt.parquet.format.modules import Span
+from modcrypt.parquet.format.modules import Part, Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
@@ -51,6 +51,9 @@ class EncryptedFeed(PlainFeed):
         kept: Columns whose pages are copied.
         nulls: Pages after the end of the source.
         keep_levels: Whether plaintext levels of data pages V2 stay in plaintext.
+        confirm: Function that returns whether an unencrypted bloom filter of an encrypted column,
+            with its row group, column and bytes, holds the chunk's values; None leaves such
+            filters out.
     """
 
     def __init__(
@@ -58,12 +61,13 @@ class EncryptedFeed(PlainFeed):
         ciphers: dict[tuple[int, int], ChunkCipher],
         masks: Mapping[int, MaskChunk] | None = None, kept: Collection[int] = (),
         nulls: bytes = b"", *, keep_levels: bool = False,
+        confirm: Callable[[int, int, bytes], bool] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(ExtendedSource(source, nulls) if nulls else source)
         self.source, self.ciphers = source, ciphers
         self._row_groups: list[ThriftStruct] = metadata.row_groups
         self.masks, self.kept, self.keep_levels = masks or {}, kept, keep_levels
-        self.scratch = Scratch()
+        self.scratch, self._confirm = Scratch(), confirm
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
@@ -111,7 +115,9 @@ class EncryptedFeed(PlainFeed):
         if cipher is None:
             return Supplied(data)
         if is_in_clear(span, data):
-            return Supplied(data, in_clear=True)
+            confirm = self._confirm if span.part is Part.BLOOM_FILTER else None
+            known = confirm is not None and confirm(span.row_group, span.column, data)
+            return Supplied(data, is_refused=not known)
         return Supplied(b"".join(open_part(cipher, span, data)), authentic=True)
 
     def count_values(self, span: Span) -> list[int]:

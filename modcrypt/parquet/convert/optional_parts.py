@@ -85,7 +85,7 @@ class OptionalParts:
         so a source without tags may have one.
         """
         supplied = self._feed.read(span)
-        if supplied.in_clear and not self._encrypts:
+        if supplied.is_refused:
             self._unusable.append(FormatError(f"{span} is not encrypted although its column is"))
             return None
         try:

@@ -31,12 +31,13 @@ class SourceParts:
 class Supplied(NamedTuple):
     """An index or a bloom filter of a source, and whether a tag authenticated it.
 
-    `in_clear` says that it is not encrypted although its column is.
+    `is_refused` says that it is not encrypted although its column is, and that nothing else vouches
+    for it.
     """
 
     data: bytes
     authentic: bool = False
-    in_clear: bool = False
+    is_refused: bool = False
 
 
 class PlainFeed:

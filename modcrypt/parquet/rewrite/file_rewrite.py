@@ -277,13 +277,19 @@ class Rewriting:
         ciphers = {(r, self.new_ordinal[c]): cipher for (r, c), cipher in self.old.ciphers.items()}
         feed = EncryptedFeed(
             self._file.source, self.plan.metadata, ciphers, self._masks, self._kept, self._nulls,
-            keep_levels=self._keep_levels,
+            keep_levels=self._keep_levels, confirm=self._confirm_filter,
         )  # fmt: skip
         encryption.add(feed, self.plan)
         if self._file.footer.encrypted:
             # Keep the absent fields that the old file's note names: they were added to that file.
             encryption.absent = encryption.absent & {"ordinal"} | self._file.footer.absent
         encryption.close(self.plan.metadata)
+
+    def _confirm_filter(self, row_group: int, column: int, data: bytes) -> bool:
+        from modcrypt.parquet.rewrite.clear_filters import holds_all_values
+
+        old = next(c for c, new in self.new_ordinal.items() if new == column)
+        return holds_all_values(self._file, self.old.row_groups[row_group], old, data)
 
     def _list_spans(self, metadata: ThriftStruct, source: Source) -> list[Span]:
         """Return the new file's spans in the old file; those of null columns are after its end."""
