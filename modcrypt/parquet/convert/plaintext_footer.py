@@ -57,7 +57,7 @@ def plain_metadata(
         restore: Whether to restore statistics that encryption hid from readers.
     """
     metadata = copy(plan.footer.metadata)
-    absent = take_mark(metadata)
+    absent = plan.footer.added | take_mark(metadata)
     if not remove_added:
         absent = frozenset()
     if not keep_unknown_fields:

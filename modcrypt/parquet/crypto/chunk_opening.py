@@ -20,6 +20,7 @@ from modcrypt.parquet.crypto.column_kinds import (
     PLAINTEXT,
     chunk_kind,
 )
+from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.footer_opening import Footer, find_key_fault
 from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -131,6 +132,7 @@ class ChunkOpening:
         self.keys = ColumnKeys(properties, leaves, report, self._inside)
         self._key_names: dict[object, str] = {}  # names of column keys, for people
         self._committed: dict[int, Key] = {}  # keys that were compared with the signed commitments
+        self._noted = _find_noted_column(footer)
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """Return a chunk that is not open yet; report it if it lies in another file."""
@@ -237,6 +239,8 @@ class ChunkOpening:
                     refuse(chunk, error)
             else:
                 chunk.key_works = True
+                if chunk.column == self._noted and chunk.row_group == 0:
+                    self._footer.added = take_mark(chunk.metadata)
         if chunk.metadata is None and chunk.encrypted and not report.strict:
             return  # it is encrypted, and did not open
         chunk.struct = stored
@@ -259,6 +263,18 @@ class ChunkOpening:
         if error is not None:
             self._report.add_error(error, *self._inside)
         self._committed[chunk.column] = key
+
+
+def _find_noted_column(footer: Footer) -> int | None:
+    """Return the column whose first chunk may list the fields that encryption added.
+
+    It is the first encrypted one; None if the footer is encrypted, and has the list itself.
+    """
+    if not (footer.plaintext_footer and footer.metadata.row_groups):
+        return None
+    chunks: Sequence[ColumnChunk] = footer.metadata.row_groups[0].columns
+    encrypted = (c for c, chunk in enumerate(chunks) if chunk.encrypted_column_metadata is not None)
+    return next(encrypted, None)
 
 
 def _open_metadata(stored: ColumnChunk, cipher: ChunkCipher, report: Report) -> ThriftStruct:

@@ -128,30 +128,33 @@ def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> Thr
 
 # An encrypted file must have fields that a plaintext file may lack: parquet-java finds no module
 # without RowGroup.ordinal. Decryption can restore the file byte for byte only if it knows which
-# fields were added. A footer extension lists them: field 32767, which the format reserves for
-# binaries that readers skip ("Binary Protocol Extensions"), with a UUID that identifies it.
+# fields were added. An extension lists them: field 32767, which the format reserves for binaries
+# that readers skip ("Binary Protocol Extensions"), with a UUID that identifies it. It is a field of
+# an encrypted footer; a plaintext footer has none, because arrow-go and old Arrow C++ verify its
+# signature over the fields that they know. There, the metadata of the first encrypted column chunk
+# has the extension.
 _MARK = uuid.UUID("0f2b7d0a-8a53-4c1e-9d42-6d6f64637279").bytes
 
-# The same list after an extension that the plaintext file had: its bytes, the names, their length
+# The same list after an extension that the struct had in the plaintext file: its bytes, the names, their length
 # in two bytes, and another UUID. The encrypted file's pages have other offsets, so readers must not
 # interpret that extension; decryption restores it.
 _MARK_BEHIND = uuid.UUID("5b1c9f3e-27d4-4f60-8a1b-6d6f64637279").bytes
 _LENGTH_SIZE = 2
 
 
-def mark_absent(metadata: ThriftStruct, names: frozenset[str]) -> None:
-    """Record in the footer that encryption added these fields."""
-    own, note = extension(metadata), ",".join(sorted(names)).encode()
+def mark_absent(struct: ThriftStruct, names: frozenset[str]) -> None:
+    """Record in a footer, or in a chunk's metadata, that encryption added these fields."""
+    own, note = extension(struct), ",".join(sorted(names)).encode()
     if own is not None:
         note = own + note + len(note).to_bytes(_LENGTH_SIZE, "little") + _MARK_BEHIND
-        set_extension(metadata, note)
+        set_extension(struct, note)
     elif names:
-        set_extension(metadata, note + _MARK)
+        set_extension(struct, note + _MARK)
 
 
-def take_mark(metadata: ThriftStruct) -> frozenset[str]:
+def take_mark(struct: ThriftStruct) -> frozenset[str]:
     """Remove the note of `mark_absent` and return its names."""
-    note = extension(metadata)
+    note = extension(struct)
     if note is None or not note.endswith((_MARK, _MARK_BEHIND)):
         return frozenset()
     own, names = None, note[: -len(_MARK)]
@@ -159,5 +162,5 @@ def take_mark(metadata: ThriftStruct) -> frozenset[str]:
         length = int.from_bytes(names[-_LENGTH_SIZE:], "little")
         border = max(0, len(names) - _LENGTH_SIZE - length)
         own, names = names[:border], names[border:-_LENGTH_SIZE]
-    set_extension(metadata, own)
+    set_extension(struct, own)
     return frozenset(names.decode("ascii", "replace").split(",")) - {""}

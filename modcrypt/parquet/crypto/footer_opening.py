@@ -104,6 +104,7 @@ class Footer:
     signature: SignatureBlock | None = None  # the writer's signature, verified or not
     signed_by: str | None = None  # id of the required key that made the signature
     signed: memoryview | None = None  # the list of hashes that this key signed
+    added: frozenset[str] = frozenset()  # fields that encryption added, by a chunk's metadata
     _cipher: FileCipher | None = None
     _key_name: str | None = None
 
@@ -174,8 +175,12 @@ class Footer:
 
     @property
     def absent(self) -> frozenset[str]:
-        """Names of the fields that modcrypt added when it encrypted the file, from its note."""
-        return take_mark(copy(self.metadata))
+        """Names of the fields that modcrypt added when it encrypted the file, from its note.
+
+        A plaintext footer's note is known once the chunk that has it is open; files of modcrypt
+        before 1.0 have it in the footer.
+        """
+        return self.added | take_mark(copy(self.metadata))
 
 
 def find_key_fault(footer: Footer, column: int | None, key: Key) -> WriterSignatureError | None:

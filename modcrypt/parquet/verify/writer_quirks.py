@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.chunk_opening import Chunk
-from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.index_checks import WHO_MISLEADS
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
-from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import find_hidden_index, names_dictionary
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_quirks import describe_page_quirks
@@ -138,8 +136,7 @@ def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
             f"{len(missing)} of {format_count(len(ordinals), 'row group')} have no ordinal: "
             "parquet-java finds no modules there."
         )
-    added = take_mark(copy(view.footer.metadata))
-    if "encoding_stats" in added:
+    if "encoding_stats" in view.footer.absent:
         yield (
             "Encryption added encoding statistics for parquet-java to chunks whose encodings "
             "name a dictionary that does not exist, as Impala's do; decryption removes them."
