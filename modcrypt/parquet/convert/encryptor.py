@@ -285,8 +285,8 @@ class Encryption(NewFile):
             self.hasher = LeafHasher()
             out.tap(self.hasher)
         self.absent: set[str] = set()  # fields that the sources lack
-        # Under a plaintext footer, the first encrypted chunk, whose metadata will list them.
-        self._noted: tuple[ColumnChunk, ChunkCipher] | None = None
+        # Under a plaintext footer, the first encrypted chunk: its metadata will list them.
+        self._noted: tuple[ColumnChunk, ColumnMetaData, ChunkCipher] | None = None
         self.held: dict[Part, list[tuple[ThriftStruct, bytes, LeafPlace]]] = {
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
@@ -320,11 +320,9 @@ class Encryption(NewFile):
                 rule = plan.columns[c]
                 if rule is None or not (rule.own or plaintext_footer):
                     continue
-                cipher = addition.chunk_cipher(r, c)
-                assert cipher is not None
-                if plaintext_footer and self._noted is None:
-                    self._noted = chunk, cipher
-                else:
+                if (cipher := addition.chunk_cipher(r, c)) is not None:
+                    if plaintext_footer and self._noted is None:
+                        self._noted = chunk, chunk.meta_data, cipher
                     protect_metadata(chunk, cipher, plaintext_footer)
         for span, index in addition.held:
             chunk = row_groups[span.row_group].columns[span.column]
@@ -349,13 +347,13 @@ class Encryption(NewFile):
         if footer.num_rows != rows:
             footer.num_rows = rows
             self.absent.add("num_rows")
-        if not (self.keep_unknown_fields or self._has_one_key):
-            footer = without_unknown(footer)
         absent = frozenset(self.absent)
         if self._noted is not None:
-            chunk, cipher = self._noted
+            chunk, chunk.meta_data, cipher = self._noted
             mark_absent(chunk.meta_data, absent)
             protect_metadata(chunk, cipher, plaintext_footer=True)
+        if not (self.keep_unknown_fields or self._has_one_key):
+            footer = without_unknown(footer)
         mark_absent(footer, frozenset() if self.properties.plaintext_footer else absent)
         out.write(
             build_tail(footer, self._cipher, self.properties, self.unique, self._list_hashes())

@@ -135,9 +135,9 @@ def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> Thr
 # has the extension.
 _MARK = uuid.UUID("0f2b7d0a-8a53-4c1e-9d42-6d6f64637279").bytes
 
-# The same list after an extension that the struct had in the plaintext file: its bytes, the names, their length
-# in two bytes, and another UUID. The encrypted file's pages have other offsets, so readers must not
-# interpret that extension; decryption restores it.
+# The same list after an extension that the struct had in the plaintext file: its bytes, the names,
+# their length in two bytes, and another UUID. The encrypted file's pages have other offsets, so
+# readers must not interpret that extension; decryption restores it.
 _MARK_BEHIND = uuid.UUID("5b1c9f3e-27d4-4f60-8a1b-6d6f64637279").bytes
 _LENGTH_SIZE = 2
 

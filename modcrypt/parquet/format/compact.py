@@ -62,7 +62,7 @@ KEPT: Final = 3
 """Laziness of a field that is decoded at once, but whose bytes can be written as they were read."""
 
 SHARED: Final = 4
-"""Laziness of lists that many structs repeat: equal ones are one tuple, written as it was read."""
+"""Laziness of lists that many structs repeat: equal ones are one tuple, whose bytes are kept."""
 
 _RECENT: Final = 4
 """Number of shared lists that a field remembers."""
@@ -369,8 +369,12 @@ def _read_shared_list(field: Field, data: bytes, at: i64, depth: i64) -> tuple[A
             return known, at + len(raw)
     values, end = _read_list(field, data, at, depth, 0)
     value = tuple(values)
+    raw = data[at:end]
+    written = bytearray()
     if end - at <= _SHORT:
-        field.recent = ((data[at:end], value), *field.recent[: _RECENT - 1])
+        _write_list(written, field, value)
+    if written == raw:  # another encoding of the list is not passed on
+        field.recent = ((raw, value), *field.recent[: _RECENT - 1])
     return value, end
 
 
