@@ -132,7 +132,10 @@ class ChunkOpening:
         self.keys = ColumnKeys(properties, leaves, report, self._inside)
         self._key_names: dict[object, str] = {}  # names of column keys, for people
         self._committed: dict[int, Key] = {}  # keys that were compared with the signed commitments
-        self._noted = _find_noted_column(footer)
+        # Under a plaintext footer, the first encrypted chunk lists the fields that were added.
+        first = self._row_groups[0].columns if footer.plaintext_footer and self._row_groups else ()
+        encrypted = (c for c, s in enumerate(first) if s.encrypted_column_metadata is not None)
+        self._noted = next(encrypted, None)
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """Return a chunk that is not open yet; report it if it lies in another file."""
@@ -263,18 +266,6 @@ class ChunkOpening:
         if error is not None:
             self._report.add_error(error, *self._inside)
         self._committed[chunk.column] = key
-
-
-def _find_noted_column(footer: Footer) -> int | None:
-    """Return the column whose first chunk may list the fields that encryption added.
-
-    It is the first encrypted one; None if the footer is encrypted, and has the list itself.
-    """
-    if not (footer.plaintext_footer and footer.metadata.row_groups):
-        return None
-    chunks: Sequence[ColumnChunk] = footer.metadata.row_groups[0].columns
-    encrypted = (c for c, chunk in enumerate(chunks) if chunk.encrypted_column_metadata is not None)
-    return next(encrypted, None)
 
 
 def _open_metadata(stored: ColumnChunk, cipher: ChunkCipher, report: Report) -> ThriftStruct:

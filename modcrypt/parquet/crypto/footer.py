@@ -129,10 +129,9 @@ def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> Thr
 # An encrypted file must have fields that a plaintext file may lack: parquet-java finds no module
 # without RowGroup.ordinal. Decryption can restore the file byte for byte only if it knows which
 # fields were added. An extension lists them: field 32767, which the format reserves for binaries
-# that readers skip ("Binary Protocol Extensions"), with a UUID that identifies it. It is a field of
-# an encrypted footer; a plaintext footer has none, because arrow-go and old Arrow C++ verify its
-# signature over the fields that they know. There, the metadata of the first encrypted column chunk
-# has the extension.
+# that readers skip ("Binary Protocol Extensions"), with a UUID that identifies it. An encrypted
+# footer has it; but arrow-go and old Arrow C++ verify the signature of a plaintext footer over the
+# fields that they know, so there the metadata of the first encrypted chunk has it.
 _MARK = uuid.UUID("0f2b7d0a-8a53-4c1e-9d42-6d6f64637279").bytes
 
 # The same list after an extension that the struct had in the plaintext file: its bytes, the names,

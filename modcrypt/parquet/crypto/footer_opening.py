@@ -104,7 +104,7 @@ class Footer:
     signature: SignatureBlock | None = None  # the writer's signature, verified or not
     signed_by: str | None = None  # id of the required key that made the signature
     signed: memoryview | None = None  # the list of hashes that this key signed
-    added: frozenset[str] = frozenset()  # fields that encryption added, by a chunk's metadata
+    added: frozenset[str] = frozenset()  # the names of `absent` that a chunk's metadata lists
     _cipher: FileCipher | None = None
     _key_name: str | None = None
 
@@ -175,10 +175,9 @@ class Footer:
 
     @property
     def absent(self) -> frozenset[str]:
-        """Names of the fields that modcrypt added when it encrypted the file, from its note.
+        """Names of the fields that modcrypt added to the file, by the notes that were opened.
 
-        A plaintext footer's note is known once the chunk that has it is open; files of modcrypt
-        before 1.0 have it in the footer.
+        A plaintext footer itself has a note in files of modcrypt before 1.0.
         """
         return self.added | take_mark(copy(self.metadata))
 
