@@ -57,9 +57,8 @@ def plain_metadata(
         restore: Whether to restore statistics that encryption hid from readers.
     """
     metadata = copy(plan.footer.metadata)
-    absent = plan.footer.added | take_mark(metadata)
-    if not remove_added:
-        absent = frozenset()
+    take_mark(metadata)
+    absent = plan.footer.absent if remove_added else frozenset()
     if not keep_unknown_fields:
         set_extension(metadata, None)
     metadata.row_groups = row_groups = row_groups or copy_row_groups(plan)
