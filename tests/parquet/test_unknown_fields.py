@@ -19,6 +19,7 @@ from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tools import unknown_fields
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields
 
 TABLE = pa.table(
@@ -91,6 +92,30 @@ def test_the_files_have_unknown_fields_at_every_level() -> None:
 def test_under_one_key_a_file_comes_back_byte_for_byte(version: str) -> None:
     assert decrypt_file(encrypt_source(version)) == source(version)[0]
     assert structs_in(encrypt_source(version)) == set()
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("extra_id", [-1, -16_384, -32_768])
+def test_negative_ids_are_like_other_unknown_ids(
+    monkeypatch: pytest.MonkeyPatch, extra_id: int, version: str
+) -> None:
+    """Databricks' Photon 16.4 writes -16384 in its footer; here every struct has such a field."""
+    monkeypatch.setattr(unknown_fields, "UNUSED", extra_id)
+    monkeypatch.setattr(unknown_fields, "EXTENSION", extra_id)  # so that no other field follows
+    plain, structs = source.__wrapped__(version)
+    assert pq.read_table(io.BytesIO(plain)).equals(TABLE)
+    assert mc.inspect_parquet(plain).size == len(plain)
+    for encryption in (UNIFORM, mc.FileEncryptionProperties(**NAME_APART, plaintext_footer=True)):
+        file = run(mc.encrypt_parquet, plain, encryption, keep_unknown_fields=True)
+        assert decrypt_file(file, BOTH_KEYS) == plain
+        file = run(mc.encrypt_parquet, plain, encryption)
+        assert mc.read_table(file, BOTH_KEYS).equals(TABLE)
+        assert mc.verify_parquet(file, BOTH_KEYS).ok
+        with mc.open_parquet(file, BOTH_KEYS) as view:
+            assert pq.read_table(view, use_threads=False).equals(TABLE)
+    assert structs > OF_PAGES | OF_INDEXES | OF_BLOOM_FILTERS - {"DataPageHeader"}
+    masked = run(mc.mask_parquet, run(mc.encrypt_parquet, plain, UNIFORM), READER, null=["name"])
+    assert structs_in(masked) == set()
 
 
 def test_re_keying_under_one_key_keeps_every_byte() -> None:

@@ -82,7 +82,7 @@ def field(last: int, field_id: int, wire: int, payload: bytes) -> bytes:
     """Spell one field: short header for a delta of 1 to 15, else a zigzag id of its own."""
     if 0 < field_id - last < 16:
         return bytes(((field_id - last) << 4 | wire,)) + payload
-    number, out = field_id << 1, b""
+    number, out = 2 * field_id if field_id >= 0 else -2 * field_id - 1, b""
     while number > 127:
         number, out = number >> 7, out + bytes((number & 127 | 128,))
     return bytes((wire,)) + out + bytes((number,)) + payload

@@ -34,7 +34,8 @@ from modcrypt.parquet.crypto.encrypted_pages import (
 )
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.index_checks import misleads_readers
-from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, varint, zigzag
+from modcrypt.parquet.format.compact import MAX_FIELD_ID, last_field_id
+from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, log_ignored
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 from modcrypt.parquet.format.schema import leaf_elements
@@ -44,10 +45,9 @@ from modcrypt.parquet.format.schema import leaf_elements
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-# The encoding of the ids 32705 to 32767; the format reserves the last for extensions. After the
-# last fifteen, no id is left for the filling, so fields that the IDL does not know are removed
-# from such structs.
-_HIGH_ID = varint(zigzag(32_767))[1:]
+# After the last fifteen ids, none is left for the filling, and after a negative one it could have
+# the id of another field. So fields that the IDL does not know are removed from such structs.
+_LAST_ID = MAX_FIELD_ID - 15
 
 
 def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> list[PartReader]:
@@ -135,7 +135,8 @@ class _SmallPart(PartReader):
         return data[:size] + b"\xff" * int(header.numBytes)
 
     def _make_paddable(self, struct: bytes) -> bytes:
-        return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct
+        usual = 0 < last_field_id(struct) <= _LAST_ID
+        return struct if usual else known_bytes(STRUCTS[self.span.part], struct)
 
 
 class _ColumnIndex(_SmallPart):
@@ -234,7 +235,7 @@ class PageReader(PartReader):
             index += 1
 
     def _write_page(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
-        if _HIGH_ID in sealed.header.raw:
+        if sealed.header.has_long_ids:
             drop_unknown_header_fields(sealed)
         cipher = self._cipher.page
         size = len(sealed.body) - cipher.overhead

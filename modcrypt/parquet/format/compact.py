@@ -12,7 +12,6 @@ This module has more than 400 lines because reading, skipping and writing share 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import itemgetter
 from struct import Struct
 from sys import intern
 from types import FunctionType
@@ -35,7 +34,8 @@ MAX_STRUCTS = 100_000
 a hostile footer of dense structs would take a hundred times its size in memory."""
 
 MAX_FIELD_ID: Final = 32_767
-"""Field ids are int16; the last one is reserved for extensions ("Binary Protocol Extensions")."""
+"""Field ids are int16, and readers skip negative ones, too (Thrift compact protocol, "Struct
+encoding"); the last one is reserved for extensions ("Binary Protocol Extensions")."""
 
 # Wire types.
 TRUE: Final = 1
@@ -236,7 +236,7 @@ def _check_unknown(field_id: i64, wire: i64, data: bytes, at: i64, depth: i64) -
     end = skip_field(wire, data, at, depth + 1)
     if end > len(data):
         raise IndexError
-    if not 0 < field_id <= MAX_FIELD_ID:
+    if field_id > MAX_FIELD_ID:  # by the short form; the long form holds 16 bits
         raise FormatError(f"field id {field_id} is out of range")
     return end
 
@@ -567,6 +567,22 @@ def skip_struct(data: bytes, at: i64, depth: i64) -> i64:
             at = skip_field(wire, data, at, depth + 1)
 
 
+def last_field_id(data: bytes) -> i64:
+    """Return the id of the last field of a struct, which is complete, as read."""
+    at: i64 = 0
+    field_id: i64 = 0
+    while True:
+        head: i64 = data[at]
+        at += 1
+        if head == 0:
+            return field_id
+        if head > 15:
+            field_id += head >> 4
+        else:
+            field_id, at = read_int(data, at, 16)
+        at = skip_field(head & 15, data, at, 1)
+
+
 def skip_known(plan: StructPlan, data: bytes, at: i64, depth: i64) -> i64:
     """Return the position after the struct at `at`; -1 if it may have fields that the plan lacks.
 
@@ -685,7 +701,7 @@ def _skip_varint(data: bytes, at: i64) -> i64:
 
 
 def write_struct(out: bytearray, plan: StructPlan, value: Any) -> None:
-    """Append a struct, with fields in ascending order of their ids; located fields stay as read.
+    """Append a struct, with fields in the order of `_rank`; located fields stay as read.
 
     Raises:
         FormatError: An integer does not fit its type.
@@ -719,7 +735,7 @@ def _write_with_unknown(out: bytearray, plan: StructPlan, value: Any) -> None:
     ]
     known = {field_id for field_id, _ in entries}  # a field set since decoding takes precedence
     entries += [(entry[0], entry) for entry in getattr(value, UNKNOWN) if entry[0] not in known]
-    entries.sort(key=itemgetter(0))
+    entries.sort(key=_rank)
     last: i64 = 0
     for field_id, entry in entries:
         if isinstance(entry, Field):
@@ -729,6 +745,14 @@ def _write_with_unknown(out: bytearray, plan: StructPlan, value: Any) -> None:
             out += entry[2]
         last = field_id
     out.append(0)
+
+
+def _rank(entry: tuple[int, Any]) -> int:
+    """Return a number for the place of a field: ascending ids, with the extension last.
+
+    Negative ids precede the extension, because that is where Databricks' Photon writes one.
+    """
+    return entry[0] if entry[0] > 0 else MAX_FIELD_ID - 1
 
 
 def _write_head(out: bytearray, field_id: i64, wire: i64, last: i64) -> None:

@@ -347,6 +347,8 @@ def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[Thrift
                 field_id += head >> 4
             else:
                 field_id, at = read_int(data, at, 16)
+            if field_id > MAX_FIELD_ID:
+                raise FormatError(f"{struct}: field id {field_id} is out of range")
             end = skip_field(head & 15, data, at, 1)
             field = plan.by_id[field_id] if 0 < field_id < len(plan.by_id) else None
             if field is not None and field.name in names:
@@ -366,6 +368,8 @@ def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[Thrift
 
 def encode(value: ThriftStruct) -> bytes:
     """Encode a struct in the compact protocol, with fields in ascending order of their ids.
+
+    Ids that are not positive, which the IDL never has, precede only the extension.
 
     Raises:
         FormatError: An integer does not fit its type.

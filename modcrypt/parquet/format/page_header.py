@@ -39,16 +39,18 @@ class PageHeader:
         size_start, size_end: Span of compressed_page_size's varint.
         crc: CRC as an unsigned 32-bit number; None if there is none.
         crc_start, crc_end: Span of crc's varint; -1 and -1 if there is no CRC.
+        has_long_ids: Whether a field has its id in the long form, as negative and high ones have.
     """
 
     __slots__ = (
-        "compressed_size", "crc", "crc_end", "crc_start", "raw", "size_end", "size_start", "type",
-        "uncompressed_size",
+        "compressed_size", "crc", "crc_end", "crc_start", "has_long_ids", "raw", "size_end",
+        "size_start", "type", "uncompressed_size",
     )  # fmt: skip
 
     def __init__(
         self, raw: bytes, kind: i64, uncompressed_size: i64, compressed_size: i64,
         size_start: i64, size_end: i64, crc: int | None, crc_start: i64, crc_end: i64,
+        has_long_ids: bool = False,
     ) -> None:  # fmt: skip
         self.raw: bytes = raw
         self.type: i64 = kind
@@ -59,6 +61,7 @@ class PageHeader:
         self.crc: int | None = crc
         self.crc_start: i64 = crc_start
         self.crc_end: i64 = crc_end
+        self.has_long_ids: bool = has_long_ids
 
     def __repr__(self) -> str:
         return f"PageHeader(type={self.type}, {len(self.raw)} bytes)"

@@ -98,6 +98,7 @@ def _scan_fields(data: bytes, start: i64, stop: i64) -> PageHeader:
     field_id: i64 = 0
     found: i64 = 0  # a bit for each of the first fields
     decodes = True
+    has_long_ids = False
     try:
         head: i64 = data[at]
         while head != 0:
@@ -106,7 +107,7 @@ def _scan_fields(data: bytes, start: i64, stop: i64) -> PageHeader:
                 field_id += head >> 4
             else:
                 field_id, at = read_int(data, at, 16)
-                decodes = False
+                decodes, has_long_ids = False, True
             if not 1 <= field_id <= 4:
                 end = _skip_usual(field_id, head & 15, data, at)
                 decodes = decodes and end > 0
@@ -137,8 +138,9 @@ def _scan_fields(data: bytes, start: i64, stop: i64) -> PageHeader:
         # Copies without unknown fields decode the header too, so it must be valid here already.
         decode("PageHeader", data, start)
     return PageHeader(
-        data[start : at + 1], kind, plain_size, size, size_start, size_end, crc, crc_start, crc_end
-    )
+        data[start : at + 1], kind, plain_size, size, size_start, size_end, crc, crc_start, crc_end,
+        has_long_ids,
+    )  # fmt: skip
 
 
 def _skip_usual(field_id: i64, wire: i64, data: bytes, at: i64) -> i64:

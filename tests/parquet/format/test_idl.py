@@ -34,6 +34,7 @@ from modcrypt.parquet.format.idl import (
     restore_field,
     set_extension,
     set_fields,
+    struct_end,
     unknown_fields,
     varint,
     without_unknown,
@@ -148,6 +149,7 @@ UNKNOWN = [
 UUID = ("uuid", 13, bytes(range(16)))
 
 FIRST_UNKNOWN = 100  # no struct of the IDL has so many fields
+NOT_POSITIVE = (-16_384, 0, -1, -32_768)  # the first is that of Databricks' Photon
 
 
 def unknown_tail(fields: list[tuple[str, int, bytes]], last: int) -> bytes:
@@ -155,6 +157,9 @@ def unknown_tail(fields: list[tuple[str, int, bytes]], last: int) -> bytes:
     for i, (_, wire, payload) in enumerate(fields):
         field_id = FIRST_UNKNOWN + 7 * i  # short and long headers
         out += field(last, field_id, wire, payload)
+        last = field_id
+    for field_id in NOT_POSITIVE:
+        out += field(last, field_id, 8, b"\x02of")
         last = field_id
     return out + field(last, 32_767, 8, b"\x03end")
 
@@ -282,6 +287,35 @@ def test_unknown_fields_in_another_order_are_put_into_ascending_order() -> None:
     first, second = b"\x08\xc8\x01\x01a", b"\x08\x90\x03\x01b"  # ids 100 and 200
     value, _ = decode("KeyValue", second + b"\x08\x02\x01k" + first + STOP)
     assert encode(value) == b"\x18\x01k" + first + second + STOP
+
+
+@each_case("field_id", [0, -1, -16, -16_384, -32_768])
+def test_ids_that_are_not_positive_precede_only_the_extension(field_id: int) -> None:
+    odd, extension = field(1, field_id, 8, b"\x01x"), field(field_id, 32_767, 8, b"\x01e")
+    data = b"\x18\x01k" + odd + extension + STOP
+    value, end = decode("KeyValue", data)
+    assert end == len(data)
+    assert value.key == b"k"
+    assert value._unknown == [(field_id, 8, b"\x01x"), (32_767, 8, b"\x01e")]
+    assert encode(value) == data
+    assert known_bytes("KeyValue", data) == b"\x18\x01k" + STOP
+
+
+@each_case("field_id", [0, -1, -13, -14, -15, -32_768])
+def test_the_short_form_counts_from_a_negative_id(field_id: int) -> None:
+    """The key's id, 1, follows in the short form if at most 15 above."""
+    data = field(0, field_id, 1, b"") + field(field_id, 1, 8, b"\x01k") + STOP
+    value, end = decode("KeyValue", data)
+    assert (value.key, end) == (b"k", len(data))
+    assert as_plain(value) == judge_decodes("KeyValue", data)[0]
+    some, end = decode_some("KeyValue", data, frozenset({"key"}))
+    assert (some.key, end) == (b"k", len(data))
+    assert struct_end(data) == len(data)
+
+
+def test_some_fields_after_an_id_beyond_an_int16_are_refused() -> None:
+    with pytest.raises(FormatError, match="id 32768 is out of range"):
+        decode_some("KeyValue", field(0, 32_767, 1, b"") + b"\x11" + STOP, frozenset({"key"}))
 
 
 def test_fields_in_another_order_keep_their_values() -> None:
@@ -501,8 +535,9 @@ def test_required_fields_are_required() -> None:
         ("KeyValue", b"\x18\x01a\x2c\x1f\x00\x00", "wire type 15 does not exist"),
         ("KeyValue", b"\x18\x01a\x29\x10\x00", "wire type 0 does not exist"),
         ("KeyValue", b"\x18\x01a\x2c\x16" + b"\x80" * 10 + b"\x00\x00\x00", "longer than 10"),
-        ("KeyValue", b"\x18\x01a\x08\x00\x00\x00", "field id 0 is out of range"),
-        ("KeyValue", b"\x18\x01a\x08\x01\x00\x00", "field id -1 is out of range"),
+        ("KeyValue", b"\x18\x01a\x08\xfe\xff\x03\x00\x11\x00", "id 32768 is out of range"),
+        ("KeyValue", b"\x18\x01a\x08\xe2\xff\x03\x00\xf1\x00", "id 32768 is out of range"),
+        ("KeyValue", b"\x18\x01a\x08\x80\x80\x04\x00\x00", "does not fit 16 bits"),
         ("KeyValue", b"\x08\x80\x80\x04\x00\x00", "does not fit 16 bits"),
         ("SortingColumn", b"\x15\xff\xff\xff\xff\x1f\x11\x11\x00", "does not fit 32 bits"),
         ("PageLocation", b"\x16" + b"\xff" * 9 + b"\x03\x15\x02\x16\x02\x00", "does not fit 64"),

@@ -251,7 +251,7 @@ def fields_in_order(order: tuple[int, ...], crc: int = -77) -> bytes:
         3: (5, varint(zigzag(300))),
         4: (5, varint(zigzag(crc))),
         5: (12, judge_encodes(PAGE)),
-        99: (8, b"\x04\x00\x15\x06\x00"),
+        **dict.fromkeys((99, 0, -4, -16_384), (8, b"\x04\x00\x15\x06\x00")),
     }
     out, last = b"", 0
     for field_id in order:
@@ -271,9 +271,10 @@ def test_fields_may_come_in_any_order(order: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_fields_of_a_newer_writer_may_stand_anywhere(place: int) -> None:
+@pytest.mark.parametrize("field_id", [99, 0, -4, -16_384])
+def test_fields_of_a_newer_writer_may_stand_anywhere(place: int, field_id: int) -> None:
     order = [1, 2, 3, 4, 5]
-    order.insert(place, 99)
+    order.insert(place, field_id)
     data = fields_in_order(tuple(order))
     check_scan(data)
     check_splice(data, 5, 6)
@@ -293,7 +294,7 @@ def test_what_a_scan_takes_decodes_too() -> None:
     for broken in (
         3 * b"\x15\x00" + STOP,  # one number is missing
         3 * b"\x15\x00" + b"\x16\x00" + STOP,  # one is of another type
-        4 * b"\x15\x00" + b"\x08\x00\x00" + STOP,  # a field with id 0
+        4 * b"\x15\x00" + b"\x08\xfe\xff\x03\x00\x18\x00" + STOP,  # a field with id 32768
         4 * b"\x15\x00" + b"\x05\x02\x00" + STOP,  # a field that is there already
     ):
         with pytest.raises(FormatError):
