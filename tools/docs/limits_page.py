@@ -20,7 +20,7 @@ hostile input costs a bounded amount of memory and time.
 A value beyond its limit raises a `LimitError` or a `FormatError`, or is shown cut.
 This page lists the named limits of each package; the first sentence of each is its meaning.
 
-The limits of the formats themselves: a key encrypts at most 2³² modules, a file has at most 32,767
+The limits of the formats themselves: a key encrypts at most 2³² modules, a file has at most 32,768
 row groups and 32,768 columns, and a page at most 2³¹ - 1 bytes.
 """
 

@@ -20,8 +20,8 @@ final class EncryptedColumn {
   private static final int PLAINTEXT = 1;
   private static final int FOOTER_KEY = 2;
   private static final int COLUMN_KEY = 3;
-  private static final int MAX_COLUMNS = 32768; // ordinals are int16 in the AAD
-  private static final int MAX_ROW_GROUPS = 32767;
+  private static final int MAX_COLUMNS = 32768; // ordinals are int16 in the AAD, from 0
+  private static final int MAX_ROW_GROUPS = 32768;
   private static final int MAX_DEPTH = 200; // of the schema
 
   final String[] leaf;

@@ -707,8 +707,8 @@ def test_too_many_row_groups_of_a_table_are_refused_before_the_first_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched(monkeypatch, lambda: None)
-    with pytest.raises(mc.LimitError, match=r"at most 32767 row groups.* would have 32768"):
-        write_table(numbers(0, 32_768), io.BytesIO(), UNIFORM, row_group_size=1)
+    with pytest.raises(mc.LimitError, match=r"at most 32768 row groups.* would have 32769"):
+        write_table(numbers(0, 32_769), io.BytesIO(), UNIFORM, row_group_size=1)
     assert watched.most == 0
 
 

@@ -217,10 +217,10 @@ def test_other_shapes_are_refused(
 
 def test_ordinals_limit_row_groups_and_columns() -> None:
     group = new("RowGroup", columns=[], num_rows=0)
-    most = new("FileMetaData", version=2, schema=[], num_rows=0, row_groups=[group] * 32_767)
+    most = new("FileMetaData", version=2, schema=[], num_rows=0, row_groups=[group] * 32_768)
     check_shape(most, 0)
     most.row_groups.append(group)
-    with pytest.raises(LimitError, match="at most 32767 row groups"):
+    with pytest.raises(LimitError, match="at most 32768 row groups"):
         check_shape(most, 0)
     check_shape(footer(), 32_768)
     with pytest.raises(LimitError, match="32768 columns"):
