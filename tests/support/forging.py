@@ -86,6 +86,17 @@ def read_plain_footer(data: bytes) -> ThriftStruct:
     return decode("FileMetaData", split_tail(data)[1])[0]
 
 
+def without_repetition_types(data: bytes, root: int | None = None) -> bytes:
+    """Remove the repetition type of all required elements of a plaintext file, and set the root's."""
+
+    def change(metadata: ThriftStruct) -> None:
+        metadata.schema[0].repetition_type = root
+        for element in metadata.schema[1:]:
+            element.repetition_type = element.repetition_type or None
+
+    return edit_plain(data, change)
+
+
 def edit_plain(data: bytes, change: Change) -> bytes:
     """Change the footer of a plaintext file."""
     body, tail, magic = split_tail(data)

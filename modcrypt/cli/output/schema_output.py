@@ -120,7 +120,7 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
     for number, element in enumerate(schema[1:], 1):
         left[-1] -= 1
         indent = "  " * len(left)
-        what = f"{indent}{_REPETITIONS.get(element.repetition_type, 'unknown')} "
+        what = f"{indent}{_REPETITIONS.get(element.repetition_type or 0, 'unknown')} "
         column = leaves.get(number)
         if column is not None:
             under = "" if column.under is None else f"  # {printable(column.under)}"

@@ -20,9 +20,7 @@ from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, restore_field
-from modcrypt.parquet.format.schema import leaf_elements
-
-_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
+from modcrypt.parquet.format.schema import leaf_elements, make_optional
 
 _SCHEMA_FIELDS = "schema", "key_value_metadata", "column_orders", "created_by"
 """The fields of a footer that affect its schema."""
@@ -123,6 +121,4 @@ def _make_optional(
     leaves = leaf_elements(schema)
     there = {i for c in columns if c not in nullable for i in leaves[c].elements}
     for index in {next(i for i in leaves[c].elements if i not in there) for c in nullable}:
-        if schema[index].repetition_type == _REQUIRED:
-            schema[index] = copy(schema[index])
-            schema[index].repetition_type = _OPTIONAL
+        make_optional(schema, index)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new, varint
+from modcrypt.parquet.format.idl import ThriftStruct, encode, new, varint
 from modcrypt.parquet.format.page_header import DATA_PAGE, UNCOMPRESSED
-from modcrypt.parquet.format.schema import leaf_elements
+from modcrypt.parquet.format.schema import leaf_elements, make_optional
 
-_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType
 _PLAIN, _RLE = 0, 3  # Encoding
 
 
@@ -20,7 +19,9 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
     """
     if not columns:
         return b""
-    metadata.schema = _make_fields_optional(metadata.schema, columns)
+    metadata.schema = list(metadata.schema)
+    for field in {leaf_elements(metadata.schema)[c].field for c in columns}:
+        make_optional(metadata.schema, field)
     leaves = leaf_elements(metadata.schema)
     pages = bytearray()
     for row_group in metadata.row_groups:
@@ -54,17 +55,6 @@ def _adapt_row_group(row_group: ThriftStruct, columns: list[int]) -> None:
         row_group.total_compressed_size = sum(md.total_compressed_size for md in mds)
     known = takewhile(lambda s: s.column_idx not in columns, row_group.sorting_columns or ())
     row_group.sorting_columns = list(known) or None
-
-
-def _make_fields_optional(schema: list[ThriftStruct], columns: list[int]) -> list[ThriftStruct]:
-    """Return the schema with the top-level fields of these leaves optional instead of required."""
-    changed = list(schema)
-    for c in columns:
-        field = leaf_elements(schema)[c].field
-        if schema[field].repetition_type == _REQUIRED:
-            changed[field] = copy(schema[field])
-            changed[field].repetition_type = _OPTIONAL
-    return changed
 
 
 def _build_null_page(rows: int, max_definition: int, max_repetition: int) -> bytes:

@@ -78,7 +78,28 @@ def _check_element(element: SchemaElement, index: int, depth: int) -> None:
         raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
 
 
-_REQUIRED, _REPEATED = 0, 2  # FieldRepetitionType of the IDL
+_REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType of the IDL
+
+
+def is_required(element: SchemaElement) -> bool:
+    """Return whether an element has exactly one value for each of its parent's.
+
+    An element without `repetition_type`, as of hyparquet-writer, is required: Arrow C++ and DuckDB
+    read it so, and the other readers refuse it.
+    """
+    return element.repetition_type in (None, _REQUIRED)
+
+
+def is_repeated(element: SchemaElement) -> bool:
+    """Return whether an element has any number of values for each of its parent's."""
+    return bool(element.repetition_type == _REPEATED)
+
+
+def make_optional(schema: list[SchemaElement], index: int) -> None:
+    """Replace an element of the schema by an optional one if it is required."""
+    if is_required(schema[index]):
+        schema[index] = copy(schema[index])
+        schema[index].repetition_type = _OPTIONAL
 
 
 class Leaf(NamedTuple):
@@ -121,16 +142,15 @@ def leaf_elements(schema: list[SchemaElement]) -> list[Leaf]:
     for index in range(1, len(schema)):
         element = schema[index]
         raw: bytes = element.name
-        kind = element.repetition_type
         if parents[index] != parent:
             parent = parents[index]
             group = groups[parent]
         # Sums, because unpacking into new tuples takes twice as long when compiled.
         path, names, elements = group[0] + (raw.decode(),), group[1] + [raw], group[2] + (index,)
         definition, repetition, in_map = group[3], group[4], group[5]
-        if kind != _REQUIRED:
+        if not is_required(element):
             definition += 1
-        if kind == _REPEATED:
+        if is_repeated(element):
             repetition += 1
         is_group = element.type is None
         if is_group and in_map is None and is_map(element):

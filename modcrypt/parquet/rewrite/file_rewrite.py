@@ -21,10 +21,17 @@ from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
-from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
+from modcrypt.parquet.format.idl import ThriftStruct, without_unknown
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note, read_note
 from modcrypt.parquet.format.modules import Part, Span, chunk_spans, drop_part
-from modcrypt.parquet.format.schema import Leaf, ambiguous_names, leaf_elements, leaves_of
+from modcrypt.parquet.format.schema import (
+    Leaf,
+    ambiguous_names,
+    is_repeated,
+    leaf_elements,
+    leaves_of,
+    make_optional,
+)
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.pkmt1.material import KeyReference, decode_metadata
 
@@ -360,7 +367,7 @@ def _bind_mask(
 ) -> MaskChunk:
     from modcrypt.parquet.rewrite.masking import mask_chunk
 
-    if mask.gives_nulls and schema[leaf.element].repetition_type == _REPEATED:
+    if mask.gives_nulls and is_repeated(schema[leaf.element]):
         mask = mask._replace(empties_lists=True)  # A repeated leaf cannot hold nulls.
     return partial(mask_chunk, file, column, mask, leaf)
 
@@ -390,9 +397,6 @@ def _prepare_metadata(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: 
             md.key_value_metadata = None
 
 
-_REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType
-
-
 def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:
     """Make a leaf optional; raise ValueError if it is the key of a map."""
     if leaf.in_map is not None:
@@ -400,10 +404,7 @@ def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:
         pairs, part = leaf.elements[at + 1 : at + 3]
         if part == pairs + 1:  # The key is the first child of the pair.
             raise ValueError(f"{'.'.join(leaf.path)}: the keys of a map cannot be null")
-    if metadata.schema[leaf.element].repetition_type != _REQUIRED:
-        return
-    element = metadata.schema[leaf.element] = copy(metadata.schema[leaf.element])
-    element.repetition_type = _OPTIONAL
+    make_optional(metadata.schema, leaf.element)
 
 
 def restore_properties(

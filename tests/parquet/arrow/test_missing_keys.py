@@ -25,6 +25,7 @@ from tests.support.forging import (
     encrypt_bytes,
     plain_file,
     read_plain_footer,
+    without_repetition_types,
 )
 from tests.support.java.fixtures import java
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -101,6 +102,11 @@ def without(*names: str, plain: bytes = PLAIN, plaintext_footer: bool = False) -
 
 def keys(mode: Mode, **more: Any) -> mc.FileDecryptionProperties:
     return mc.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key=mode, **more)
+
+
+BOTH_KEYS = mc.FileDecryptionProperties(
+    footer_key=FOOTER_KEY, column_keys=dict.fromkeys(WHOLE + LEAVES + GROUPS, COLUMN_KEY)
+)
 
 
 def fill_nulls(value: Any, path: tuple[str, ...]) -> Any:
@@ -413,3 +419,38 @@ def test_a_refused_key_is_no_missing_one(mode: Mode) -> None:
         mc.read_table(sealed, keys(mode, key_retriever=refuse))
     unknown = mc.read_table(sealed, keys(mode, key_retriever=lambda _: None))
     assert unknown.num_rows == ROWS
+
+
+# --- a schema without repetition types -----------------------------------------------------------
+
+
+@each_case("root", [None, 0, 1, 2])
+@each_case("name", [*WHOLE, "s.a", "req.u", "deep.a", "pairs.key_value.value.p"])
+def test_elements_without_a_repetition_type_are_required(name: str, root: int | None) -> None:
+    """hyparquet-writer leaves repetition types out; Arrow C++ and DuckDB take them for required."""
+    plain = without_repetition_types(PLAIN, root)
+    assert pq.read_table(io.BytesIO(plain)).equals(table())
+    sealed = without(name, plain=plain)
+    assert mc.read_table(sealed, BOTH_KEYS).equals(table())
+    assert mc.verify_parquet(sealed, BOTH_KEYS).ok
+    for mode in ("null", "drop"):
+        found, usual = (mc.read_table(file, keys(mode)) for file in (sealed, without(name)))
+        found.validate(full=True)
+        assert found.equals(usual)
+        if mode == "null" and name not in WHOLE:
+            continue
+        found, usual = (
+            pq.read_table(io.BytesIO(decrypt_bytes(file, keys(mode))))
+            for file in (sealed, without(name))
+        )
+        found.validate(full=True)
+        assert found.equals(usual)
+
+
+@each_case("name", ["id", "req", "pairs", "texts"])
+def test_duckdb_reads_nulls_without_repetition_types(name: str, tmp_path: Path) -> None:
+    sealed = without(name, plain=without_repetition_types(PLAIN))
+    (tmp_path / "plain.parquet").write_bytes(decrypt_bytes(sealed, keys("null")))
+    query = f'select count(*), count("{name}") from read_parquet(?)'
+    (row,) = duckdb.execute(query, [str(tmp_path / "plain.parquet")]).fetchall()
+    assert row == (ROWS, 0)

@@ -429,6 +429,34 @@ def masked_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("root", [None, 0, 2])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_masks_take_elements_without_a_repetition_type_for_required(
+    version: str, root: int | None
+) -> None:
+    """So do Arrow C++ and DuckDB. The masks are those of the file that states the types."""
+    fields = [
+        field.with_nullable(column.null_count > 0)
+        for field, column in zip(wide_table().schema, wide_table().columns, strict=True)
+    ]
+    table = wide_table().cast(pa.schema(fields))
+    inner = [pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string(), nullable=False)]
+    group = pa.array([{"a": n, "b": str(n)} for n in range(60)], pa.struct(inner))
+    outer = pa.StructArray.from_arrays([group], fields=[pa.field("g", group.type, nullable=False)])
+    for name, array in (("required", group), ("deep", outer)):
+        table = table.append_column(pa.field(name, array.type, nullable=False), array)
+    usual = write_file(table, data_page_version=version, row_group_size=25)
+    plain = forging.without_repetition_types(usual, root)
+    assert read(plain).equals(read(usual))
+    for masks in (
+        {"null": ["id", "name", "address"]},
+        {"null": ["m.key_value.value", "tags", "required.b", "deep.g.a"]},
+        {"null": ["required", "deep"], "hashed": ["name", "tags", "address.zip"]},
+        {"hashed": ["id", "price", "m.key_value.key", "required.a", "deep.g.b"], "drop": ["day"]},
+    ):
+        assert read(masked_plain(plain, **masks)).equals(read(masked_plain(usual, **masks)))
+
+
 def test_whole_fields_of_every_shape_become_null() -> None:
     plain = plain_of("row groups, V2")
     names = read(plain).column_names
