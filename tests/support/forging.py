@@ -87,7 +87,7 @@ def read_plain_footer(data: bytes) -> ThriftStruct:
 
 
 def without_repetition_types(data: bytes, root: int | None = None) -> bytes:
-    """Remove the repetition type of all required elements of a plaintext file, and set the root's."""
+    """Remove the repetition type of required elements of a plaintext file; set the root's."""
 
     def change(metadata: ThriftStruct) -> None:
         metadata.schema[0].repetition_type = root
