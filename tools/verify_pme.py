@@ -207,7 +207,9 @@ class _Verification:
             if self.footer_key is None:
                 raise VerifyError("no-key", "the footer is encrypted")
             address = (FOOTER, None, None, None)
-            return read_struct(self.open(self.footer_key, address, at, end - at))[0], start
+            opened, _ = read_struct(self.open(self.footer_key, address, at, end - at))
+            self.note_writer(opened)
+            return opened, start
         if 8 not in fields:
             raise VerifyError("plaintext", "the file is not encrypted, or its signature is gone")
         if at != end - 28:
@@ -221,7 +223,13 @@ class _Verification:
             self.found.append(Module(FOOTER, None, None, None, start, end - start, nonce))
         elif not partial:
             raise VerifyError("no-key", "the footer is signed")
+        self.note_writer(fields)
         return fields, start
+
+    def note_writer(self, footer: dict[int, Any]) -> None:
+        """Note whether data pages V2 are compressed although their headers deny it (ARROW-10353)."""
+        name = bytes(footer.get(6, b"")).split()
+        self.old_arrow = name[:1] == [b"parquet-cpp"] and name[2:3] < [b"2"]
 
     def algorithm(self, union: dict[int, Any], accepted: tuple[str, ...]) -> None:
         """Take algorithm and file AAD from EncryptionAlgorithm (PME 5.2)."""
@@ -319,7 +327,8 @@ class _Verification:
             except VerifyError as error:
                 raise VerifyError("tag", "it opens in neither V2 layout", address) from error
             plain, clear = levels + len(opened), levels
-        if plain != header[2] and (chunk.md[4] == 0 or v2.get(7) is False):
+        denied = v2.get(7) is False and not self.old_arrow
+        if plain != header[2] and (chunk.md[4] == 0 or denied):
             raise VerifyError("format", f"{plain} bytes, not {header[2]}", address)
         if self.ctr and self.has_tag(chunk.key, address, self.data[at + clear : at + size]):
             raise VerifyError("integrity", "a GCM module in a file that declares CTR", address)

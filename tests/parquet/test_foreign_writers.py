@@ -303,3 +303,229 @@ def test_nulls_in_lists_that_can_hold_none_are_empty_lists() -> None:
     assert mc.verify_parquet(masked, READER).ok
     found = mc.read_table(masked, READER)["group"].to_pylist()
     assert found == [{"values": [], "n": 7}, {"values": [], "n": 8}]
+
+
+# --- DuckDB up to 0.10.0: data_page_offset without the dictionary's header ------------------------
+
+PLAINTEXT = mc.FileDecryptionProperties(require_encrypted=False)
+
+
+def forget_dictionary_headers(plain: bytes) -> bytes:
+    """Subtract the sizes of dictionary headers from the data_page_offsets, as DuckDB does."""
+
+    def change(metadata: ThriftStruct) -> None:
+        for md in columns(metadata):
+            if at := md.dictionary_page_offset:
+                md.data_page_offset -= decode("PageHeader", plain, at)[1] - at
+        metadata.created_by = b"DuckDB"
+
+    return forging.edit_plain(plain, change)
+
+
+@pytest.mark.parametrize("dictionaries", [["name"], ["id", "name"]])
+@pytest.mark.parametrize(("rows", "codec"), [(1, "none"), (100, "none"), (100, "zstd")])
+def test_offsets_that_forget_the_dictionarys_header_are_corrected(
+    dictionaries: Any, rows: int, codec: str
+) -> None:
+    table = TABLE.slice(0, rows)
+    plain = forget_dictionary_headers(
+        forging.plain_file(table, use_dictionary=dictionaries, row_group_size=30, compression=codec)
+    )
+    assert pq.read_table(io.BytesIO(plain)).equals(table)
+    assert mc.read_table(plain, PLAINTEXT).equals(table)
+    sealed = run(mc.encrypt_parquet, plain, UNIFORM)
+    check_everything(sealed, table)
+    restored = forging.read_plain_footer(run(mc.decrypt_parquet, sealed, READER))
+    usual = forging.plain_file(
+        table, use_dictionary=dictionaries, row_group_size=30, compression=codec
+    )
+    wanted = columns(forging.read_plain_footer(usual))
+    assert [md.data_page_offset for md in columns(restored)] == [
+        md.data_page_offset for md in wanted
+    ]
+    masked = io.BytesIO()
+    mc.mask_parquet(plain, masked, PLAINTEXT, null=["id"], encryption=UNIFORM)
+    assert mc.read_table(masked.getvalue(), READER)["name"].equals(table["name"])
+
+
+def test_a_plaintext_column_keeps_its_offset_and_is_no_fault() -> None:
+    plain = forget_dictionary_headers(forging.plain_file(TABLE, row_group_size=30))
+    apart = mc.FileEncryptionProperties(
+        footer_key=FOOTER_KEY, column_keys={"id": COLUMN_KEY}, plaintext_columns=["name"]
+    )
+    reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"id": COLUMN_KEY})
+    sealed = run(mc.encrypt_parquet, plain, apart)
+    for data, given in ((plain, PLAINTEXT), (sealed, reader)):
+        verified = mc.verify_parquet(data, given)
+        assert verified.ok
+        warnings = [found.message for found in verified.findings]
+        names = [w.split(":")[0] for w in warnings if "DuckDB up to 0.10.0" in w]
+        assert names == (["Column id", "Column name"] if data is plain else ["Column name"])
+        quirks = mc.inspect_parquet(data, given, pages=True).quirks
+        assert [q for q in quirks if "DuckDB up to 0.10.0" in q] == warnings
+        assert mc.read_table(data, given).equals(TABLE)
+    again = run(mc.rekey_parquet, sealed, reader, UNIFORM)
+    check_everything(again)
+
+
+def test_an_encrypted_chunk_with_such_an_offset_is_refused() -> None:
+    """No writer encrypts such a chunk: the offset would be an alteration."""
+
+    def change(metadata: ThriftStruct) -> None:
+        for md in columns(metadata):
+            md.data_page_offset -= 13
+
+    sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE), UNIFORM)
+    forged = forging.change_footer(sealed, FOOTER_KEY, change)
+    assert not mc.verify_parquet(forged, READER).ok
+    with pytest.raises(mc.FormatError, match="data_page_offset"):
+        run(mc.decrypt_parquet, forged, READER)
+    with pytest.raises(mc.FormatError, match="data_page_offset"):
+        run(mc.rekey_parquet, forged, READER, OTHER)
+
+
+def test_an_offset_beyond_the_first_data_page_is_refused() -> None:
+    def change(metadata: ThriftStruct) -> None:
+        for md in columns(metadata):
+            md.data_page_offset += 1
+
+    with pytest.raises(mc.FormatError, match="data_page_offset"):
+        run(mc.encrypt_parquet, forging.edit_plain(forging.plain_file(TABLE), change), UNIFORM)
+
+
+# --- data pages V2 of Arrow C++ up to 10 and parquetjs: num_rows of lists ------------------------
+
+LISTS = pa.table(
+    {
+        "deep": [[[n], [n, n + 1]] if n % 4 else None for n in range(90)],
+        "list": [[n, n + 1][: n % 3] for n in range(90)],
+        "structs": [[{"a": n}, {"a": None}] for n in range(90)],
+        "flat": list(range(90)),
+    }
+)
+
+
+def count_values_as_rows(plain: bytes) -> bytes:
+    def change(header: ThriftStruct) -> None:
+        if header.data_page_header_v2 is not None:
+            header.data_page_header_v2.num_rows = header.data_page_header_v2.num_values
+
+    return forging.edit_page_headers(plain, change)
+
+
+def write_lists(table: pa.Table = LISTS, **options: Any) -> bytes:
+    return forging.plain_file(
+        table, data_page_version="2.0", row_group_size=40, write_batch_size=5, data_page_size=60,
+        **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("levels", ["encrypted", "plaintext"])
+@pytest.mark.parametrize("options", [{}, {"compression": "none"}, {"use_dictionary": False}])
+def test_rows_of_lists_that_are_values_are_a_quirk(options: dict[str, Any], levels: str) -> None:
+    plain = count_values_as_rows(write_lists(**options))
+    assert pq.read_table(io.BytesIO(plain)).equals(LISTS)
+    verified = mc.verify_parquet(plain, PLAINTEXT)
+    assert verified.ok
+    named = {f.message.split(":")[0] for f in verified.findings if "parquetjs" in f.message}
+    lists = ["deep.list.element.list.element", "list.list.element", "structs.list.element.a"]
+    assert named == {f"Column {path}" for path in lists}
+    assert len(verified.findings) == len(lists)  # not one for each row group
+    assert any("parquetjs" in q for q in mc.inspect_parquet(plain, pages=True).quirks)
+    encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels=levels)
+    sealed = run(mc.encrypt_parquet, plain, encryption)
+    check_everything(sealed, LISTS)
+    quirky = [f for f in mc.verify_parquet(sealed, READER).findings if "parquetjs" in f.message]
+    assert bool(quirky) == (levels == "encrypted")  # else the headers count the rows
+    if levels == "encrypted":
+        assert run(mc.decrypt_parquet, sealed, READER) == plain
+
+
+def test_altered_levels_are_found_although_the_writer_counted_values() -> None:
+    plain = count_values_as_rows(write_lists(LISTS.select(["list"]), compression="none"))
+    encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels="plaintext")
+    sealed = bytearray(run(mc.encrypt_parquet, plain, encryption))
+    body = [m for m in list_modules(bytes(sealed), READER) if m.module.type.name == "DATA_PAGE"][0]
+    sealed[body.start + 1] ^= 0xFF  # in the repetition levels
+    assert not mc.verify_parquet(bytes(sealed), READER).ok
+    with pytest.raises(mc.ModcryptError):
+        mc.read_table(bytes(sealed), READER)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_other_numbers_of_rows_are_faults(rows: int) -> None:
+    def change(header: ThriftStruct) -> None:
+        if header.data_page_header_v2 is not None:
+            header.data_page_header_v2.num_rows = rows
+
+    plain = forging.edit_page_headers(write_lists(), change)
+    assert not mc.verify_parquet(run(mc.encrypt_parquet, plain, UNIFORM), READER).ok
+
+
+# --- data pages V2 of Arrow C++ before 3.0: compressed, although their headers deny it -----------
+
+
+LARGE = pa.table(
+    {
+        "deep": [[[7, n // 900], [7] * 9] if n % 4 else None for n in range(1800)],
+        "list": [[7, 7, 7, n // 900] for n in range(1800)],
+        "flat": [n // 900 for n in range(1800)],
+    }
+)
+
+
+def write_large(codec: str) -> bytes:
+    return forging.plain_file(
+        LARGE, data_page_version="2.0", row_group_size=700, write_batch_size=100,
+        data_page_size=1000, use_dictionary=False, compression=codec,
+    )  # fmt: skip
+
+
+def deny_compression(plain: bytes, created_by: bytes) -> bytes:
+    def change(header: ThriftStruct) -> None:
+        if header.data_page_header_v2 is not None:
+            assert header.data_page_header_v2.is_compressed  # PyArrow 26 leaves some pages as is
+            header.data_page_header_v2.is_compressed = False
+
+    def rename(metadata: ThriftStruct) -> None:
+        metadata.created_by = created_by
+
+    return forging.edit_plain(forging.edit_page_headers(plain, change), rename)
+
+
+@pytest.mark.parametrize(
+    ("created_by", "codec", "levels"),
+    [
+        (b"parquet-cpp version 1.5.1-SNAPSHOT", "snappy", "encrypted"),
+        (b"parquet-cpp version 1.5.1-SNAPSHOT", "zstd", "plaintext"),
+        (b"parquet-cpp", "gzip", "encrypted"),
+        (b"parquet-cpp version 0.9 (build 1)", "lz4", "encrypted"),
+    ],
+)
+def test_pages_of_old_arrow_are_compressed_whatever_they_say(
+    created_by: bytes, codec: str, levels: str
+) -> None:
+    plain = deny_compression(write_large(codec), created_by)
+    assert pq.read_table(io.BytesIO(plain)).equals(LARGE)
+    assert mc.read_table(plain, PLAINTEXT).equals(LARGE)
+    encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels=levels)
+    sealed = run(mc.encrypt_parquet, plain, encryption)
+    check_everything(sealed, LARGE)
+    assert run(mc.decrypt_parquet, sealed, READER) == plain
+    masked = run(
+        mc.mask_parquet, sealed, READER, hashed=["flat"], null=["list"], hash_key=b"k" * 32
+    )
+    found = mc.read_table(masked, READER)
+    assert found["deep"].equals(LARGE["deep"])
+    assert found["list"].null_count == len(LARGE)
+    assert mc.read_table(sealed, READER, filters=[("flat", "=", 1)]).equals(LARGE.slice(900))
+
+
+@pytest.mark.parametrize(
+    "created_by",
+    [b"parquet-cpp-arrow version 26.0.1", b"Parquet-CPP", b"parquet-cpp version 2.0.0", b""],
+)
+def test_other_writers_must_say_that_pages_are_compressed(created_by: bytes) -> None:
+    plain = deny_compression(write_large("zstd"), created_by)
+    with pytest.raises(mc.FormatError, match="an uncompressed page"):
+        run(mc.encrypt_parquet, plain, UNIFORM)

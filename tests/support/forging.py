@@ -105,6 +105,43 @@ def edit_plain(data: bytes, change: Change) -> bytes:
     return join_tail(body, encode(metadata), magic)
 
 
+def edit_page_headers(data: bytes, change: Change) -> bytes:
+    """Change the page headers of a plaintext file, which loses its indexes and bloom filters."""
+    out = bytearray(data[:4])
+
+    def copy_chunks(metadata: ThriftStruct) -> None:
+        for row_group in metadata.row_groups:
+            for chunk in row_group.columns:
+                _copy_pages(data, chunk.meta_data, out, change)
+                chunk.column_index_offset = chunk.column_index_length = None
+                chunk.offset_index_offset = chunk.offset_index_length = None
+            sizes = [chunk.meta_data.total_compressed_size for chunk in row_group.columns]
+            row_group.total_compressed_size = sum(sizes)
+            row_group.file_offset = None
+
+    _, tail, magic = split_tail(edit_plain(data, copy_chunks))
+    return join_tail(bytes(out), tail, magic)
+
+
+def _copy_pages(data: bytes, md: ThriftStruct, out: bytearray, change: Change) -> None:
+    at = md.dictionary_page_offset or md.data_page_offset
+    end, start, first, grown = at + md.total_compressed_size, len(out), None, 0
+    while at < end:
+        header, body = decode("PageHeader", data, at)
+        after = body + header.compressed_page_size
+        if header.dictionary_page_header is None and first is None:
+            first = len(out)
+        change(header)
+        raw = encode(header)
+        out += raw + data[body:after]
+        grown, at = grown + len(raw) - (body - at), after
+    md.dictionary_page_offset = start if md.dictionary_page_offset else None
+    md.data_page_offset = first
+    md.bloom_filter_offset = md.bloom_filter_length = None
+    md.total_compressed_size += grown
+    md.total_uncompressed_size += grown
+
+
 @dataclass
 class Opened:
     """An encrypted file as its footer-key holder sees it."""

@@ -37,7 +37,7 @@ from modcrypt.parquet.crypto.index_checks import misleads_readers
 from modcrypt.parquet.format.compact import MAX_FIELD_ID, last_field_id
 from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, log_ignored
-from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
+from modcrypt.parquet.format.page_header import page_compression, splice
 from modcrypt.parquet.format.schema import leaf_elements
 
 # The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
@@ -65,7 +65,8 @@ def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span) -> PartReade
         return PartReader(windows, span)
     if span.part is not Part.PAGES:
         return _SmallPart(windows, span, cipher)
-    return PageReader(windows, span, cipher, plan.chunks[place].meta_data)
+    created_by = plan.footer.metadata.created_by
+    return PageReader(windows, span, cipher, plan.chunks[place].meta_data, created_by)
 
 
 class Windows(Lender[Window]):
@@ -184,11 +185,14 @@ class PageReader(PartReader):
     The reader opens headers to locate pages, and remembers the positions.
     """
 
-    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher, md: ThriftStruct) -> None:
+    def __init__(
+        self, windows: Windows, span: Span, cipher: ChunkCipher, md: ThriftStruct,
+        created_by: bytes | None,
+    ) -> None:  # fmt: skip
         super().__init__(windows, span)
         self._of_chunk = cipher
         self._lock = fork_safe(threading.Lock())
-        self._uncompressed = md.codec == UNCOMPRESSED
+        self._compression = page_compression(md.codec, created_by)
         self._has_dictionary = bool(md.dictionary_page_offset)
         self._starts = [span.start]  # of the pages located so far, and of the next one
 
@@ -217,7 +221,7 @@ class PageReader(PartReader):
         is_dictionary = self._has_dictionary and index == 0
         first = Page(self._cipher, is_dictionary, index - (self._has_dictionary and index > 0))
         pages = walk_pages(
-            window, self._starts[index], until, first, uncompressed=self._uncompressed
+            window, self._starts[index], until, first, compression=self._compression
         )
         while (start := self._starts[index]) < high:
             known = index + 1 < len(self._starts)

@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Part, Span
-from modcrypt.parquet.format.page_header import UNCOMPRESSED
+from modcrypt.parquet.format.page_header import ALWAYS, page_compression
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
 
@@ -100,7 +100,7 @@ class EncryptedFeed(PlainFeed):
         first = Page(cipher, bool(md.dictionary_page_offset), 0)
         return walk_pages(
             self.window, span[0], span[1], first,
-            uncompressed=rules.uncompressed, known_only=rules.known_only,
+            compression=rules.compression, known_only=rules.known_only,
         )  # fmt: skip
 
     def walks(self, span: Span) -> bool:
@@ -127,7 +127,7 @@ class EncryptedFeed(PlainFeed):
             return super().count_values(span)
         md = self._row_groups[span.row_group].columns[span.column].meta_data
         first = Page(cipher, bool(md.dictionary_page_offset), 0)
-        pages = walk_pages(self.window, span.start, span.end, first, uncompressed=False)
+        pages = walk_pages(self.window, span.start, span.end, first, compression=ALWAYS)
         return [read_counts(p.header)[0] for p in pages if not p.page.is_dictionary]
 
     def _write_masked_pages(
@@ -144,8 +144,8 @@ class EncryptedFeed(PlainFeed):
         chunk.meta_data = new
         move.old_start, move.pages = masked.span.start, None
         inner = masked.span._replace(row_group=span.row_group, column=span.column)
-        uncompressed = new.codec == UNCOMPRESSED
+        compression = page_compression(new.codec, None)
         rules = PageRules(
-            uncompressed, rules.plain_levels, rules.known_only, rules.names_dictionary
+            compression, rules.plain_levels, rules.known_only, rules.names_dictionary
         )
         PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)

@@ -68,7 +68,7 @@ from modcrypt.parquet.format.modules import (
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
-    UNCOMPRESSED,
+    page_compression,
 )
 from modcrypt.parquet.format.schema import leaf_elements, leaf_paths
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
@@ -467,7 +467,8 @@ class Addition:
         md: ColumnMetaData = chunk.meta_data
         levels = Levels.of(self.parts.find_leaf(column), md) if self.file.levels_plain else None
         known_only = self._drops_unknown_fields(cipher)
-        rules = PageRules(md.codec == UNCOMPRESSED, levels, known_only, names_dictionary(md))
+        compression = page_compression(md.codec, self.plan.metadata.created_by)
+        rules = PageRules(compression, levels, known_only, names_dictionary(md))
         self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
         self.moves.chunks[row_group][column] = move

@@ -13,15 +13,18 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.page_facts import read_counts
 from modcrypt.parquet.crypto.plaintext_pages import PlainPage
 from modcrypt.parquet.crypto.relocation import ChunkMove
-from modcrypt.parquet.format.levels import Levels, find_contradiction
+from modcrypt.parquet.format.idl import decode, encode
+from modcrypt.parquet.format.levels import Levels, count_rows, find_contradiction
 from modcrypt.parquet.format.modules import unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
+    PageHeader,
     splice,
     v2_layout,
 )
+from modcrypt.parquet.format.page_header_scan import scan
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -31,20 +34,20 @@ class PageRules:
     """Rules for the page loop, from a chunk's codec and the caller's options.
 
     Attributes:
-        uncompressed: Whether pages are uncompressed.
+        compression: When pages are compressed, as `page_compression` returns it.
         plain_levels: Facts about the levels, if those of data pages V2 stay in plaintext.
         known_only: Whether fields that the IDL does not know are removed from page headers.
         names_dictionary: Whether the metadata names a dictionary, as the function
             `names_dictionary` returns it.
     """
 
-    __slots__ = ("known_only", "names_dictionary", "plain_levels", "uncompressed")
+    __slots__ = ("compression", "known_only", "names_dictionary", "plain_levels")
 
     def __init__(
-        self, uncompressed: bool, plain_levels: Levels | None, known_only: bool,
+        self, compression: i64, plain_levels: Levels | None, known_only: bool,
         names_dictionary: bool | None,
     ) -> None:  # fmt: skip
-        self.uncompressed: bool = uncompressed
+        self.compression: i64 = compression
         self.plain_levels: Levels | None = plain_levels
         self.known_only: bool = known_only
         self.names_dictionary: bool | None = names_dictionary
@@ -78,6 +81,7 @@ def seal_pages(
             raise unexpected_page_error(f"row group {cipher.row_group}, column {cipher.path}", kind)
         clear = page.kept
         if plain_levels is not None and kind == DATA_PAGE_V2:
+            header = _correct_rows(plain_levels, header, body)
             clear = _check_levels(plain_levels, cipher, header.raw, body)
         module: memoryview | None = None
         if clear or header.crc is not None:
@@ -104,6 +108,26 @@ def seal_pages(
             move.values.append(read_counts(header)[0])
         grown += GCM_OVERHEAD + header_size - page.stored
     move.header_growth = grown
+
+
+def _correct_rows(levels: Levels, header: PageHeader, body: memoryview) -> PageHeader:
+    """Return the header of a data page V2 with its number of rows.
+
+    Arrow C++ up to 10 and parquetjs state the number of values of lists instead. Levels in plaintext
+    have no tag, so the encrypted header must count the rows that they make.
+    """
+    if not levels.max_repetition:
+        return header
+    struct = decode("PageHeader", header.raw)[0]
+    v2 = struct.data_page_header_v2
+    if v2 is None or v2.num_rows != v2.num_values:
+        return header
+    try:
+        v2.num_rows = count_rows(levels, v2, body)
+    except (FormatError, IndexError):
+        return header  # the levels are refused below
+    raw = encode(struct)
+    return header if v2.num_rows == v2.num_values else scan(raw, 0, len(raw))
 
 
 def _check_levels(

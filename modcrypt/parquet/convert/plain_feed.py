@@ -50,10 +50,11 @@ class PlainFeed:
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
         """Append the pages of a chunk, encrypted by `cipher` or in plaintext, and update `move`."""
+        move.is_plaintext = True
         if cipher is not None:
             pages = walk_plaintext(
                 self.window, span, cipher.path,
-                known_only=rules.known_only, uncompressed=rules.uncompressed,
+                known_only=rules.known_only, compression=rules.compression,
                 overhead=cipher.page.overhead,
             )  # fmt: skip
             seal_pages(pages, cipher, out, move, plain_levels=rules.plain_levels)

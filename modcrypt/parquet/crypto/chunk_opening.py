@@ -43,6 +43,7 @@ class Chunk:
         rows: Number of rows.
         stored: ColumnChunk of the footer.
         schema: SchemaElements of the file.
+        created_by: Name that the file's writer gave itself.
         kind: How the chunk is encrypted.
         key_name: Name of the key for people.
         key_works: Whether the key is right; None if that is unknown.
@@ -52,17 +53,19 @@ class Chunk:
     """
 
     __slots__ = (
-        "cipher", "column", "key", "key_name", "key_works", "kind", "leaf", "metadata", "ordinal",
-        "overlapping", "path", "row_group", "rows", "schema", "spans", "stored", "struct",
+        "cipher", "column", "created_by", "key", "key_name", "key_works", "kind", "leaf",
+        "metadata", "ordinal", "overlapping", "path", "row_group", "rows", "schema", "spans",
+        "stored", "struct",
     )  # fmt: skip
 
     def __init__(
         self, row_group: int, column: int, leaf: Leaf, path: str, rows: int, stored: ColumnChunk,
-        ordinal: int, schema: Sequence[ThriftStruct],
+        ordinal: int, schema: Sequence[ThriftStruct], created_by: bytes | None,
     ) -> None:  # fmt: skip
         self.row_group, self.column, self.ordinal = row_group, column, ordinal
         self.leaf, self.path, self.rows = leaf, path, rows
         self.stored, self.schema, self.kind = stored, schema, chunk_kind(stored)
+        self.created_by = created_by
         self.key: Key | None = None
         self.key_name: str | None = None
         self.key_works: bool | None = None
@@ -150,7 +153,10 @@ class ChunkOpening:
         leaf, name = self._leaves[column], self._names[column]
         if name is None:
             name = self._names[column] = ".".join(leaf.path)
-        return Chunk(row_group, column, leaf, name, group.num_rows, stored, ordinal, self._schema)
+        return Chunk(
+            row_group, column, leaf, name, group.num_rows, stored, ordinal, self._schema,
+            self._footer.metadata.created_by,
+        )  # fmt: skip
 
     def open_chunks(
         self, row_groups: Iterable[int], columns: Iterable[int],

@@ -99,7 +99,7 @@ _length: Final = Struct("<I").unpack_from
 
 
 def walk_pages(
-    window: Window, position: i64, end: i64, page: Page, *, uncompressed: bool,
+    window: Window, position: i64, end: i64, page: Page, *, compression: i64,
     known_only: bool = False,
 ) -> Iterator[EncryptedPage]:  # fmt: skip
     """Yield the pages from a position on, as `open_header` returns them.
@@ -108,7 +108,7 @@ def walk_pages(
     chunk ends at `end`. `known_only` removes fields that the IDL does not know from the headers.
     """
     while position < end:
-        opened = open_header(window, position, end, page, uncompressed)
+        opened = open_header(window, position, end, page, compression)
         position += opened.total
         if known_only:
             drop_unknown_header_fields(opened)
@@ -118,11 +118,11 @@ def walk_pages(
 
 
 def open_header(
-    window: Window, position: i64, end: i64, page: Page, uncompressed: bool
+    window: Window, position: i64, end: i64, page: Page, compression: i64
 ) -> EncryptedPage:
     """Decrypt the header of the page at `position` and load its body into the window.
 
-    The page's chunk ends at `end`; `uncompressed` tells whether its codec is UNCOMPRESSED.
+    The page's chunk ends at `end`; `compression` is what `page_compression` returns.
 
     Raises:
         TagMismatchError: The header does not authenticate.
@@ -154,7 +154,7 @@ def open_header(
     if start + total > window.stop:
         window.fill(position, position + total, end)
         start = position - window.base
-    if contradicts(header, size - overhead, uncompressed):
+    if contradicts(header, size - overhead, compression):
         raise FormatError(
             f"{page.id()}: an uncompressed page of {header.uncompressed_size} bytes decrypts to "
             f"{size - overhead}"

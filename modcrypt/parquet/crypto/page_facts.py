@@ -22,6 +22,7 @@ class PageFacts:
     keep_headers: bool = False
     complete: bool = True  # whether every header of the chunk was read
     has_unframed_bytes: bool = False  # whether pages without a key are more than two modules
+    counts_values: bool = False  # whether data pages V2 give their number of values as that of rows
 
     @property
     def values(self) -> list[int]:
@@ -32,7 +33,7 @@ class PageFacts:
     def rows(self) -> list[int]:
         """Number of rows of each data page; empty unless all headers state it."""
         rows = [page[4] for page in self.pages]
-        return [] if -1 in rows else rows
+        return [] if self.counts_values or -1 in rows else rows
 
 
 _DETAILS: Final = {

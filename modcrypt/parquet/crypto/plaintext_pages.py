@@ -71,15 +71,15 @@ def _load_header(window: Window, position: i64, end: i64) -> PageHeader:
 
 def walk_plaintext(
     window: Window, span: Span, column: int | str, *, known_only: bool = False,
-    uncompressed: bool | None = None, overhead: int = 0, bodies: bool = True,
+    compression: int | None = None, overhead: int = 0, bodies: bool = True,
 ) -> Iterator[PlainPage]:  # fmt: skip
     """Yield the pages of a plaintext chunk.
 
     Args:
         column: Name or ordinal of the column, for error messages.
         known_only: Whether fields that the IDL does not know are removed from the headers.
-        uncompressed: Whether the column's codec is UNCOMPRESSED; None leaves sizes and CRCs
-            unchecked.
+        compression: When pages are compressed, as `page_compression` returns it; None leaves sizes
+            and CRCs unchecked.
         overhead: Bytes that encryption will add to each page.
         bodies: Whether the pages' bodies are loaded; without, pages may be of any size.
 
@@ -109,10 +109,10 @@ def walk_plaintext(
         if known_only and not is_known("PageHeader", header.raw):
             known = known_bytes("PageHeader", header.raw)
             header = scan(known, 0, len(known))
-        if uncompressed is not None and (
+        if compression is not None and (
             size != header.uncompressed_size or header.crc is not None
         ):
-            _check_page(header, body, place, uncompressed)
+            _check_page(header, body, place, compression)
         yield PlainPage(position, header, body, stored, 0)
         position += stored + size
 
@@ -135,9 +135,9 @@ def _load_page(
 
 
 def _check_page(
-    header: PageHeader, body: memoryview, place: tuple[int, str | int], uncompressed: bool
+    header: PageHeader, body: memoryview, place: tuple[int, str | int], compression: int
 ) -> None:  # fmt: skip
-    if contradicts(header, len(body), uncompressed):
+    if contradicts(header, len(body), compression):
         raise FormatError(
             f"row group {place[0]}, column {place[1]}: an uncompressed page has {len(body)} bytes, "
             f"but its header declares {header.uncompressed_size}"

@@ -29,6 +29,7 @@ class ChunkMove:
 
     Attributes:
         copied: Whether the chunk was copied unchanged.
+        is_plaintext: Whether the chunk was plaintext in its source.
         first_data_page: Old and new offset of the first data page.
         header_growth: Total growth of the page headers in bytes.
         pages: Old offset, new offset and new size of each data page; None if no offset index needs
@@ -40,7 +41,7 @@ class ChunkMove:
 
     __slots__ = (
         "copied", "encoding_stats", "first_data_page", "has_dictionary", "header_growth",
-        "new_end", "new_start", "old_start", "pages", "values",
+        "is_plaintext", "new_end", "new_start", "old_start", "pages", "values",
     )  # fmt: skip
 
     def __init__(self, old_start: i64, new_start: i64, keep_pages: bool) -> None:
@@ -48,6 +49,7 @@ class ChunkMove:
         self.new_start: i64 = new_start
         self.new_end: i64 = 0
         self.copied: bool = False
+        self.is_plaintext: bool = False
         self.has_dictionary: bool = False
         self.first_data_page: tuple[int, int] | None = None
         self.header_growth: i64 = 0
@@ -205,8 +207,14 @@ class Relocation:
             md.data_page_offset = self._new_offset(md.data_page_offset, move.new_end)
         else:
             old, new = move.first_data_page
-            # Some old writers give the chunk's start, where the dictionary is.
-            if md.data_page_offset not in (old, move.old_start):
+            # Some old writers give the chunk's start, where the dictionary is; DuckDB up to 0.10.0
+            # forgets the dictionary's header and gives an offset inside that page.
+            lax = move.is_plaintext and move.has_dictionary
+            if md.data_page_offset != old and not (
+                move.old_start <= md.data_page_offset < old
+                if lax
+                else md.data_page_offset == move.old_start
+            ):
                 raise FormatError(
                     f"row group {r}, column {c}: data_page_offset is {md.data_page_offset}, the "
                     f"first data page is at byte {old}"

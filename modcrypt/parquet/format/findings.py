@@ -154,6 +154,8 @@ class Report:
         """Add a finding, or only count it beyond the limit; a strict report raises faults."""
         if self.strict:
             raise_first([finding])
+        if finding.severity == "warning" and finding in self.findings:
+            return  # the same for each row group
         self.faults += finding.severity == "fault"
         if len(self.findings) < self._limit:
             self.findings.append(finding)

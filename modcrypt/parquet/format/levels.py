@@ -51,7 +51,7 @@ def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str 
     border = v2.repetition_levels_byte_length
     try:
         if levels.max_repetition:
-            rows = _count_levels(bytes(clear[:border]), levels.max_repetition, v2.num_values, 0)
+            rows = count_rows(levels, v2, clear)
             if rows != v2.num_rows:
                 return f"its plaintext levels make {rows} rows, its header says {v2.num_rows}"
         if levels.max_definition and (levels.counts_nulls or v2.num_nulls > 0):
@@ -63,6 +63,18 @@ def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str 
     except (FormatError, IndexError):
         return "its plaintext levels cannot be decoded"
     return None
+
+
+def count_rows(levels: Levels, v2: ThriftStruct, clear: memoryview) -> int:
+    """Return the number of rows that a page's levels make.
+
+    `v2` is the page's DataPageHeaderV2, and `clear` begins with its levels.
+
+    Raises:
+        FormatError, IndexError: The levels cannot be decoded.
+    """
+    repetition = bytes(clear[: v2.repetition_levels_byte_length])
+    return _count_levels(repetition, levels.max_repetition, v2.num_values, 0)
 
 
 def _count_levels(data: bytes, highest: int, values: int, wanted: int) -> int:

@@ -9,6 +9,7 @@ the writer's own fields and statistics.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
@@ -26,6 +27,25 @@ DATA_PAGE_V2: Final = 3
 
 UNCOMPRESSED: Final = 0
 """CompressionCodec of the IDL."""
+
+BY_HEADER: Final = 0
+NEVER: Final = 1
+ALWAYS: Final = 2
+"""When pages of a chunk are compressed: unless the header of a data page V2 denies it, or not, or
+even then."""
+
+_OLD_ARROW: Final = re.compile(rb"parquet-cpp(?: version [01](?:[^0-9].*)?)?", re.DOTALL)
+
+
+def page_compression(codec: int, created_by: bytes | None) -> int:
+    """Return when pages are compressed, given the chunk's codec and the name of the file's writer.
+
+    Arrow C++ before 3.0, which called itself parquet-cpp 1.x, compressed data pages V2 and wrote
+    into their headers that it did not (ARROW-10353). Arrow C++ recognises such files by that name.
+    """
+    if codec == UNCOMPRESSED:
+        return NEVER
+    return ALWAYS if created_by and _OLD_ARROW.fullmatch(created_by) else BY_HEADER
 
 
 class PageHeader:
@@ -118,14 +138,15 @@ def check_size(size: i64) -> None:
         )
 
 
-def contradicts(header: PageHeader, size: i64, uncompressed: bool) -> bool:
+def contradicts(header: PageHeader, size: i64, compression: i64) -> bool:
     """Return whether an uncompressed page has a different size than its header declares.
 
-    `size` is that of the plaintext page as it is stored, in bytes.
+    `size` is that of the plaintext page as it is stored, in bytes, and `compression` what
+    `page_compression` returns.
     """
-    if size == header.uncompressed_size:
+    if size == header.uncompressed_size or compression == ALWAYS:
         return False
-    if uncompressed:
+    if compression == NEVER:
         return True
     return header.type == DATA_PAGE_V2 and not v2_layout(header.raw).is_compressed
 

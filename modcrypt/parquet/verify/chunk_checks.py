@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.index_checks import (
 from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Report
-from modcrypt.parquet.format.idl import ThriftStruct, decode
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.signatures.hashed_reading import HashedReading
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
@@ -30,6 +30,11 @@ from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
 from modcrypt.parquet.verify.page_checks import check_pages
 from modcrypt.parquet.verify.page_frames import Frames
+from modcrypt.parquet.verify.page_quirks import (
+    counts_values_as_rows,
+    describe_header_quirks,
+    forgets_dictionary_header,
+)
 
 
 class ChunkChecker:
@@ -222,6 +227,7 @@ class _Check:
         pages = self.spans.get(Part.PAGES)
         self._add_faults(claim_faults(md, chunk.element), pages, None)
         if facts is not None:
+            md = self._set_quirks_aside(facts)
             self._add_faults(chunk_faults(md, chunk.leaf, chunk.rows, facts), pages, None)
         if offset_index is not None:
             self._add_faults(
@@ -253,6 +259,17 @@ class _Check:
             severity = "warning"
             what += "; Polars up to 2.0 writes such indexes and bounds, by which readers lose rows"
         self._add_faults((fault + what for fault in faults), span, module, severity)
+
+    def _set_quirks_aside(self, facts: PageFacts) -> ThriftStruct:
+        """Report quirks of the file's writer; return metadata without them, to find faults."""
+        chunk, md = self.chunk, self.chunk.metadata
+        for quirk in describe_header_quirks(chunk, facts):
+            self.report.add_warning("format", quirk)
+        if forgets_dictionary_header(chunk, facts):
+            md = copy(md)
+            md.data_page_offset = facts.pages[0][0]
+        facts.counts_values = counts_values_as_rows(chunk, facts)
+        return md
 
     def _add_faults(
         self, messages: Iterator[str], span: Span | None, module: ModuleId | None,

@@ -31,10 +31,11 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     opens_as_gcm,
     walk_pages,
 )
+from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.idl import varint
-from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
-from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, PageHeader
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span, chunk_start
+from modcrypt.parquet.format.page_header import ALWAYS, DATA_PAGE_V2, UNCOMPRESSED, PageHeader
 
 CLEAR_LEVELS = (
     "its data pages V2 have parquet-java's layout: repetition and definition levels are not "
@@ -73,7 +74,7 @@ def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
     assert chunk.cipher is not None
     first = Page(chunk.cipher, bool(chunk.metadata.dictionary_page_offset), 0)
     # The codec is checked below, without an error.
-    pages = walk_pages(window, span.start, span.end, first, uncompressed=False)
+    pages = walk_pages(window, span.start, span.end, first, compression=ALWAYS)
     result = PageProbe()
     try:
         for sealed in islice(pages, 1 + first.is_dictionary):
@@ -127,6 +128,40 @@ def describe_page_quirks(
         yield (
             "The file says AES_GCM_CTR_V1, but the body of a page authenticates as AES_GCM_V1: the "
             "label was forged to make readers skip the tags."
+        )
+
+
+# --- headers and offsets -------------------------------------------------------------------------
+
+
+def counts_values_as_rows(chunk: Chunk, facts: PageFacts) -> bool:
+    """Return whether data pages V2 of lists state their number of values as that of rows."""
+    nested, rows = chunk.leaf.max_repetition > 0, facts.rows
+    return nested and sum(rows) > chunk.rows and rows == facts.values
+
+
+def forgets_dictionary_header(chunk: Chunk, facts: PageFacts) -> bool:
+    """Return whether a plaintext chunk's data_page_offset lies inside its dictionary page."""
+    if chunk.encrypted or not facts.dictionaries or not facts.pages:
+        return False
+    return bool(chunk_start(chunk.metadata) < chunk.metadata.data_page_offset < facts.pages[0][0])
+
+
+def describe_header_quirks(chunk: Chunk, facts: PageFacts) -> Iterator[str]:
+    """Yield sentences about headers and offsets that readers do not rely on."""
+    if not facts.complete:
+        return
+    if counts_values_as_rows(chunk, facts):
+        yield (
+            f"Column {chunk.path}: data pages V2 state their number of values as their number of "
+            "rows, as Arrow C++ up to 10 and parquetjs do for lists. Readers ignore that number, "
+            "so the rows of each page were not compared with it."
+        )
+    if forgets_dictionary_header(chunk, facts):
+        yield (
+            f"Column {chunk.path}: data_page_offset lies inside the dictionary page, because "
+            "DuckDB up to 0.10.0 forgets the header of that page. Readers begin at the "
+            "dictionary; encryption corrects the offset."
         )
 
 

@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
 )
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.modules import Span
-from modcrypt.parquet.format.page_header import UNCOMPRESSED
+from modcrypt.parquet.format.page_header import ALWAYS, page_compression
 from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.page_frames import Framed, Frames
 
@@ -54,10 +54,11 @@ class ResumingWalk:
     def list_pages(self, span: Span) -> Iterator[EncryptedPage]:
         """Yield the pages whose headers open; report the others."""
         report, md, start, end = self._report, self._report.chunk.metadata, span.start, span.end
-        window, uncompressed = self._frames.window, md.codec == UNCOMPRESSED
+        window = self._frames.window
+        compression = page_compression(md.codec, report.chunk.created_by)
         page, sealed = Page(self._cipher, bool(md.dictionary_page_offset), 0), None
         while True:
-            pages = walk_pages(window, start, end, page, uncompressed=uncompressed)
+            pages = walk_pages(window, start, end, page, compression=compression)
             try:
                 for sealed in pages:
                     yield sealed
@@ -148,7 +149,7 @@ class ResumingWalk:
         if page.ordinal > MAX_ORDINAL:
             return False
         try:
-            open_header(self._frames.window, position, end, page, uncompressed=False)
+            open_header(self._frames.window, position, end, page, ALWAYS)
         except (TagMismatchError, TruncationError):
             return False
         except FormatError:

@@ -26,7 +26,7 @@ from modcrypt.parquet.verify.chunk_report import ChunkReport
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_checks import check_pages
 from modcrypt.parquet.verify.page_frames import Frames
-from modcrypt.parquet.verify.page_quirks import PageProbe, probe_pages
+from modcrypt.parquet.verify.page_quirks import PageProbe, describe_header_quirks, probe_pages
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
@@ -61,6 +61,7 @@ class RegionWalk:
     # Number of fields that the IDL does not know in plaintext columns, by struct; in page headers
     # only if pages were walked.
     unknown_fields: Counter[str] = field(default_factory=Counter)
+    header_quirks: dict[str, None] = field(default_factory=dict)  # sentences about page headers
     faults: list[str] = field(default_factory=list)  # inconsistencies in the footer or in pages
     _frames: Frames = field(init=False)
 
@@ -197,6 +198,7 @@ class RegionWalk:
         facts = check_pages(span, report, self._frames, keep_headers=not chunk.encrypted)
         for header in () if chunk.encrypted else (*facts.dictionaries, *facts.headers):
             self._count_unknown_fields(_try_to_decode("PageHeader", header))
+        self.header_quirks |= dict.fromkeys(describe_header_quirks(chunk, facts))
         if any(note.what == "levels" for note in report.notes.values()):
             self.clear_levels[chunk.path] = None
         if chunk.encrypted and report.cipher is None:

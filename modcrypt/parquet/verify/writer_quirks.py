@@ -22,6 +22,7 @@ _WRITERS = {
     "parquet-go version": "Arrow Go",
     "parquet-cpp": "Arrow C++",
     "parquet-mr": "parquet-java",
+    "parquet.js": "parquetjs",
     "parquet-rs": "arrow-rs",
     "Polars": "Polars",
     "DuckDB": "DuckDB",
@@ -58,6 +59,7 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
     yield from _describe_column_quirks(view, walk.plan.listed)
     yield from _describe_index_quirks(walk)
     yield from describe_page_quirks(walk.probe, walk.clear_levels, view.footer.algorithm_name)
+    yield from walk.header_quirks
     faults = walk.faults
     yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
     if len(faults) > _MAX_FAULTS:
