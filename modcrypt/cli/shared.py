@@ -284,8 +284,11 @@ def read_key(reference: str | None, what: str) -> Key | None:
     return read(reference, what)
 
 
-def read_aad_prefix(options: Mapping[str, Any]) -> bytes | None:
-    """Return the AAD prefix of `prefix_options`; None if none of them is given."""
+def read_aad_prefix(options: Mapping[str, Any], *, may_be_empty: bool = False) -> bytes | None:
+    """Return the AAD prefix of `prefix_options`; None if none of them is given.
+
+    An empty one is refused unless it `may_be_empty`, as that of files which Polars wrote.
+    """
     names = ("aad_prefix", "aad_prefix_hex", "aad_prefix_file")
     text, digits, path = (options.get(name) for name in names)
     if text is None and digits is None and path is None:
@@ -295,7 +298,7 @@ def read_aad_prefix(options: Mapping[str, Any]) -> bytes | None:
             prefix = file.read()
     else:
         prefix = os.fsencode(text or "") if digits is None else _parse_hex(digits)
-    if not prefix:
+    if not prefix and not may_be_empty:
         raise click.UsageError("the AAD prefix is empty; omit the option to use no prefix")
     return prefix
 

@@ -10,6 +10,7 @@ another has one.
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ import pytest
 
 import modcrypt as mc
 from tests.support.cases import each_case
+from tests.support.cli.program import KEY, private
+from tests.support.cli.program import run as run_command
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
@@ -208,3 +211,96 @@ def test_polars_leaves_columns_without_a_key_in_plaintext() -> None:
         )
     }
     assert sealed_columns == {None, *COLUMN_KEYS}  # None is the footer
+
+
+# --- the empty prefix ----------------------------------------------------------------------------
+
+
+def write_with_empty_prefix(path: Path, footer: str, *, store: bool) -> pa.Table:
+    """Have Polars write a file with the AAD prefix b""."""
+    encryption = pl.ParquetEncryptionProperties(
+        footer_key=FOOTER_KEY, aad_prefix=b"", store_aad_prefix=store,
+        plaintext_footer=footer == "plaintext",
+    )  # fmt: skip
+    frame = pl.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"]})
+    frame.write_parquet(path, encryption=encryption)
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_an_empty_prefix_that_is_given_is_used(footer: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = write_with_empty_prefix(path, footer, store=False)
+    without = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    empty = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"")
+    by_name = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=lambda name: b"")
+    other = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"x")
+    with pytest.raises(mc.AadPrefixError, match="pass aad_prefix"):
+        mc.read_table(path, without)
+    assert not mc.verify_parquet(path, without).ok
+    with pytest.raises(mc.IntegrityError):
+        mc.read_table(path, other)
+    for reader in (empty, by_name):
+        assert mc.read_table(path, reader).equals(table)
+        assert mc.verify_parquet(path, reader).ok
+        assert pa.Table.from_batches(mc.iter_batches(path, reader)).equals(table)
+        assert mc.inspect_parquet(path, reader).footer_authenticated
+        with mc.open_parquet(path, reader) as view:
+            assert pq.read_table(view).equals(table)
+        ours = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+        for function, options in ((mc.decrypt_parquet, ()), (mc.rekey_parquet, (ours,))):
+            function(path, tmp_path / "copy", reader, *options)
+            given = mc.FileDecryptionProperties(require_encrypted=False, footer_key=FOOTER_KEY)
+            assert mc.read_table(tmp_path / "copy", given).equals(table)
+            (tmp_path / "copy").unlink()
+    mc.mask_parquet(path, tmp_path / "copy", empty, null=["a"])
+    assert mc.read_table(tmp_path / "copy", without)["b"].equals(table["b"])
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_the_empty_prefix_of_a_data_set_is_no_shared_one(footer: str, tmp_path: Path) -> None:
+    tables = [write_with_empty_prefix(tmp_path / f"{n}.parquet", footer, store=False) for n in "ab"]
+    empty = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"")
+    assert mc.read_table(tmp_path, empty).equals(pa.concat_tables(tables))
+    assert mc.verify_dataset(tmp_path, empty).ok
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_files_that_need_no_prefix_are_open_to_the_empty_one(footer: str, tmp_path: Path) -> None:
+    table = write_with_empty_prefix(tmp_path / "stored", footer, store=True)
+    mc.encrypt_parquet(
+        mc_plain(table), tmp_path / "ours", mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    )
+    named = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=PREFIX)
+    mc.encrypt_parquet(mc_plain(table), tmp_path / "named", named)
+    (tmp_path / "plain").write_bytes(mc_plain(table))
+    for prefix in (None, b""):
+        reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=prefix)
+        assert mc.read_table(tmp_path / "stored", reader).equals(table)
+        assert mc.read_table(tmp_path / "ours", reader).equals(table)
+    with pytest.raises(mc.AadPrefixError, match="another AAD prefix"):
+        mc.read_table(tmp_path / "named", reader)
+    lenient = mc.FileDecryptionProperties(aad_prefix=b"", require_encrypted=False)
+    with pytest.raises(mc.PlaintextError):
+        mc.read_table(tmp_path / "plain", lenient)
+
+
+def mc_plain(table: pa.Table) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    return out.getvalue()
+
+
+def test_settings_and_the_command_line_take_the_empty_prefix(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = write_with_empty_prefix(path, "encrypted", store=False)
+    private(tmp_path / "footer.key", FOOTER_KEY)
+    for prefix in ("", b""):
+        settings = mc.Settings(footer_key=f"file:{tmp_path / 'footer.key'}", aad_prefix=prefix)
+        assert mc.read_table(path, settings.decryption()).equals(table)
+        with pytest.raises(ValueError, match="aad_prefix is empty"):
+            settings.encryption()
+    for option in (("--aad-prefix", ""), ("--aad-prefix-hex", "")):
+        answer = run_command(tmp_path, "verify", *KEY, *option, "a.parquet")
+        assert answer.returncode == 0, answer.stderr
+    assert run_command(tmp_path, "verify", *KEY, "a.parquet").returncode == 1

@@ -391,7 +391,8 @@ def decryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         "check_footer_integrity": not options.get("no_check_footer"),
         "algorithms": options.get("accept") or None,
         "shared_aad_prefix": options.get("shared_aad_prefix", False),
-        "aad_prefix": read_aad_prefix(options),  # else the policy's prefix applies, if any
+        # Without one, the policy's prefix applies, if any.
+        "aad_prefix": read_aad_prefix(options, may_be_empty=True),
         "signed_by": read_verify_keys(options),  # else those of the policy, if any
         "seal_at_least": options.get("seal_at_least"),
     }

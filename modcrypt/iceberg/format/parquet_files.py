@@ -74,7 +74,7 @@ def encryption_properties(keys: StandardKeyMetadata) -> FileEncryptionProperties
 
 def decryption_properties(keys: StandardKeyMetadata) -> FileDecryptionProperties:
     """Return properties that open a file with uniform encryption."""
-    return FileDecryptionProperties(footer_key=keys.key, aad_prefix=keys.aad_prefix or None)
+    return FileDecryptionProperties(footer_key=keys.key, aad_prefix=keys.aad_prefix)
 
 
 def make_folder(place: Place) -> None:

@@ -143,6 +143,7 @@ def _parse_keys(plain: bytes) -> tuple[Key, bytes | None]:
         raise KeyMaterialError("the explicit keys are not an object")
     try:
         prefix = keys.get("aad_prefix")
-        return Key(bytes.fromhex(keys["footer_key"])), prefix and bytes.fromhex(prefix)
+        aad_prefix = None if prefix is None else bytes.fromhex(prefix)
+        return Key(bytes.fromhex(keys["footer_key"])), aad_prefix
     except (KeyError, TypeError, ValueError):
         raise KeyMaterialError("the explicit keys are malformed") from None

@@ -159,8 +159,12 @@ def check_border(unique: bytes, properties: FileDecryptionProperties) -> None:
 
 
 def needs_prefix(struct: ThriftStruct, properties: FileDecryptionProperties) -> bool:
-    """Return whether the file's AAD prefix is neither stored nor given."""
-    return bool(struct.supply_aad_prefix and not struct.aad_prefix and not properties.aad_prefix)
+    """Return whether the file's AAD prefix is neither stored nor given.
+
+    An empty prefix is a prefix: Polars writes files that readers must supply it for.
+    """
+    missing = not struct.aad_prefix and properties.aad_prefix is None
+    return bool(struct.supply_aad_prefix) and missing
 
 
 def declared_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:

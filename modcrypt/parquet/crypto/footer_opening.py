@@ -432,8 +432,9 @@ class _Opening:
         if after := len(self.tail.data) - end:
             report.add_warning("format", f"{after} bytes follow the footer", self.tail.end)
         report.add_note("file", None, "it is a plaintext file: nothing in it is authenticated")
-        prefix = self.properties.aad_prefix or self.properties.aad_prefix_verifier
-        if self.properties.require_encrypted is not False or prefix is not None:
+        properties = self.properties
+        demands = properties.aad_prefix, properties.aad_prefix_verifier
+        if properties.require_encrypted is not False or demands != (None, None):
             error = PlaintextError(
                 f"{self.name} is a plaintext file where an encrypted one is expected; if that is "
                 "intended, pass require_encrypted=False and no AAD prefix to read it"

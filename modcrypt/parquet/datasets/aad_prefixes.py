@@ -54,8 +54,8 @@ def check_no_prefix(
     template: object, properties: FileDecryptionProperties | FileEncryptionProperties
 ) -> None:
     """Raise ValueError if the properties have an AAD prefix although there is a template of it."""
-    prefix = properties.aad_prefix or getattr(properties, "aad_prefix_verifier", None)
-    if template is not None and prefix is not None:
+    demands = properties.aad_prefix, getattr(properties, "aad_prefix_verifier", None)
+    if template is not None and demands != (None, None):
         raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")
 
 

@@ -116,7 +116,7 @@ def check_expected(rows: int | None) -> None:
 class FileAad:
     """The parts of a file's AAD, which identify the file in a set."""
 
-    prefix: bytes | None  # AAD prefix that the file stores or the caller requires
+    prefix: bytes | None  # AAD prefix that the file stores or the caller requires; never empty
     unique: bytes | None  # aad_file_unique
 
 
@@ -174,7 +174,7 @@ def _file_aad(footer: Footer, given: FileDecryptionProperties) -> FileAad:
     prefix = footer.stored_prefix or (
         given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
     )
-    return FileAad(prefix, footer.file_unique or None)
+    return FileAad(prefix or None, footer.file_unique or None)
 
 
 def _open_footer(source: Source, properties: FileDecryptionProperties, report: Report) -> Footer:
