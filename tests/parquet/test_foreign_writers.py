@@ -445,7 +445,8 @@ def test_altered_levels_are_found_although_the_writer_counted_values() -> None:
     plain = count_values_as_rows(write_lists(LISTS.select(["list"]), compression="none"))
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels="plaintext")
     sealed = bytearray(run(mc.encrypt_parquet, plain, encryption))
-    body = [m for m in list_modules(bytes(sealed), READER) if m.module.type.name == "DATA_PAGE"][0]
+    modules = list_modules(bytes(sealed), READER)
+    body = next(found for found in modules if found.module.type.name == "DATA_PAGE")
     sealed[body.start + 1] ^= 0xFF  # in the repetition levels
     assert not mc.verify_parquet(bytes(sealed), READER).ok
     with pytest.raises(mc.ModcryptError):

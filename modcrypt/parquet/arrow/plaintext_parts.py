@@ -220,9 +220,7 @@ class PageReader(PartReader):
         index = max(0, bisect_right(self._starts, offset) - 1)
         is_dictionary = self._has_dictionary and index == 0
         first = Page(self._cipher, is_dictionary, index - (self._has_dictionary and index > 0))
-        pages = walk_pages(
-            window, self._starts[index], until, first, compression=self._compression
-        )
+        pages = walk_pages(window, self._starts[index], until, first, compression=self._compression)
         while (start := self._starts[index]) < high:
             known = index + 1 < len(self._starts)
             sealed = next(pages)

@@ -145,7 +145,5 @@ class EncryptedFeed(PlainFeed):
         move.old_start, move.pages = masked.span.start, None
         inner = masked.span._replace(row_group=span.row_group, column=span.column)
         compression = page_compression(new.codec, None)
-        rules = PageRules(
-            compression, rules.plain_levels, rules.known_only, rules.names_dictionary
-        )
+        rules = PageRules(compression, rules.plain_levels, rules.known_only, rules.names_dictionary)
         PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from modcrypt.aead import GCM_OVERHEAD, ModuleCipher
+from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD, ModuleCipher
 from modcrypt.errors import (
     ChecksumError,
     FormatError,
@@ -24,6 +24,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.buffers import Window
 from modcrypt.module_ids import ModuleId, ModuleType
+from modcrypt.parquet.crypto.algorithm_labels import WRONG_GCM_LABEL, wrong_label_hint
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import is_known, known_bytes
 from modcrypt.parquet.format.levels import Levels, find_contradiction
@@ -129,6 +130,7 @@ def open_header(
         TruncationError: The header's length field does not fit the chunk.
         FormatError, LimitError, UnsupportedFormatError: Sizes disagree, the page has an
             unexpected kind, or the chunk has too many pages.
+        IntegrityError: The page is a GCM module although the file declares CTR.
     """
     cipher, is_dictionary = page.cipher, page.is_dictionary
     header_aad, body_aad = cipher.page_aads(is_dictionary, page.ordinal)
@@ -147,20 +149,41 @@ def open_header(
     overhead = cipher.page.overhead
     total = stored + size
     if size < overhead or position + total > end:
+        hint = f". {WRONG_GCM_LABEL}" if CTR_OVERHEAD <= size < overhead else ""
         raise FormatError(
             f"{page.id()}: its header declares {size} bytes; a module has at least {overhead}, "
-            f"and its chunk has {end - position - stored} left"
+            f"and its chunk has {end - position - stored} left{hint}"
         )
     if start + total > window.stop:
         window.fill(position, position + total, end)
         start = position - window.base
-    if contradicts(header, size - overhead, compression):
-        raise FormatError(
-            f"{page.id()}: an uncompressed page of {header.uncompressed_size} bytes decrypts to "
-            f"{size - overhead}"
-        )
     body = window.view[start + stored : start + total]
-    return EncryptedPage(page, position, header, body, body_aad, total)
+    opened = EncryptedPage(page, position, header, body, body_aad, total)
+    if contradicts(header, size - overhead, compression):
+        raise _size_error(opened)
+    return opened
+
+
+def _size_error(sealed: EncryptedPage) -> IntegrityError | FormatError:
+    """Return the error for an uncompressed page whose body has another size than declared."""
+    page, declared = sealed.page, sealed.header.uncompressed_size
+    overhead = page.cipher.page.overhead
+    hint = ""
+    if overhead == GCM_OVERHEAD:
+        hint = label_hint(sealed)
+    elif opens_as_gcm(page.cipher, sealed.body[measure_levels(sealed) :], sealed.aad):
+        return _label_error(page)
+    return FormatError(
+        f"{page.id()}: an uncompressed page of {declared} bytes decrypts to "
+        f"{len(sealed.body) - overhead}{hint and '. ' + hint}"
+    )
+
+
+def label_hint(sealed: EncryptedPage) -> str:
+    """Return a sentence if a body that is no GCM module may be one of CTR, or an empty text."""
+    page = sealed.page
+    first = page.is_dictionary or not page.ordinal
+    return wrong_label_hint(page.cipher, sealed.header, sealed.body, first=first)
 
 
 def _load_header_module(window: Window, position: i64, end: i64, page: Page) -> i64:
@@ -211,7 +234,8 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
     if not clear and not whole and not _declared_levels(sealed):
         raise length_error(sealed)
     if not clear or not _try_open(cipher, body[clear:], aad, into[clear:]):
-        raise TagMismatchError(page.id(), page.cipher.tag_hint)
+        hints = [hint for hint in (page.cipher.tag_hint, label_hint(sealed)) if hint]
+        raise TagMismatchError(page.id(), ". ".join(hints))
     into[:clear] = body[:clear]
     check_label(sealed, clear)
     check_levels(sealed, clear)
@@ -245,10 +269,14 @@ def check_label(sealed: EncryptedPage, clear: int) -> None:
     if page.ordinal or page.cipher.page.overhead == GCM_OVERHEAD:
         return
     if opens_as_gcm(page.cipher, sealed.body[clear:], sealed.aad):
-        raise IntegrityError(
-            f"{page.id()}: it has a tag, and the tag matches: the file was written with "
-            "AES_GCM_V1, and its label was changed to AES_GCM_CTR_V1 to turn authentication off"
-        )
+        raise _label_error(page)
+
+
+def _label_error(page: Page) -> IntegrityError:
+    return IntegrityError(
+        f"{page.id()}: it has a tag, and the tag matches: the file was written with "
+        "AES_GCM_V1, and its label was changed to AES_GCM_CTR_V1 to turn authentication off"
+    )
 
 
 def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:

@@ -109,9 +109,7 @@ def walk_plaintext(
         if known_only and not is_known("PageHeader", header.raw):
             known = known_bytes("PageHeader", header.raw)
             header = scan(known, 0, len(known))
-        if compression is not None and (
-            size != header.uncompressed_size or header.crc is not None
-        ):
+        if compression is not None and (size != header.uncompressed_size or header.crc is not None):
             _check_page(header, body, place, compression)
         yield PlainPage(position, header, body, stored, 0)
         position += stored + size

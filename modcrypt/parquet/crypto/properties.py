@@ -175,9 +175,10 @@ class FileDecryptionProperties(ShortRepr):
         key_retriever: Function that is called with a module's key metadata if no key is given
             above; it returns a key, or None.
         aad_prefix: Prefix that the file must have been written with, whether the file stores it or
-            not. `b""` opens files whose readers must supply an empty prefix, which Polars
-            writes, and is no demand of other files without a prefix. Alternatively a function that returns the prefix for a file's name, or a template
-            that inserts the file's path inside its dataset (set by `KeyTools.decryption`).
+            not. `b""` opens files whose readers must supply the empty prefix, as Polars can write
+            them, and demands nothing of other files without a prefix. Alternatively a function
+            that returns the prefix for a file's name, or a template that inserts the file's path
+            inside its dataset (set by `KeyTools.decryption`).
         aad_prefix_verifier: Function that replaces `aad_prefix`: it is called with the prefix that
             the file stores, after the footer is authenticated if it is. Any result but True
             refuses the file.

@@ -20,6 +20,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     check_label,
     check_levels,
     has_clear_levels,
+    label_hint,
     length_error,
     measure_levels,
     open_body,
@@ -33,8 +34,6 @@ from modcrypt.parquet.verify.page_frames import Frames
 from modcrypt.parquet.verify.page_quirks import (
     CLEAR_LEVELS,
     NO_TAGS,
-    WRONG_GCM_LABEL,
-    looks_like_ctr,
 )
 from modcrypt.parquet.verify.page_recovery import ResumingWalk
 from modcrypt.parquet.verify.unencrypted_pages import check_plaintext_pages, follow_length_fields
@@ -122,14 +121,10 @@ class _EncryptedPages:
         self._report.add_note("levels", self._report.chunk.path, CLEAR_LEVELS)
 
     def _report_bad_body(self, sealed: EncryptedPage, start: int, error: ModcryptError) -> None:
-        page, header, body = sealed.page, sealed.header, sealed.body
+        page, body, hint = sealed.page, sealed.body, ""
         report, end, module = self._report, start + len(body), page.id()
-        codec = report.chunk.metadata.codec
-        hint = ""
-        if isinstance(error, TagMismatchError) and looks_like_ctr(
-            page.cipher.key, header, body, codec
-        ):
-            hint = WRONG_GCM_LABEL
+        if isinstance(error, TagMismatchError):  # another cause may be found, so the hint is apart
+            hint, error = label_hint(sealed), TagMismatchError(module, page.cipher.tag_hint)
         report.add_unopened(error, module, start, end, body, hint)
         if type(error) is IntegrityError:  # the values opened, their levels are wrong
             self._note_levels()

@@ -6,8 +6,8 @@ No footer declares them; the first pages of a column chunk show them:
   `encrypted_pages` opens both layouts.
 - parquet-go/parquet-go numbers its module types differently from the specification.
 - Some versions of Arrow C++ wrote AES_GCM_V1 into footers of files whose pages are under
-  AES_GCM_CTR_V1. A forged label may also declare CTR for pages under GCM, so that readers ignore
-  their tags.
+  AES_GCM_CTR_V1 (`algorithm_labels`). A forged label may also declare CTR for pages under GCM, so
+  that readers ignore their tags.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from itertools import islice
 from struct import Struct
 
 from modcrypt.aad import aad_of_type
-from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, CtrCipher
 from modcrypt.errors import ModcryptError, TagMismatchError, list_names
 from modcrypt.io.buffers import Window
-from modcrypt.keys import Key
+from modcrypt.parquet.crypto.algorithm_labels import looks_like_ctr
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
@@ -33,9 +32,8 @@ from modcrypt.parquet.crypto.encrypted_pages import (
 )
 from modcrypt.parquet.crypto.page_facts import PageFacts
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
-from modcrypt.parquet.format.idl import varint
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span, chunk_start
-from modcrypt.parquet.format.page_header import ALWAYS, DATA_PAGE_V2, UNCOMPRESSED, PageHeader
+from modcrypt.parquet.format.page_header import ALWAYS, DATA_PAGE_V2
 
 CLEAR_LEVELS = (
     "its data pages V2 have parquet-java's layout: repetition and definition levels are not "
@@ -44,10 +42,6 @@ CLEAR_LEVELS = (
 NO_TAGS = (
     "AES_GCM_CTR_V1 leaves page bodies without a tag: altered bodies decrypt to other values "
     "undetected"
-)
-WRONG_GCM_LABEL = (
-    "It looks like a page of AES_GCM_CTR_V1: some versions of Arrow C++ wrote AES_GCM_V1 into the "
-    "footers of such files"
 )
 """The reports of verification about pages that have these layouts."""
 
@@ -175,38 +169,6 @@ def _identify_algorithm(sealed: EncryptedPage, codec: int) -> str | None:
     if opens_as_gcm(cipher, body[clear:], sealed.aad):
         return GCM_V1
     return GCM_CTR_V1 if looks_like_ctr(cipher.key, sealed.header, body, codec) else None
-
-
-_SNAPPY, _GZIP, _ZSTD = 1, 2, 6  # CompressionCodec of the IDL
-_MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
-
-
-def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -> bool:
-    """Return whether a page body that is not a GCM module seems to be a CTR module.
-
-    An uncompressed body is recognised by its size, a compressed one by the codec's first bytes. At
-    most 16 bytes are decrypted, and none is returned.
-    """
-    size = len(body) - CTR_OVERHEAD
-    if size == header.uncompressed_size and codec == UNCOMPRESSED:
-        return True
-    if header.type == DATA_PAGE_V2 or size < 8:
-        return False
-    plain = bytearray(16 + CTR_SLACK)
-    CtrCipher(key).open_into(body[: CTR_OVERHEAD + min(size, 16)], b"", memoryview(plain))
-    if codec == _SNAPPY:
-        return _begins_as_snappy(plain, header.uncompressed_size)
-    return codec in _MAGICS and plain.startswith(_MAGICS[codec])
-
-
-def _begins_as_snappy(plain: bytearray, size: int) -> bool:
-    """Return whether bytes begin with an uncompressed length and a literal that is no longer.
-
-    The length of a small page is a single byte, with which one of 256 damaged pages begins.
-    """
-    length = varint(size)
-    literal, kind = divmod(plain[len(length)], 4)
-    return plain.startswith(length) and kind == 0 and (literal < size or literal >= 60)
 
 
 # --- parquet-go ----------------------------------------------------------------------------------

@@ -37,12 +37,12 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs import dataset_verification
 from modcrypt.jobs.dataset_verification import verify_dataset
+from modcrypt.parquet.crypto.algorithm_labels import looks_like_ctr
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.format.page_header_scan import scan
 from modcrypt.parquet.verify.file_verification import verify_parquet
-from modcrypt.parquet.verify.page_quirks import looks_like_ctr
 from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging
 from tests.support.cases import each_case
@@ -809,7 +809,7 @@ def test_a_moved_page_is_recognised_even_if_it_looks_like_ctr(
         if span.module.path == "n"
     )
     data[first], data[second] = data[second], data[first]
-    monkeypatch.setattr("modcrypt.parquet.verify.page_checks.looks_like_ctr", lambda *_: True)
+    monkeypatch.setattr("modcrypt.parquet.crypto.algorithm_labels.looks_like_ctr", lambda *_: True)
     text = joined_messages(verify_parquet(bytes(data), READER))
     assert "It is the data page of page 2 of the same column chunk" in text
 
