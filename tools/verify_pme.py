@@ -227,7 +227,7 @@ class _Verification:
         return fields, start
 
     def note_writer(self, footer: dict[int, Any]) -> None:
-        """Note whether data pages V2 are compressed although their headers deny it (ARROW-10353)."""
+        """Note whether data pages V2 are compressed although headers deny it (ARROW-10353)."""
         name = bytes(footer.get(6, b"")).split()
         self.old_arrow = name[:1] == [b"parquet-cpp"] and name[2:3] < [b"2"]
 

@@ -1,16 +1,16 @@
 """Verify the files of a folder one by one, and as a set: none missing, foreign or duplicated.
 
 The set is verified by the AAD prefix, with which the writer named each file, and by
-`aad_file_unique`, which no two files share.
+`aad_file_unique`, which no two files should share.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from modcrypt.errors import (
     KeyMaterialError,
@@ -26,6 +26,7 @@ from modcrypt.jobs.engine import Job, Meter, Progress, run_job
 from modcrypt.jobs.set_findings import (
     MAX_LISTED,
     Groups,
+    Shape,
     find_copies,
     find_links,
     find_missing_files,
@@ -156,11 +157,11 @@ def verify_dataset(
     file_set = _FileSet(run.places, files, run.parts, earlier)
     if template is None:
         fault = run.demands_prefix and not shared_aad_prefix
-        file_set.findings += find_shared_prefixes(file_set.group_by("prefix"), fault=fault)
+        file_set.findings += find_shared_prefixes(file_set.group_by_prefix(), fault=fault)
     else:
         file_set.compare_parts(template, expected_parts)
         file_set.report_unidentified(run.unidentified)
-    file_set.findings += find_copies(file_set.group_by("unique"))
+    file_set.findings += find_copies(file_set.group_by_unique())
     file_set.check_row_count(None if is_alone else expected_rows)
     file_set.compare_seal(seal, folders)
     file_set.findings += find_links([link.path for link in links])
@@ -321,6 +322,18 @@ def _make_unreadable_result(place: Place, error: OSError) -> CheckedFile:
     return CheckedFile(verification, FileAad(None, None))
 
 
+_Item = TypeVar("_Item")
+
+
+def _group(items: Iterable[tuple[bytes | None, _Item]]) -> dict[bytes, list[_Item]]:
+    """Return the items that share their first part."""
+    groups: defaultdict[bytes, list[_Item]] = defaultdict(list)
+    for content, item in items:
+        if content:
+            groups[content].append(item)
+    return {content: several for content, several in groups.items() if len(several) > 1}
+
+
 # --- the set -------------------------------------------------------------------------------------
 
 
@@ -420,13 +433,13 @@ class _FileSet:
         if any(self._files[number].verification.modules == 0 for number in self._parts):
             self._add_note("parts", "stored AAD prefixes are unverified: there is no footer key")
 
-    def group_by(self, part: str) -> Groups:
-        """Return the paths of the files that share a part of their AAD, an attribute of FileAad."""
-        groups: defaultdict[bytes, list[str]] = defaultdict(list)
-        for place, aad in self._aads:
-            if content := getattr(aad, part):
-                groups[content].append(place.path)
-        return {content: paths for content, paths in groups.items() if len(paths) > 1}
+    def group_by_prefix(self) -> Groups:
+        """Return the paths of the files that share an AAD prefix."""
+        return _group((aad.prefix, place.path) for place, aad in self._aads)
+
+    def group_by_unique(self) -> Mapping[bytes, Sequence[tuple[str, Shape]]]:
+        """Return the paths and shapes of the files that share their `aad_file_unique`."""
+        return _group((aad.unique, (place.path, (aad.size, aad.rows))) for place, aad in self._aads)
 
     def check_row_count(self, expected: int | None) -> None:
         """Compare the number of rows of all files with the expected number."""

@@ -10,11 +10,15 @@ from modcrypt.errors import ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.signatures.signers import DatasetSeal
 
 Groups: TypeAlias = Mapping[bytes, Sequence[str]]
 """Paths of several files, by a part of their AAD that they share."""
+
+Shape: TypeAlias = tuple[int | None, int | None]
+"""Size of a file in bytes, and its number of rows if that is authenticated."""
 
 MAX_LISTED = 20
 """Maximum number of names listed in one message."""
@@ -98,17 +102,51 @@ def find_links_below(paths: Sequence[str]) -> list[Finding]:
     return find_links([link.path for link in links])
 
 
-def find_copies(groups: Groups) -> list[Finding]:
-    """Report files that are copies of each other; `groups` has their paths by `aad_file_unique`."""
-    return [
-        Finding(
-            word="integrity",
-            message=f"{len(paths)} files have the same aad_file_unique, which is random: they are "
-            f"copies of one file, or versions of it: {list_names(paths)}",
-            severity="fault",
+def find_shared_unique(count: int, names: str, *, alike: bool, rows_differ: bool) -> Finding:
+    """Return the finding about files that have the same `aad_file_unique`.
+
+    PyArrow draws it once for a properties object, so files that were written with one object share
+    it. Copies, and versions of a file that modcrypt rotated or re-keyed, have the same rows.
+
+    Args:
+        count: Number of the files.
+        names: Their names.
+        alike: Whether two of them have the same size and number of rows.
+        rows_differ: Whether all have different numbers of rows, which are authenticated.
+    """
+    message = f"{count:,} files have the same aad_file_unique, which is random: {names}. "
+    if rows_differ:
+        message += (
+            f"Their numbers of rows differ, so they are no copies: {_REUSED}, unless a holder of "
+            "the footer key left out row groups of a copy"
         )
-        for paths in groups.values()
-    ]
+    else:
+        kind = "copies of one file, or versions of it" if alike else "versions of one file"
+        message += f"They are {kind}, or {_REUSED}; the files do not tell which"
+    severity: Severity = "warning" if rows_differ else "fault"
+    return Finding(word="integrity", message=f"{message}. {_CURE}", severity=severity)
+
+
+_REUSED = (
+    "their writer used one properties object for several files, as PyArrow does in "
+    "write_to_dataset, in to_parquet(partition_cols=...) of pandas, and in loops over write_table"
+)
+_CURE = (
+    "Such files, and their pages, can be exchanged for each other undetected: write each file with "
+    "properties of its own, or re-key the files with modcrypt"
+)
+
+
+def find_copies(groups: Mapping[bytes, Sequence[tuple[str, Shape]]]) -> list[Finding]:
+    """Report files with the same `aad_file_unique`, by which `groups` has paths and shapes."""
+    return [
+        find_shared_unique(
+            len(files), list_names([path for path, _ in files]),
+            alike=len({shape for _, shape in files}) < len(files),
+            rows_differ=len({rows for _, (_, rows) in files} - {None}) == len(files),
+        )
+        for files in groups.values()
+    ]  # fmt: skip
 
 
 def list_sealed_files(

@@ -48,9 +48,9 @@ CREATE TABLE IF NOT EXISTS files (
     dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, keys INTEGER, {", ".join(_STATE)},
     PRIMARY KEY (dataset, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (id INTEGER PRIMARY KEY, uses TEXT UNIQUE);
-CREATE TABLE IF NOT EXISTS correct (
+CREATE TABLE IF NOT EXISTS correct_files (
     dataset TEXT, path BLOB, digest INTEGER, stamp TEXT, time REAL, prefix BLOB, file_unique BLOB,
-    PRIMARY KEY (dataset, path)) WITHOUT ROWID;
+    rows INTEGER, PRIMARY KEY (dataset, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS verifications (
     dataset TEXT, digest INTEGER, started REAL, PRIMARY KEY (dataset, digest));
 CREATE TABLE IF NOT EXISTS reports (number INTEGER PRIMARY KEY, counts TEXT);
@@ -65,12 +65,14 @@ class CorrectFile:
         stamp: Stamp of the file at that time.
         time: Time of the verification, in seconds since 1970.
         prefix, unique: AAD prefix and `aad_file_unique`, which identify it among others.
+        rows: Number of rows; None if it is unknown.
     """
 
     stamp: str
     time: float
     prefix: bytes | None
     unique: bytes | None
+    rows: int | None
 
 
 def cache_folder() -> Path:
@@ -155,22 +157,22 @@ class StateCache:
 
     def load_correct(self, dataset: str, paths: Sequence[str]) -> dict[str, CorrectFile]:
         """Return what is known of files that were found correct, by path."""
-        query = "SELECT path, stamp, time, prefix, file_unique FROM correct"
+        query = "SELECT path, stamp, time, prefix, file_unique, rows FROM correct_files"
         rows = self._select(query, dataset, paths)
         return {os.fsdecode(path): CorrectFile(*values) for path, *values in rows}
 
     def save_correct(self, dataset: str, files: Iterable[tuple[str, CorrectFile]]) -> None:
         """Store that files, given by path, were found correct."""
         rows = (
-            (dataset, os.fsencode(path), self._digest, f.stamp, f.time, f.prefix, f.unique)
+            (dataset, os.fsencode(path), self._digest, f.stamp, f.time, f.prefix, f.unique, f.rows)
             for path, f in files
         )
-        self._write("INSERT OR REPLACE INTO correct VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._write("INSERT OR REPLACE INTO correct_files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def forget_correct(self, dataset: str, paths: Iterable[str]) -> None:
         """Remove files that were found to have faults."""
         rows = ((dataset, os.fsencode(path)) for path in paths)
-        self._write("DELETE FROM correct WHERE dataset = ? AND path = ?", rows)
+        self._write("DELETE FROM correct_files WHERE dataset = ? AND path = ?", rows)
 
     def begin_verification(self, dataset: str, *, resume: bool) -> float:
         """Return when the verification of a dataset began: now, or an unfinished one's start."""

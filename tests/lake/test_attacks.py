@@ -131,7 +131,7 @@ def test_a_forged_cache_hides_nothing_from_verify(verified: Path, own_lake_cache
     alter(
         own_lake_cache,
         f"UPDATE files SET stamp = '{file.stamp}', state = 'declared'",
-        f"UPDATE correct SET stamp = '{file.stamp}', time = 9e9",
+        f"UPDATE correct_files SET stamp = '{file.stamp}', time = 9e9",
     )
     assert Lake.open(verified).verify()[0].code == 1
     assert Lake.open(verified).dataset("orders").policies.root.is_folder
@@ -144,8 +144,8 @@ def test_a_forged_cache_hides_nothing_from_verify(verified: Path, own_lake_cache
     [
         "UPDATE files SET state = 'nonsense'", "UPDATE files SET size = 'x', rows = X'00'",
         "UPDATE files SET keys = 99", "UPDATE keys SET uses = '[[' || id || ']]'",
-        "UPDATE keys SET uses = 'x' || id", "DROP TABLE files", "DROP TABLE correct",
-        "DROP TABLE keys", "UPDATE correct SET time = 'x', stamp = NULL",
+        "UPDATE keys SET uses = 'x' || id", "DROP TABLE files", "DROP TABLE correct_files",
+        "DROP TABLE keys", "UPDATE correct_files SET time = 'x', stamp = NULL",
     ],
 )  # fmt: skip
 def test_a_damaged_cache_is_not_believed(

@@ -63,6 +63,27 @@ def test_a_set_finds_what_files_share(tmp_path: Path) -> None:
     assert shared.list_paths().startswith("1.parquet, 3.parquet, ")
     assert shared.list_paths().endswith(" more")
     assert len(list(files.find_shared("unique"))) == 90
+    assert all(group.alike and not group.rows_differ for group in files.find_shared("unique"))
+    files.close()
+
+
+def test_a_set_tells_files_with_different_rows_from_copies() -> None:
+    files = FileSet()
+    for unique, shapes in {
+        b"differ": [(9, 1), (9, 2), (8, 3)],
+        b"same rows": [(9, 1), (8, 1)],
+        b"unknown": [(9, 1), (8, None)],
+        b"copies": [(9, 1), (9, 1), (8, 2)],
+    }.items():
+        for number, (size, rows) in enumerate(shapes):
+            files.add(f"{number}.parquet", FileAad(None, unique, size, rows))
+    found = {group.value: (group.alike, group.rows_differ) for group in files.find_shared("unique")}
+    assert found == {
+        b"differ": (False, True),
+        b"same rows": (False, False),
+        b"unknown": (False, False),
+        b"copies": (True, False),
+    }
     files.close()
 
 

@@ -94,18 +94,23 @@ def _print_rows_as_json(
 
 def _compare_files(verified: DataFrame) -> list[Finding]:
     """Return what `verify_dataset` finds by comparing files with each other."""
-    from modcrypt.jobs.set_findings import find_copies, find_shared_prefixes
+    from modcrypt.jobs.set_findings import Shape, find_copies, find_shared_prefixes
 
-    def group_by(column: str) -> dict[bytes, list[str]]:
-        named = verified.where(f"{column} is not null").selectExpr(f"{column} as value", "path")
-        groups = named.groupBy("value").agg({"path": "collect_list"})
-        several = groups.where("size(`collect_list(path)`) > 1").limit(SHOWN).collect()
-        return {bytes.fromhex(row["value"]): sorted(row[1]) for row in several}
+    def group_by(column: str) -> dict[bytes, list[tuple[str, Shape]]]:
+        # A footer that was not authenticated may state any number of rows.
+        file = "struct(path, bytes_in, if(complete, rows, null)) as file"
+        named = verified.where(f"{column} is not null").selectExpr(f"{column} as value", file)
+        groups = named.groupBy("value").agg({"file": "collect_list"})
+        several = groups.where("size(`collect_list(file)`) > 1").limit(SHOWN).collect()
+        return {
+            bytes.fromhex(row["value"]): sorted((path, (size, rows)) for path, size, rows in row[1])
+            for row in several
+        }
 
-    return [
-        *find_shared_prefixes(group_by("aad_prefix_hex")),
-        *find_copies(group_by("file_unique")),
-    ]
+    prefixes = {
+        prefix: [path for path, _ in files] for prefix, files in group_by("aad_prefix_hex").items()
+    }
+    return [*find_shared_prefixes(prefixes), *find_copies(group_by("file_unique"))]
 
 
 def _examine_folders(

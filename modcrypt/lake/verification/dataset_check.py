@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Literal, TypeAlias
 
-from modcrypt.errors import MAX_NAMES, AadPrefixError, IntegrityError, list_names
+from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
 from modcrypt.io.sources import open_source_at
-from modcrypt.jobs.set_findings import compare_with_seal, find_links
+from modcrypt.jobs.set_findings import compare_with_seal, find_links, find_shared_unique
 from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
@@ -151,7 +151,7 @@ def _load_correct(
 def _identify_file(policies: DatasetPolicies, file: LakeFile, known: CorrectFile | None) -> FileAad:
     """Return what identifies a file that is not verified, without a key."""
     if known is not None:
-        return FileAad(known.prefix, known.unique)
+        return FileAad(known.prefix, known.unique, file.size, known.rows)
     try:
         with open_source_at(policies.place_of(file.path)) as source:
             return identify_source(source, None)
@@ -164,7 +164,7 @@ def _note_results(
 ) -> None:
     now = time.time()
     correct = (
-        (file.path, CorrectFile(file.stamp, now, aad.prefix, aad.unique))
+        (file.path, CorrectFile(file.stamp, now, aad.prefix, aad.unique, aad.rows))
         for file, (aad, result) in checked
         if result.ok and file.stamp
     )
@@ -194,12 +194,10 @@ def _compare_files(file_set: FileSet, policies: DatasetPolicies) -> Iterator[Fin
             "place of another; use {path} in aad_prefix"
         )
         yield Finding(word=AadPrefixError.word, message=message, severity=severity)
-    for copies in file_set.find_shared("unique"):
-        message = (
-            f"{copies.count:,} files have the same aad_file_unique, which is random: they are "
-            f"copies of one file, or versions of it: {copies.list_paths()}"
+    for files in file_set.find_shared("unique"):
+        yield find_shared_unique(
+            files.count, files.list_paths(), alike=files.alike, rows_differ=files.rows_differ
         )
-        yield Finding(word=IntegrityError.word, message=message)
 
 
 def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Finding]:

@@ -114,10 +114,12 @@ def check_expected(rows: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileAad:
-    """The parts of a file's AAD, which identify the file in a set."""
+    """The parts of a file's AAD, which identify the file in a set, and what tells copies apart."""
 
     prefix: bytes | None  # AAD prefix that the file stores or the caller requires; never empty
     unique: bytes | None  # aad_file_unique
+    size: int | None = None  # of the file in bytes
+    rows: int | None = None  # number of rows, if the footer is authenticated
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +162,22 @@ def verify_with_plan(
     if progress is not None:
         progress(source.size)
     verification = _build_result(plan, footer_key_works=key_works)
-    return CheckedFile(verification, _file_aad(footer, given)), plan
+    return CheckedFile(verification, _file_aad(footer, given, source)), plan
 
 
 def identify_source(source: Source, properties: FileDecryptionProperties | None) -> FileAad:
     """Return what identifies a file in a set; this needs no key and verifies nothing."""
     prefix = None if properties is None else properties.aad_prefix
     given = bind_to_file(replace(_NOTHING_REQUIRED, aad_prefix=prefix), source)
-    return _file_aad(_open_footer(source, given, Report(MAX_FINDINGS)), given)
+    return _file_aad(_open_footer(source, given, Report(MAX_FINDINGS)), given, source)
 
 
-def _file_aad(footer: Footer, given: FileDecryptionProperties) -> FileAad:
+def _file_aad(footer: Footer, given: FileDecryptionProperties, source: Source) -> FileAad:
     prefix = footer.stored_prefix or (
         given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
     )
-    return FileAad(prefix or None, footer.file_unique or None)
+    rows = footer.metadata.num_rows if footer.is_verified and footer.metadata is not None else None
+    return FileAad(prefix or None, footer.file_unique or None, source.size, rows)
 
 
 def _open_footer(source: Source, properties: FileDecryptionProperties, report: Report) -> Footer:

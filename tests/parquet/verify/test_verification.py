@@ -1347,6 +1347,89 @@ def test_a_copy_is_named_without_a_template(folder: Path) -> None:
         checked.raise_for_faults()
 
 
+def _write_with_one_object(folder: Path, how: str, rows: dict[int, int]) -> None:
+    """Have PyArrow write a file for each number of rows, with one properties object."""
+    keys = [key for key, count in rows.items() for _ in range(count)]
+    table = pa.table({"a": range(len(keys)), "p": keys})
+    properties = pe.create_encryption_properties(
+        FOOTER_KEY, plaintext_footer=how.endswith("plaintext footer")
+    )
+    if how.startswith("pandas"):
+        frame = table.to_pandas()
+        frame.to_parquet(folder, partition_cols=["p"], encryption_properties=properties)
+    elif how.startswith("dataset"):
+        pq.write_to_dataset(table, folder, partition_cols=["p"], encryption_properties=properties)
+    else:
+        folder.mkdir()
+        for key, count in rows.items():
+            piece = table.slice(0, count)
+            pq.write_table(piece, folder / f"{key}.parquet", encryption_properties=properties)
+
+
+WAYS = ("pandas", "dataset", "loop", "dataset, plaintext footer")
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_files_of_one_properties_object_are_no_copies(how: str, tmp_path: Path) -> None:
+    _write_with_one_object(tmp_path / "set", how, {1: 2, 2: 5, 3: 30})
+    checked = verify_dataset(tmp_path / "set", READER)
+    assert checked.ok
+    (finding,) = checked.findings
+    assert (finding.word, finding.severity) == ("integrity", "warning")
+    assert "used one properties object for several files" in finding.message
+    assert "can be exchanged for each other undetected" in finding.message
+    assert "properties of its own, or re-key" in finding.message
+    assert "so they are no copies" in finding.message
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_files_that_could_be_versions_of_one_are_faults_that_name_both(
+    how: str, tmp_path: Path
+) -> None:
+    _write_with_one_object(tmp_path / "set", how, {1: 3, 2: 3})
+    checked = verify_dataset(tmp_path / "set", READER)
+    assert not checked.ok
+    (finding,) = checked.findings
+    assert (finding.word, finding.severity) == ("integrity", "fault")
+    assert "versions of" in finding.message
+    assert "used one properties object for several files" in finding.message
+    assert "do not tell which" in finding.message
+
+
+def test_a_copy_among_files_of_one_properties_object_is_a_fault(tmp_path: Path) -> None:
+    _write_with_one_object(tmp_path / "set", "loop", {1: 2, 2: 5})
+    shutil.copy(tmp_path / "set/1.parquet", tmp_path / "set/3.parquet")
+    checked = verify_dataset(tmp_path / "set", READER)
+    assert not checked.ok
+    assert "copies of one file" in checked.findings[0].message
+
+
+@pytest.mark.parametrize("how", ["loop", "loop, plaintext footer"])
+def test_rows_that_nothing_authenticates_prove_nothing(how: str, tmp_path: Path) -> None:
+    _write_with_one_object(tmp_path / "set", how, {1: 2, 2: 5})
+    for reader in (None, FileDecryptionProperties()):
+        (finding,) = verify_dataset(tmp_path / "set", reader).findings
+        assert finding.severity == "fault"
+
+
+def test_an_older_version_beside_the_file_is_a_fault(tmp_path: Path) -> None:
+    """A re-keyed file that keeps pages keeps its `aad_file_unique`."""
+    (tmp_path / "set").mkdir()
+    own = FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY})
+    table = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]})
+    old, new = tmp_path / "set/old.parquet", tmp_path / "set/new.parquet"
+    mc.encrypt_parquet(plain_file(table), old, own)
+    again = FileEncryptionProperties(footer_key=OTHER_KEY, column_keys={"b": COLUMN_KEY})
+    reader = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY})
+    mc.rekey_parquet(old, new, reader, again, keep_unchanged=True)
+    keys = {str(old): FOOTER_KEY, str(new): OTHER_KEY}
+    checked = verify_dataset(
+        tmp_path / "set",
+        lambda path: FileDecryptionProperties(footer_key=keys[path], column_keys={"b": COLUMN_KEY}),
+    )
+    assert [finding.severity for finding in checked.findings] == ["fault"]
+
+
 def test_files_that_took_each_others_names_are_named(folder: Path) -> None:
     one, two = folder / "part-00001.parquet", folder / "part-00002.parquet"
     data = one.read_bytes()
