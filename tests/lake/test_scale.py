@@ -69,12 +69,13 @@ def test_a_set_finds_what_files_share(tmp_path: Path) -> None:
 
 def test_a_set_tells_files_with_different_rows_from_copies() -> None:
     files = FileSet()
-    for unique, shapes in {
+    sets: dict[bytes, list[tuple[int, int | None]]] = {
         b"differ": [(9, 1), (9, 2), (8, 3)],
         b"same rows": [(9, 1), (8, 1)],
         b"unknown": [(9, 1), (8, None)],
         b"copies": [(9, 1), (9, 1), (8, 2)],
-    }.items():
+    }
+    for unique, shapes in sets.items():
         for number, (size, rows) in enumerate(shapes):
             files.add(f"{number}.parquet", FileAad(None, unique, size, rows))
     found = {group.value: (group.alike, group.rows_differ) for group in files.find_shared("unique")}

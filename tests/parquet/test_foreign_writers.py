@@ -422,7 +422,7 @@ def write_lists(table: pa.Table = LISTS, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("levels", ["encrypted", "plaintext"])
 @pytest.mark.parametrize("options", [{}, {"compression": "none"}, {"use_dictionary": False}])
-def test_rows_of_lists_that_are_values_are_a_quirk(options: dict[str, Any], levels: str) -> None:
+def test_rows_of_lists_that_are_values_are_a_quirk(options: dict[str, Any], levels: Any) -> None:
     plain = count_values_as_rows(write_lists(**options))
     assert pq.read_table(io.BytesIO(plain)).equals(LISTS)
     verified = mc.verify_parquet(plain, PLAINTEXT)
@@ -504,7 +504,7 @@ def deny_compression(plain: bytes, created_by: bytes) -> bytes:
     ],
 )
 def test_pages_of_old_arrow_are_compressed_whatever_they_say(
-    created_by: bytes, codec: str, levels: str
+    created_by: bytes, codec: str, levels: Any
 ) -> None:
     plain = deny_compression(write_large(codec), created_by)
     assert pq.read_table(io.BytesIO(plain)).equals(LARGE)

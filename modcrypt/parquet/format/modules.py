@@ -25,8 +25,9 @@ from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.structs import ColumnChunk, ColumnMetaData
 
-MAX_COLUMNS = MAX_ROW_GROUPS = MAX_ORDINAL + 1
-"""Ordinals are int16 and begin at 0 (PME 4.4.2)."""
+MAX_COLUMNS = MAX_ORDINAL + 1
+MAX_ROW_GROUPS = MAX_ORDINAL + 1
+"""Most row groups of an encrypted file: ordinals are int16 and begin at 0 (PME 4.4.2)."""
 
 MAX_ROWS = (1 << 31) - 1
 """Most rows of one row group: a page counts its values in an int32, and parquet-java its rows."""
