@@ -19,8 +19,9 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
     """
     if not columns:
         return b""
+    leaves = leaf_elements(metadata.schema)
     metadata.schema = list(metadata.schema)
-    for field in {leaf_elements(metadata.schema)[c].field for c in columns}:
+    for field in {leaves[c].field for c in columns}:
         make_optional(metadata.schema, field)
     leaves = leaf_elements(metadata.schema)
     pages = bytearray()

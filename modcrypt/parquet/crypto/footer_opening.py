@@ -314,7 +314,8 @@ class _Opening:
     def _open_module(self, aads: list[tuple[bytes, str]], module: memoryview) -> bytes | None:
         """Open the footer with the first AAD that fits; if none does, report the first error."""
         assert self.footer.footer_key is not None
-        hint = "The given AAD prefix is part of the AAD" if self.properties.aad_prefix else ""
+        given = self.properties.aad_prefix is not None
+        hint = "The given AAD prefix is part of the AAD" if given else ""
         first: ModcryptError | None = None
         for aad, finding in aads:
             cipher = self._make_cipher(aad)
