@@ -126,7 +126,7 @@ def make_file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) ->
         )
     if len(unique) > MAX_AAD_SIZE or len(stored or b"") > MAX_AAD_SIZE:
         raise LimitError(f"an AAD prefix or aad_file_unique is longer than {MAX_AAD_SIZE} bytes")
-    if needs_prefix(struct, properties):
+    if needs_prefix(struct, given):
         raise AadPrefixError(
             "the file was written with an AAD prefix that it does not store; pass aad_prefix"
         )
@@ -158,13 +158,12 @@ def check_border(unique: bytes, properties: FileDecryptionProperties) -> None:
         )
 
 
-def needs_prefix(struct: ThriftStruct, properties: FileDecryptionProperties) -> bool:
+def needs_prefix(struct: ThriftStruct, given: object) -> bool:
     """Return whether the file's AAD prefix is neither stored nor given.
 
     An empty prefix is a prefix: Polars writes files that readers must supply it for.
     """
-    missing = not struct.aad_prefix and properties.aad_prefix is None
-    return bool(struct.supply_aad_prefix) and missing
+    return bool(struct.supply_aad_prefix) and not struct.aad_prefix and given is None
 
 
 def declared_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:

@@ -98,7 +98,7 @@ class Footer:
     answer: KeyAnswer = field(default=KeyAnswer(None))  # the footer key, or why there is none
     locked: str = ""  # why modules cannot be opened
     is_verified: bool = False  # whether the footer's tag or signature was verified
-    signature_fault: FooterSignatureError | None = None
+    signature_fault: FooterSignatureError | AadPrefixError | None = None
     padding: int = 0  # bytes after the struct inside the footer's module
     start: int = 0  # offset in the file at which the metadata, or its module, begins
     signature: SignatureBlock | None = None  # the writer's signature, verified or not
@@ -314,8 +314,7 @@ class _Opening:
     def _open_module(self, aads: list[tuple[bytes, str]], module: memoryview) -> bytes | None:
         """Open the footer with the first AAD that fits; if none does, report the first error."""
         assert self.footer.footer_key is not None
-        given = self.properties.aad_prefix is not None
-        hint = "The given AAD prefix is part of the AAD" if given else ""
+        hint = "The given AAD prefix is part of the AAD" if self.properties.aad_prefix else ""
         first: ModcryptError | None = None
         for aad, finding in aads:
             cipher = self._make_cipher(aad)
@@ -327,8 +326,18 @@ class _Opening:
             self._accept_cipher(cipher, finding)
             return plain
         assert first is not None
-        self.report.add_error(first, *self.footer.inside, FOOTER)
+        self.report.add_error(self._empty_prefix_error() or first, *self.footer.inside, FOOTER)
         return None
+
+    def _empty_prefix_error(self) -> AadPrefixError | None:
+        """Return the error of a footer that the empty prefix does not open; None if not given."""
+        algorithm = self.footer.algorithm
+        if self.properties.aad_prefix != b"" or not needs_prefix(algorithm, None):
+            return None
+        return AadPrefixError(
+            "the file was written with an AAD prefix that it does not store, and its footer does "
+            "not authenticate with the empty one: pass aad_prefix, unless the key is wrong"
+        )
 
     # --- plaintext footer ------------------------------------------------------------------------
 
@@ -391,7 +400,7 @@ class _Opening:
         self._refuse_signature(aads[0][0])
 
     def _refuse_signature(self, aad: bytes) -> None:
-        error = FooterSignatureError(
+        error = self._empty_prefix_error() or FooterSignatureError(
             "the plaintext footer's signature does not match: wrong footer key, wrong AAD prefix "
             "or an altered footer"
         )
@@ -481,7 +490,7 @@ class _Opening:
         try:
             aads = [(make_file_aad(footer.algorithm, properties), "")]
         except AadPrefixError as error:
-            if needs_prefix(footer.algorithm, properties) and not report.strict:
+            if needs_prefix(footer.algorithm, properties.aad_prefix) and not report.strict:
                 footer.locked = (
                     "it needs an AAD prefix that the file does not store; pass aad_prefix"
                 )
