@@ -393,7 +393,7 @@ def test_an_offset_beyond_the_first_data_page_is_refused() -> None:
         run(mc.encrypt_parquet, forging.edit_plain(forging.plain_file(TABLE), change), UNIFORM)
 
 
-# --- data pages V2 of Arrow C++ up to 10 and parquetjs: num_rows of lists ------------------------
+# --- data pages V2 of Arrow C++ up to 11 and parquetjs: num_rows of lists ------------------------
 
 LISTS = pa.table(
     {

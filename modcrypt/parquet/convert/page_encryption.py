@@ -113,7 +113,7 @@ def seal_pages(
 def _correct_rows(levels: Levels, header: PageHeader, body: memoryview) -> PageHeader:
     """Return the header of a data page V2 with its number of rows.
 
-    Arrow C++ up to 10 and parquetjs state the number of values of lists instead. Plaintext levels
+    Arrow C++ up to 11 and parquetjs state the number of values of lists instead. Plaintext levels
     have no tag, so the encrypted header must count the rows that they make.
     """
     if not levels.max_repetition:

@@ -148,7 +148,7 @@ def describe_header_quirks(chunk: Chunk, facts: PageFacts) -> Iterator[str]:
     if counts_values_as_rows(chunk, facts):
         yield (
             f"Column {chunk.path}: data pages V2 state their number of values as their number of "
-            "rows, as Arrow C++ up to 10 and parquetjs do for lists. Readers ignore that number, "
+            "rows, as Arrow C++ up to 11 and parquetjs do for lists. Readers ignore that number, "
             "so the rows of each page were not compared with it."
         )
     if forgets_dictionary_header(chunk, facts):
