@@ -18,10 +18,13 @@ It wraps another file system, which contains the files, and is found by its prot
 
 Files and folders have the same names as in the wrapped file system, which lists them. Only opening
 a file, or asking for its size, reads its footer. Files that are not encrypted Parquet files, such
-as `_SUCCESS`, are listed, but opening them is an error.
+as `_SUCCESS`, are listed, but opening them is an error. Files that modcrypt and other writers keep
+beside encrypted ones (key material, seals, notes) are not listed, but exist when asked for by name.
 
 A file that is written is held in memory, encrypted when it is closed, and appears complete or not
-at all. Files are not appended to, moved, copied or removed; the wrapped file system does that.
+at all. With `encryption`, files can also be moved, copied and removed, and their external key
+material goes with them. If a file's keys or AAD prefix depend on its path, it is encrypted anew
+where it goes, which needs `decryption`; else its bytes stay as they are. Files are not appended to.
 
 A file system with explicit keys can't be pickled: have Dask use threads, or pass an importable
 function that retrieves the keys where it runs. Put a cache behind this file system
@@ -30,19 +33,35 @@ function that retrieves the keys where it runs. Put a cache behind this file sys
 
 from __future__ import annotations
 
+import posixpath
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
+from modcrypt.io.sinks import copy_range
+from modcrypt.io.sources import open_source_at
 from modcrypt.io.stacked_filesystem import StackedFileSystem
 from modcrypt.io.stores import locate
+from modcrypt.io.uploads import move_stored
+from modcrypt.kms.external_keys import carry_keys, remove_keys
+from modcrypt.kms.recipients.explicit_keys import explicit_keys_name
+from modcrypt.kms.signing.sealed_statements import SEAL_NAME
 from modcrypt.parquet.arrow.encrypted_output import EncryptedOutput
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
+from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     AnyEncryption,
     KeySettings,
     as_encryption,
 )
+from modcrypt.parquet.datasets.write_notes import NOTES
+from modcrypt.parquet.rewrite.rekey import rekey_parquet
+from modcrypt.pkmt1.material import STORE_NAME
 
 if TYPE_CHECKING:
     from modcrypt.parquet.datasets.dataset_reader import Decryption
@@ -79,6 +98,7 @@ class ModcryptFileSystem(StackedFileSystem):
     ) -> None:
         if encryption is not None and not callable(encryption):
             _check_encryption(encryption)
+        self._has_keys_of_each_path = callable(encryption) or callable(decryption)
         if decryption is None and encryption is not None:
             decryption = _raise_missing_decryption
         if not isinstance(decryption, AnyDecryption) and not callable(decryption):
@@ -90,29 +110,56 @@ class ModcryptFileSystem(StackedFileSystem):
         super().__init__(**behind)
         self._decryption, self._encryption = decryption, encryption
 
+    # --- listings ------------------------------------------------------------------------------
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        """List a folder without companions of its files; sizes are None."""
+        found = super().ls(path, detail=detail, **kwargs)
+        return _without_companions(found, len(self._target_path(path)))
+
+    def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """List the files below a folder without their companions; sizes are None."""
+        found = super().find(path, *args, **kwargs)
+        return _without_companions(found, len(self._target_path(path)))
+
+    def glob(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """List the files that match a pattern; sizes are None.
+
+        Companions match only patterns that begin with an underscore or a dot, as they do.
+        """
+        found = super().glob(path, *args, **kwargs)
+        pattern = self._target_path(path)
+        if posixpath.basename(pattern).startswith(("_", ".")):
+            return found
+        return _without_companions(found, len(re.split(r"[^/]*[*?[{]", pattern)[0]))
+
+    # --- files ---------------------------------------------------------------------------------
+
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
     ) -> PlaintextView | EncryptedOutput:
         """Open a file for `open` of fsspec; ignore options of caches and blocks."""
         if mode != "rb":
             return self._open_output(path, mode, autocommit)
-        decryption = self._decryption
-        properties = decryption(path) if callable(decryption) else decryption
-        return open_parquet(path, properties, filesystem=self.fs)
+        return open_parquet(path, self._decryption_of(path), filesystem=self.fs)
+
+    def _decryption_of(self, path: str) -> AnyDecryption:
+        given = self._decryption
+        return given(path) if callable(given) else given
+
+    def _encryption_of(self, path: str) -> AnyEncryption:
+        given: Any = self._encryption
+        return given(path) if callable(given) else given
 
     def _open_output(self, path: str, mode: str, autocommit: bool) -> EncryptedOutput:
-        if self._encryption is None:
-            self._raise_read_only()
+        self._check_writing()
         if mode not in ("wb", "xb"):
             raise ValueError(
                 f"encrypted Parquet files are read ('rb') or written ('wb', 'xb'), not {mode!r}"
             )
         if not autocommit:
             raise ValueError("a file appears when it is closed, not with a transaction")
-        given = self._encryption
-        encryption = given(path) if callable(given) else given
-        place = Place(*locate(path, self.fs))
-        return EncryptedOutput(place, encryption, overwrite=mode == "wb")
+        return EncryptedOutput(self._place(path), self._encryption_of(path), overwrite=mode == "wb")
 
     def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Make a folder, if files may be written."""
@@ -124,18 +171,177 @@ class ModcryptFileSystem(StackedFileSystem):
         self._check_writing()
         self.fs.makedirs(self._target_path(path), *args, **kwargs)
 
-    def _check_writing(self) -> None:
-        if self._encryption is None:
-            self._raise_read_only()
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        self._check_writing()
+        self.fs.rmdir(self._target_path(path))
 
-    def _raise_read_only(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise ValueError for an operation that this file system does not have."""
-        raise ValueError(
-            "the modcrypt file system writes files only if it is given encryption=, and never "
-            "moves or removes any; write_table also writes encrypted files"
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove files and their key material; with `recursive`, folders and all that is in them.
+
+        Symbolic links are removed, not followed.
+
+        Raises:
+            ValueError: The file system has no `encryption`, or a folder is named without
+                `recursive`.
+            OSError: The file does not exist, or the wrapped file system refuses.
+        """
+        self._check_writing()
+        for item in path if isinstance(path, list) else [path]:
+            for found in self._match(self._target_path(item)):
+                if self.isdir(found):
+                    self.fs.rm(found, recursive=recursive, maxdepth=maxdepth)
+                else:
+                    self.rm_file(found)
+
+    def _match(self, path: str) -> list[str]:
+        """Return the path, or the paths that match it as a pattern if no file has this name."""
+        return (not self.exists(path) and self.glob(path)) or [path]
+
+    def rm_file(self, path: str) -> None:
+        """Remove a file and its key material; raise as `rm`."""
+        self._check_writing()
+        path = self._target_path(path)
+        self.fs.rm_file(path)
+        remove_keys(self._place(path))
+        _remove_if_present(_explicit_keys_of(self._place(path)))
+
+    _rm = rm_file
+
+    def mv(self, path1: str, path2: str, *_: Any, **__: Any) -> None:
+        """Move a file and its key material, or a folder; a file of the new name is replaced.
+
+        Raises:
+            ValueError: The file system has no `encryption`; or the AAD prefix contains the path,
+                and the new path is outside the root of the prefix.
+            TypeError: A file has to be encrypted anew, and the file system has no `decryption`.
+            ModcryptError: A file has to be encrypted anew, and cannot be decrypted.
+            OSError: The file does not exist, or the wrapped file system refuses.
+        """
+        self._check_writing()
+        old, new = self._target_path(path1), self._target_path(path2)
+        if self.isdir(new) and old != new:
+            new = posixpath.join(new, posixpath.basename(old))
+        if old == new:
+            return
+        if self.isdir(old):
+            self._move_folder(old, new)
+        else:
+            self._move_file(old, new)
+
+    mv_file = mv
+
+    def _move_folder(self, old: str, new: str) -> None:
+        moves = {path: new + path[len(old) :] for path in self.fs.find(old)}
+        if not any(self._is_bound(*move) for move in moves.items()):
+            self.fs.mv(old, new, recursive=True)
+            return
+        if new.startswith(f"{old}/"):
+            raise ValueError(f"{new}: a folder cannot be moved into itself")
+        for path in moves:
+            Place(self._place(old).filesystem, path, old).check_writable()
+        for path, target in moves.items():
+            if not STORE_NAME.fullmatch(posixpath.basename(path)):  # goes with its file
+                self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+                self._move_file(path, target)
+        if not self.fs.find(old):
+            self.fs.rm(old, recursive=True)
+
+    def _move_file(self, old: str, new: str) -> None:
+        if self._is_bound(old, new):
+            self._encrypt_anew(old, new)
+            self.rm_file(old)
+            return
+        with _carry_companions(self._place(old), self._place(new), move=True):
+            move_stored(self.fs, True, old, new)
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy a file and its key material, for `copy` of fsspec; raise as `mv`."""
+        self._check_writing()
+        old, new = self._target_path(path1), self._target_path(path2)
+        if self.isdir(old):
+            self.fs.makedirs(new, exist_ok=True)
+        elif self._is_bound(old, new):
+            self._encrypt_anew(old, new)
+        else:
+            with _carry_companions(self._place(old), self._place(new), move=False):
+                if self._place(new).filesystem is None:  # where fsspec's copy may stay incomplete
+                    _copy_file(self._place(old), self._place(new))
+                else:
+                    self.fs.cp_file(old, new)
+
+    def _encrypt_anew(self, old: str, new: str) -> None:
+        rekey_parquet(
+            old, new, self._decryption_of(old), self._encryption_of(new), filesystem=self.fs
         )
 
-    rmdir = cp_file = rm_file = _rm = _raise_read_only
+    def _is_bound(self, old: str, new: str) -> bool:
+        """Return whether a file's keys or AAD prefix may differ between two paths."""
+        if posixpath.basename(old).startswith(("_", ".")):  # not a file of a dataset
+            return False
+        if self._has_keys_of_each_path:
+            return True
+        prefix = getattr(as_encryption(self._encryption_of(old)), "aad_prefix", None)
+        if not isinstance(prefix, PathPrefix):
+            return False
+        return prefix.of(self._place(old)) != prefix.of(self._place(new))
+
+    def _place(self, path: str) -> Place:
+        return Place(*locate(path, self.fs))
+
+    def _check_writing(self) -> None:
+        if self._encryption is None:
+            raise ValueError(
+                "this modcrypt file system is read-only: it has no encryption=, so it writes, "
+                "moves, copies and removes nothing; pass encryption=, or use write_table"
+            )
+
+
+@contextmanager
+def _carry_companions(old: Place, new: Place, *, move: bool) -> Iterator[None]:
+    """Keep a file's companions beside its new place while the block moves or copies it there."""
+    with carry_keys(old, new, move=move):
+        yield
+    explicit = _explicit_keys_of(old)
+    if explicit.stamp() is None:
+        _remove_if_present(_explicit_keys_of(new))  # of the file that was replaced
+        return
+    _copy_file(explicit, _explicit_keys_of(new))
+    if move:
+        explicit.remove()
+
+
+def _explicit_keys_of(place: Place) -> Place:
+    found = place.beside(explicit_keys_name(place.name))
+    return replace(found, root=posixpath.dirname(place.path))  # follow no link that others made
+
+
+def _remove_if_present(place: Place) -> None:
+    if place.stamp() is not None:
+        place.remove()
+
+
+def _copy_file(old: Place, new: Place) -> None:
+    with open_source_at(old) as source, open_sink_at(new) as sink:
+        copy_range(source, sink, 0, source.size)
+
+
+def _is_companion(name: str) -> bool:
+    """Return whether a file is kept beside encrypted ones; a plaintext folder has none."""
+    own = name in (SEAL_NAME, NOTES) or name.startswith(".modcrypt-")
+    return own or name.startswith("_EXPLICIT_KEYS_FOR_") or STORE_NAME.fullmatch(name) is not None
+
+
+def _without_companions(found: Any, start: int) -> Any:
+    """Return a listing without companions, whose names count from a position in their paths."""
+
+    def is_shown(entry: Any) -> bool:
+        path = entry["name"] if isinstance(entry, dict) else entry
+        return not any(map(_is_companion, path[start:].split("/")))
+
+    if isinstance(found, dict):
+        return {path: entry for path, entry in found.items() if is_shown(path)}
+    return list(filter(is_shown, found))
 
 
 def _check_encryption(encryption: AnyEncryption) -> None:
@@ -145,4 +351,7 @@ def _check_encryption(encryption: AnyEncryption) -> None:
 
 
 def _raise_missing_decryption(path: str) -> NoReturn:
-    raise TypeError(f"{path}: reading needs keys; pass decryption= as well as encryption=")
+    raise TypeError(
+        f"{path}: reading needs keys, and so does moving a file whose keys or AAD prefix depend on "
+        "its path; pass decryption= as well as encryption="
+    )

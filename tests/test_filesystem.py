@@ -303,7 +303,7 @@ def test_nothing_is_written_moved_or_removed(
     write: Callable[[Any, str], object], folder: Path
 ) -> None:
     before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
-    with pytest.raises(ValueError, match="write_table"):
+    with pytest.raises(ValueError, match=r"read-only: it has no encryption=.*write_table"):
         write(make_filesystem(), f"{folder}/c=A/1.parquet")
     assert before == {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
@@ -537,9 +537,6 @@ def test_other_ways_of_writing_are_refused(folder: Path) -> None:
     for mode in ("ab", "r+b"):
         with pytest.raises(ValueError, match="'rb'"):
             make_writer().open(path, mode)
-    for name in ("rm", "mv", "cp", "rmdir"):
-        with pytest.raises(ValueError, match="moves or removes"):
-            WRITES[name](make_writer(), path)
     with pytest.raises(TypeError, match="pass decryption="):
         make_writer().open(path)
     with pytest.raises(TypeError, match="must be FileEncryptionProperties"):

@@ -48,13 +48,13 @@ def open_upload(
         filesystem, path, name, filesystem._parent(path),
         lambda: not overwrite and filesystem.exists(path),
         create=lambda where: filesystem.open(where, "wb"),
-        move=partial(_move, filesystem, overwrite), delete=filesystem.rm_file,
+        move=partial(move_stored, filesystem, overwrite), delete=filesystem.rm_file,
         lock=_MEMORY if filesystem.protocol == "memory" else contextlib.nullcontext(),
     )  # fmt: skip
 
 
-def _move(filesystem: Any, overwrite: bool, old: str, new: str) -> None:
-    """Move a file; fsspec's own `mv` treats brackets and stars in a path as patterns."""
+def move_stored(filesystem: Any, overwrite: bool, old: str, new: str) -> None:
+    """Move a file of fsspec, whose own `mv` treats brackets and stars in a path as patterns."""
     from fsspec import AbstractFileSystem
 
     if type(filesystem).mv is AbstractFileSystem.mv:

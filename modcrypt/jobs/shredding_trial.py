@@ -5,7 +5,6 @@ An error proves nothing: a key is gone or refused, it opens, or its state is unk
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -33,6 +32,7 @@ from modcrypt.pkmt1.material import (
     MAX_STORE,
     RECIPIENTS,
     SHREDDED,
+    STORE_NAME,
     KeyMaterial,
     KeyReference,
     decode_material,
@@ -302,7 +302,7 @@ class Trial:
         self, place: Place, store: dict[str, str], near: bool
     ) -> list[KeyProof]:
         """Try key material that belongs to none of the named files."""
-        match = _STORE_NAME.fullmatch(place.name)
+        match = STORE_NAME.fullmatch(place.name)
         others = near and match is not None and match[1] not in self.traces.names
         if others or identify(place) in self.traces.judged:
             return []
@@ -484,7 +484,6 @@ _ELSEWHERE = _make_result(
     "unknown", "the file has no key metadata; the key may always have been stored elsewhere"
 )
 _DAMAGED = _make_result("unknown", "damaged key material")
-_STORE_NAME = re.compile(r"(?:_TMP)?_KEY_MATERIAL_FOR_(.*)\.json", re.DOTALL)
 
 
 def _group_columns_by_key(columns: tuple[ColumnUse, ...]) -> dict[bytes | None, tuple[str, ...]]:

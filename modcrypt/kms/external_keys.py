@@ -19,6 +19,7 @@ from modcrypt.pkmt1.external import (
     FOOTER_KEY,
     STAGED,
     read_if_present,
+    settle_keys,
     staged_name,
     store_of,
     write_store,
@@ -43,9 +44,25 @@ class ExternalKeys:
 
     def __init__(self, place: Place) -> None:
         self._place = place.resolve()
-        self.write = token_hex(8)
+        self.write: str | None = token_hex(8)  # None for files of other writers
         self._store: dict[str, str] = {}
-        read_if_present(self._place)  # raises before keys are created if it must not be replaced
+        # Raises before keys are created if the material must not be replaced.
+        self._before = read_if_present(self._place)
+
+    @classmethod
+    def of_file(cls, source: Place, target: Place) -> ExternalKeys | None:
+        """Return the keys of an existing file for a move or copy of it; None if it has none."""
+        store = read_if_present(source)
+        if store is None:
+            return None
+        keys = cls(target)
+        keys._place = target  # a symbolic link is replaced, not followed
+        keys._before = read_if_present(target)
+        keys.write = _find_write(source)
+        settled = settle_keys(store, keys.write)
+        own = (None, keys.write)
+        keys._store = {name: text for name, text in settled.items() if _parse_write(text) in own}
+        return keys
 
     def add(self, material: KeyMaterial) -> bytes:
         """Add the key material of the footer or the next column, and return its key metadata."""
@@ -76,13 +93,15 @@ class ExternalKeys:
                 self._change(lambda present: self._publish_keys(present, replaced))
 
     def _stage_keys(self, present: dict[str, str]) -> dict[str, str]:
-        if not present:
+        if not present or self.write is None:
             return self._store
         own = {staged_name(name, self.write): text for name, text in self._store.items()}
         return present | own
 
     def _remove_new_keys(self, present: dict[str, str]) -> dict[str, str]:
         """Remove the new keys, even if they were rotated during the write."""
+        if self.write is None:
+            return self._before or {}
         return {
             name: text
             for name, text in present.items()
@@ -91,6 +110,8 @@ class ExternalKeys:
 
     def _publish_keys(self, present: dict[str, str], replaced: str | None) -> dict[str, str]:
         """Replace the old keys with the new ones if this run wrote the current file."""
+        if self.write is None:
+            return self._store
         left = self._remove_new_keys(present)
         if _find_write(self._place) != self.write:
             return left
@@ -120,6 +141,35 @@ class ExternalKeys:
                 write_store(self._place, changed)
             elif present is not None:
                 store_of(self._place).remove()
+
+
+@contextmanager
+def carry_keys(source: Place, target: Place, *, move: bool) -> Iterator[None]:
+    """Keep a file's key material beside its new place while the block moves or copies the file.
+
+    The material is beside the new place before the file is. If another writer's file replaces one
+    with key material, the old file cannot be read until the block has replaced it.
+
+    Raises:
+        KeyMaterialError: The material of one of the files is malformed.
+        OSError: The file system refuses.
+    """
+    keys = ExternalKeys.of_file(source, target)
+    if keys is None:
+        yield
+        remove_keys(target)  # of the file that was replaced
+        return
+    with keys.keep_beside():
+        yield
+    if move:
+        remove_keys(source)
+
+
+def remove_keys(place: Place) -> None:
+    """Remove the key material beside a file that was removed; raise OSError if it is refused."""
+    store = store_of(place)
+    if store.stamp() is not None:
+        store.remove()
 
 
 def _parse_write(text: str) -> str | None:

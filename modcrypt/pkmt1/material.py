@@ -229,6 +229,10 @@ def external_name(name: str) -> str:
     return f"_KEY_MATERIAL_FOR_{name}.json"
 
 
+STORE_NAME = re.compile(r"(?:_TMP)?_KEY_MATERIAL_FOR_(.*)\.json", re.DOTALL)
+"""Names of files of key material; other implementations add _TMP while they replace one."""
+
+
 def decode_store(data: bytes) -> dict[str, str]:
     """Decode a file of external key material into a map from reference to undecoded material."""
     store = _parse_object(data)
