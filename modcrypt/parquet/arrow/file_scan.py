@@ -34,7 +34,7 @@ from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
-from modcrypt.parquet.arrow.filters import Filter, bind_filter
+from modcrypt.parquet.arrow.filters import Filter, bind_filter, fit_filter
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.arrow.schema_files import (
     SchemaFile,
@@ -145,8 +145,9 @@ class Scan:
             self._check_dropped(plan)
         self.schema = request.schema or self._make_own_schema(plan, self._leaves)
         self.result = request.result or self._make_result_schema(plan, wanted)
-        if request.filter is not None:
+        if self._filter is not None:
             self.schema = _replace_views(self.schema)
+            self._filter = fit_filter(self._filter, self.schema)
         self._plan = plan
 
     @cached_property
@@ -572,8 +573,31 @@ _COPIED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 def _replace_views(schema: pa.Schema) -> pa.Schema:
     """Return the schema without views: PyArrow 26 cannot filter columns of views."""
-    fields = [field.with_type(_COPIED.get(field.type, field.type)) for field in schema]
-    return pa.schema(fields, schema.metadata)
+    return pa.schema(map(_replace_views_of_field, schema), schema.metadata)
+
+
+def _replace_views_of_field(field: pa.Field) -> pa.Field:
+    kind = _replace_views_of_type(field.type)
+    return field if kind == field.type else field.with_type(kind)
+
+
+def _replace_views_of_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type without views; list views stay, whose values PyArrow does not filter."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_replace_views_of_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        fields = (_replace_views_of_field(field) for field in (kind.key_field, kind.item_field))
+        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
+    if pa.types.is_list(kind):
+        return pa.list_(_replace_views_of_field(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_replace_views_of_field(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_replace_views_of_field(kind.value_field), kind.list_size)
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = _replace_views_of_type(kind.storage_type)
+        return kind if storage == kind.storage_type else storage
+    return _COPIED.get(kind, kind)
 
 
 class _Parts:

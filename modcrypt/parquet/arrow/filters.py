@@ -3,15 +3,22 @@
 Tuples in disjunctive normal form show which fields they read, which constants a field must equal,
 and how they treat nulls and NaN. PyArrow does not expose the contents of an Expression. Its fields
 are found by binding it, and pruning assumes that nulls and NaN may match.
+
+Numbers in tuples are compared exactly once the type of their field is known. PyArrow would cast
+fields and numbers to a common type, which fails for values that do not fit: uint64 above 2**63,
+decimals beside integers, and constants that no value of the field can equal.
 """
 
 from __future__ import annotations
 
+import decimal
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
+from math import inf, isfinite, nextafter
+from numbers import Integral
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +51,14 @@ class Predicate:
     equals: tuple[Any, ...] | None = None
 
 
+class _Term(NamedTuple):
+    """A tuple of the caller."""
+
+    path: tuple[str, ...]
+    how: str
+    value: Any  # for `in` and `not in` an Arrow array
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A condition for rows."""
@@ -53,6 +68,7 @@ class Filter:
     # not known.
     alternatives: tuple[tuple[Predicate, ...], ...] = ()
     terms: int = 1  # number of comparisons, to estimate the costs
+    tuples: tuple[tuple[_Term, ...], ...] = ()  # the caller's, by alternative; none for expressions
 
     @property
     def predicates(self) -> Iterator[Predicate]:
@@ -74,34 +90,212 @@ def as_filter(filters: Filters | None) -> Filter | None:
         raise ValueError(
             'filters must be tuples of a column, an operator and a value: ("a", ">", 1)'
         )
-    pairs = [[_read_term(*term) for term in terms] for terms in alternatives]
+    return _make_filter(tuple(tuple(_read_term(*term) for term in terms) for terms in alternatives))
+
+
+def fit_filter(row_filter: Filter, schema: pa.Schema) -> Filter:
+    """Return a filter whose numbers have the types of the fields that they are compared with.
+
+    Fields that the schema lacks are left as they are.
+    """
+    return _make_filter(row_filter.tuples, schema) if row_filter.tuples else row_filter
+
+
+def _make_filter(tuples: tuple[tuple[_Term, ...], ...], schema: pa.Schema | None = None) -> Filter:
+    pairs = [[_make_condition(term, schema) for term in terms] for terms in tuples]
     each = [reduce(operator.and_, [expression for expression, _ in terms]) for terms in pairs]
     predicates = tuple(tuple(predicate for _, predicate in terms) for terms in pairs)
-    return Filter(reduce(operator.or_, each), predicates, sum(map(len, pairs)))
+    return Filter(reduce(operator.or_, each), predicates, sum(map(len, pairs)), tuples)
 
 
 def _is_term(part: Any) -> bool:
     return isinstance(part, list | tuple) and len(part) == 3 and isinstance(part[1], str)
 
 
-def _read_term(column: Any, how: str, value: Any) -> tuple[pc.Expression, Predicate]:
+def _read_term(column: Any, how: str, value: Any) -> _Term:
     path = (column,) if isinstance(column, str) else tuple(column)
-    field = pc.field(*path)
+    is_null_test = how in ("is null", "is not null") and value is None
+    if how not in (*_COMPARISONS, "in", "not in") and not is_null_test:
+        raise ValueError(f"filters: {how!r} is not an operator, or does not take a value")
+    if how.endswith("in"):
+        return _Term(path, how, _copy_views(_make_array(value)))
+    return _Term(path, how, _copy_views(value) if isinstance(value, pa.Scalar) else value)
+
+
+def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expression, Predicate]:
+    path, how, value = term
+    field, kind = pc.field(*path), _find_number_type(path, schema)
     if how in _COMPARISONS:
+        number = None if kind is None else _as_number(value, kind)
+        if number is not None:
+            return _compare_number(field, path, how, number, kind)
         value = _narrow_number(value)
         equals = (pa.scalar(value),) if how in ("=", "==") else None
         return _COMPARISONS[how](field, value), Predicate(path, False, how == "!=", equals)
-    if how in ("in", "not in"):
-        values = value if isinstance(value, pa.Array) else pa.array(list(value))
-        if how == "not in":
-            return ~field.isin(values), Predicate(path, True, True)
-        nulls, nans = values.null_count > 0, _holds_nan_or_zero(values)
-        return field.isin(values), Predicate(path, nulls, nans, tuple(values))
-    if how == "is null" and value is None:
+    if how == "is null":
         return field.is_null(), Predicate(path, True, False)
-    if how == "is not null" and value is None:
+    if how == "is not null":
         return field.is_valid(), Predicate(path, False, False)
-    raise ValueError(f"filters: {how!r} is not an operator, or does not take a value")
+    values = value if kind is None else _fit_values(value, kind)
+    if pa.types.is_null(values.type):  # an empty set, or nulls alone, which have no type
+        isin = field.is_null() if values.null_count else pc.scalar(False)
+    else:
+        isin = field.isin(values)
+    if how == "not in":
+        return ~isin, Predicate(path, True, True)
+    nulls, nans = values.null_count > 0, _holds_nan_or_zero(values)
+    return isin, Predicate(path, nulls, nans, tuple(values))
+
+
+def _make_array(values: Any) -> pa.Array:
+    """Return the values of a set as an array."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        is_dictionary = pa.types.is_dictionary(values.type)
+        return values.dictionary_decode() if is_dictionary else values
+    # PyArrow mixes no integers of NumPy.
+    items = [int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v for v in values]
+    try:
+        return _make_array(pa.array(items))
+    except (OverflowError, pa.ArrowInvalid):
+        if not all(v is None or isinstance(v, int | decimal.Decimal) for v in items):
+            raise ValueError("filters: the values of a set have no common type") from None
+    return pa.array([None if v is None else decimal.Decimal(v) for v in items])
+
+
+def _copy_views(values: Any) -> Any:
+    """Return an array or scalar without views, which PyArrow 26 does not compare."""
+    copied = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(values.type)
+    return values if copied is None else values.cast(copied)
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+_EXACT = decimal.Context(prec=200, rounding=decimal.ROUND_FLOOR)
+"""Arithmetic without rounding, except where it is asked for: a decimal has at most 76 digits."""
+
+
+def _find_number_type(path: tuple[str, ...], schema: pa.Schema | None) -> pa.DataType | None:
+    """Return the type of a field of numbers or timestamps; None for others, and half floats."""
+    kind: Any = schema
+    for name in path:
+        is_group = kind is schema or pa.types.is_struct(kind)
+        number = kind.get_field_index(name) if kind is not None and is_group else -1
+        if number < 0:
+            return None
+        kind = kind.field(number).type
+    is_exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_timestamp(kind)
+    return kind if is_exact or kind in _FLOATS else None
+
+
+_FLOATS = (pa.float32(), pa.float64())
+
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Nanoseconds of the units of timestamps."""
+
+
+def _as_number(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return the number that a value of the caller is; None if PyArrow compares it as it is.
+
+    A timestamp is a number of the units of the type.
+    """
+    if pa.types.is_timestamp(kind):
+        return _count_units(value, kind)
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Integral):
+        return decimal.Decimal(int(value))
+    # Floats and decimals are compared as floats: 0.1 is not exactly 0.10.
+    if isinstance(value, float) and isfinite(value) and pa.types.is_integer(kind):
+        return decimal.Decimal(float(value))
+    is_decimal = isinstance(value, decimal.Decimal) and value.is_finite()
+    return value if is_decimal and kind not in _FLOATS else None
+
+
+def _count_units(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return a time in units of a timestamp type; None for what is no time, or in no time zone."""
+    if not isinstance(value, pa.Scalar):
+        try:
+            value = pa.scalar(value)
+        except (pa.ArrowException, OverflowError):
+            return None
+    if pa.types.is_date32(value.type) and kind.tz is None:
+        nanoseconds = value.value * 86_400 * 10**9
+    elif pa.types.is_timestamp(value.type) and (value.type.tz is None) == (kind.tz is None):
+        nanoseconds = value.value * _UNITS[value.type.unit]
+    else:
+        return None
+    return _EXACT.divide(decimal.Decimal(nanoseconds), decimal.Decimal(_UNITS[kind.unit]))
+
+
+def _find_bounds(kind: pa.DataType) -> tuple[decimal.Decimal, decimal.Decimal]:
+    """Return the least and the greatest value of a type."""
+    if kind in _FLOATS:
+        return decimal.Decimal("-Infinity"), decimal.Decimal("Infinity")
+    if pa.types.is_decimal(kind):
+        most = decimal.Decimal(10**kind.precision - 1).scaleb(-kind.scale, _EXACT)
+        return -most, most
+    signed = not pa.types.is_unsigned_integer(kind)
+    bits = kind.bit_width - signed
+    return decimal.Decimal(-(1 << bits) if signed else 0), decimal.Decimal((1 << bits) - 1)
+
+
+def _round_down(number: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
+    """Return the greatest value of the type that is not above a number within its bounds.
+
+    Floats of both sizes are compared in float64.
+    """
+    if kind in _FLOATS:
+        near = float(number)
+        return decimal.Decimal(near if near <= number else nextafter(near, -inf))
+    scale = kind.scale if pa.types.is_decimal(kind) else 0
+    return number.quantize(decimal.Decimal(1).scaleb(-scale), context=_EXACT)
+
+
+def _make_scalar(number: decimal.Decimal, kind: pa.DataType) -> pa.Scalar:
+    if kind in _FLOATS:
+        return pa.scalar(float(number), kind)
+    return pa.scalar(number if pa.types.is_decimal(kind) else int(number), kind)
+
+
+def _compare_number(
+    field: pc.Expression, path: tuple[str, ...], how: str, number: decimal.Decimal, kind: Any
+) -> tuple[pc.Expression, Predicate]:
+    """Return the comparison with a number that the field's type may not be able to hold."""
+    low, high = _find_bounds(kind)
+    if not low <= number <= high:
+        fits = how == "!=" or (how[0] == "<" and number > high) or (how[0] == ">" and number < low)
+        return field.is_valid() if fits else pc.scalar(False), Predicate(path, False, False)
+    floor = _round_down(number, kind)
+    scalar = _make_scalar(floor, pa.float64() if kind in _FLOATS else kind)
+    if floor == number:
+        equals = (scalar,) if how in ("=", "==") else None
+        return _COMPARISONS[how](field, scalar), Predicate(path, False, how == "!=", equals)
+    if how[0] in "<>":
+        between = field <= scalar if how[0] == "<" else field > scalar
+    else:
+        between = field.is_valid() if how == "!=" else pc.scalar(False)
+    return between, Predicate(path, False, False)
+
+
+def _fit_values(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return those of the values that a field of the type can have; all if some are no numbers."""
+    if values.type == kind:
+        return values
+    numbers = [_as_number(value, kind) for value in values if value.is_valid]
+    if None in numbers:
+        return values
+    low, high = _find_bounds(kind)
+    inside = [number for number in numbers if number is not None and low <= number <= high]
+    exact = [number for number in inside if _round_down(number, kind) == number]
+    scalars = [_make_scalar(number, kind) for number in exact]
+    if kind == pa.float32():
+        scalars = [scalar for scalar, n in zip(scalars, exact, strict=True) if scalar.as_py() == n]
+    nulls = [pa.scalar(None, kind)] if values.null_count else []
+    return pa.array(scalars + nulls, kind)
 
 
 def _narrow_number(value: Any) -> Any:
@@ -110,11 +304,11 @@ def _narrow_number(value: Any) -> Any:
     PyArrow converts it to int64, and casts columns of uint64 and decimals to it, whose values may
     not fit.
     """
-    if type(value) is not int or value < 0:
+    if type(value) is not int or -(1 << 63) <= value < 0:
         return value
     kinds = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-    kind = next((kind for kind in kinds if value < 1 << kind.bit_width), None)
-    return value if kind is None else pa.scalar(value, kind)
+    kind = next((kind for kind in kinds if 0 <= value < 1 << kind.bit_width), None)
+    return decimal.Decimal(value) if kind is None else pa.scalar(value, kind)
 
 
 def _holds_nan_or_zero(values: pa.Array) -> bool:

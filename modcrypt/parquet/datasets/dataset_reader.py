@@ -22,7 +22,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source
 from modcrypt.io.threads import usable_cores
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
-from modcrypt.parquet.arrow.filters import Filters, as_filter
+from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
@@ -330,9 +330,10 @@ class _DatasetReader:
             for number, file in enumerate(files)
         ]
         known = ds.FileSystemDataset(fragments, request.schema, layout, nowhere)
-        return [
-            files[int(fragment.path)] for fragment in known.get_fragments(request.filter.expression)
-        ]
+        fitting = (
+            request.filter if request.schema is None else fit_filter(request.filter, request.schema)
+        )
+        return [files[int(fragment.path)] for fragment in known.get_fragments(fitting.expression)]
 
     def read_file(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
         with _name_path_in_errors(file.path), self._open(file) as opened:
