@@ -140,7 +140,7 @@ class KeyTools:
         return f"KeyTools({self.client!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("KeyTools can't be pickled; create them in each process")
+        self.wrapper.__reduce__()
 
     def encryption(
         self, policy: Policy, *, root: Root | None = None, recipients: Iterable[Recipient] = (),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import urandom
-from typing import Any
+from typing import Any, NoReturn
 
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher
 from modcrypt.errors import (
@@ -175,6 +175,10 @@ class KeyWrapper:
 
     def __repr__(self) -> str:
         return f"KeyWrapper({self.client!r})"
+
+    def __reduce__(self) -> NoReturn:
+        # Properties that KeyTools create contain it, so the message names what their user knows.
+        raise TypeError("KeyTools can't be pickled; create them in each process, or pass Settings")
 
     # --- writing ---------------------------------------------------------------------------------
 

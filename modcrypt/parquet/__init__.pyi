@@ -1,5 +1,15 @@
 """The names of `pyarrow.parquet` that the package offers, and the modules that define them."""
 
+from pyarrow.parquet import ColumnChunkMetaData as ColumnChunkMetaData
+from pyarrow.parquet import ColumnSchema as ColumnSchema
+from pyarrow.parquet import FileMetaData as FileMetaData
+from pyarrow.parquet import ParquetLogicalType as ParquetLogicalType
+from pyarrow.parquet import ParquetSchema as ParquetSchema
+from pyarrow.parquet import RowGroupMetaData as RowGroupMetaData
+from pyarrow.parquet import SortingColumn as SortingColumn
+from pyarrow.parquet import Statistics as Statistics
+from pyarrow.parquet import filters_to_expression as filters_to_expression
+
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties as FileDecryptionProperties
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties as FileEncryptionProperties
 from modcrypt.parquet.pyarrow_api.datasets import ParquetDataset as ParquetDataset

@@ -1,7 +1,7 @@
 """A pytest plugin that runs PyArrow's own Parquet tests through `modcrypt.parquet`, encrypted.
 
-`import pyarrow.parquet as pq` then gives a module with the names of PyArrow whose readers and
-writers are those of `modcrypt.parquet`, with a fixed key unless the test passes properties itself.
+`import pyarrow.parquet as pq` then gives a module with the names of `modcrypt.parquet` alone, whose
+readers and writers have a fixed key unless the test passes properties itself.
 
 The variable `MODCRYPT_OUTCOMES` names the file of the results: for each test, its outcome and how
 often it wrote or read through modcrypt. `MODCRYPT_LEFT_OUT` lists tests to leave out, as JSON.
@@ -15,6 +15,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,22 +39,16 @@ outcomes: dict[str, dict[str, Any]] = {}
 
 
 def make_substitute() -> ModuleType:
-    """Return a copy of `pyarrow.parquet` with the names of `modcrypt.parquet`."""
-    original = pyarrow.parquet
-    substitute = ModuleType(original.__name__)
-    substitute.__dict__.update(vars(original))
-    names = set(public_names("modcrypt.parquet")) - {
-        "FileEncryptionProperties",
-        "FileDecryptionProperties",
-    }
-    for name in names:
-        of_ours = getattr(modcrypt.parquet, name)
-        of_pyarrow = getattr(original, name)
-        setattr(substitute, name, _with_key(of_ours, of_pyarrow, name in WRITERS))
+    """Return a module with the names of `modcrypt.parquet`, and with no others."""
+    substitute = ModuleType("pyarrow.parquet")
+    for name in public_names("modcrypt.parquet"):
+        value = getattr(modcrypt.parquet, name)
+        own = value.__module__.startswith("modcrypt.parquet.pyarrow_api")
+        setattr(substitute, name, _with_key(value, name in WRITERS) if own else value)
     return substitute
 
 
-def _with_key(function: Any, original: Any, writes: bool) -> Any:
+def _with_key(function: Any, writes: bool) -> Any:
     """Return a function, or a class, that is called with the fixed key."""
     argument = "encryption_properties" if writes else "decryption_properties"
 
@@ -64,7 +59,7 @@ def _with_key(function: Any, original: Any, writes: bool) -> Any:
         return function(*positional, **named)
 
     if not inspect.isclass(function):
-        return call
+        return wraps(function)(call)
     return _Constructor(function.__name__, (function,), {"call": staticmethod(call)})
 
 

@@ -170,7 +170,15 @@ class Decoder:
             return self._open_file(data)
 
     def _open_file(self, data: pa.Buffer, **more: Any) -> pq.ParquetFile:
-        return pq.ParquetFile(pa.BufferReader(data), **{**self.options, **more})
+        options = {**self.options, **more}
+        if names := options.get("read_dictionary"):
+            # PyArrow raises KeyError for columns that are not among those in the memory.
+            options["read_dictionary"] = None
+            there = {
+                column.path for column in pq.ParquetFile(pa.BufferReader(data), **options).schema
+            }
+            options["read_dictionary"] = [name for name in names if name in there]
+        return pq.ParquetFile(pa.BufferReader(data), **options)
 
     def _count_rows_at_once(self, loaded: Loaded) -> int:
         """Return how many rows fit into `BATCH_BYTES`, whichever values the pages repeat."""

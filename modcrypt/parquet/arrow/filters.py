@@ -116,7 +116,7 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
     path = (column,) if isinstance(column, str) else tuple(column)
     is_null_test = how in ("is null", "is not null") and value is None
     if how not in (*_COMPARISONS, "in", "not in") and not is_null_test:
-        raise ValueError(f"filters: {how!r} is not an operator, or does not take a value")
+        raise ValueError(f'filters: "{how}" is not a valid operator, or does not take a value')
     if how.endswith("in"):
         return _Term(path, how, _copy_views(_make_array(value)))
     return _Term(path, how, _copy_views(value) if isinstance(value, pa.Scalar) else value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -31,6 +33,44 @@ _IRRELEVANT = {"memory_map", "buffer_size", "pre_buffer"}
 """Options that choose how PyArrow reads bytes, and do not change what it returns."""
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def take_arguments_of(original: Callable[..., Any], *, after: int = 0) -> Callable[[_F], _F]:
+    """Decorate a function to take the arguments of a function of PyArrow, by position or name.
+
+    `inspect.signature` then returns PyArrow's signature. The first arguments, `after` in number,
+    are the function's own, such as `self`. The properties need no name in the signature.
+    """
+    signature = inspect.signature(original)
+    parameters = signature.parameters.values()
+    positional = [p.name for p in parameters if p.kind in _BY_POSITION]
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
+    def decorate(function: _F) -> _F:
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            values = given[after:]
+            if len(values) > len(positional):
+                raise TypeError(
+                    f"{original.__name__} takes {len(positional)} arguments by position, not "
+                    f"{len(values)}"
+                )
+            if twice := sorted(named.keys() & set(positional[: len(values)])):
+                raise TypeError(f"{original.__name__}: {twice[0]} is given twice")
+            for name in () if takes_any else sorted(named.keys() - signature.parameters.keys()):
+                raise TypeError(f"{name} is not supported by {original.__name__}; remove it")
+            return function(*given[:after], **dict(zip(positional, values, strict=False)), **named)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+        return call  # type: ignore[return-value]  # with the same arguments
+
+    return decorate
+
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def is_for_pyarrow(properties: object) -> bool:
     """Return whether PyArrow itself serves a call: for plaintext, or with its own properties."""
     return isinstance(properties, _PYARROW)
@@ -40,8 +80,13 @@ def map_decoding_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of PyArrow's readers that modcrypt passes to PyArrow's decoder.
 
     Raises:
-        TypeError: An option is unknown or cannot be honoured.
+        TypeError: An option is unknown or cannot be honoured, or has the wrong type.
+        ValueError: A size is negative.
     """
+    if (options.get("buffer_size") or 0) < 0:
+        raise ValueError("buffer_size must not be negative")
+    if options.get("binary_type") not in (None, pa.binary(), pa.large_binary(), pa.binary_view()):
+        raise TypeError("binary_type must be a type of variable-length binary values")
     for name in sorted(options.keys() - _DECODING - _IRRELEVANT):
         if options[name] is not None:
             raise TypeError(f"{name} is not supported for encrypted files; remove it")

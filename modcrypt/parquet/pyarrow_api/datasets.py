@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     map_decoding_options,
     map_filesystem,
     map_source,
+    take_arguments_of,
 )
 from modcrypt.parquet.pyarrow_api.view_filesystem import make_view_filesystem
 
@@ -65,6 +67,9 @@ class ParquetDataset:
         [2]
     """
 
+    __signature__ = inspect.signature(pq.ParquetDataset)
+
+    @take_arguments_of(pq.ParquetDataset, after=1)
     def __new__(
         cls, path_or_paths: Any, filesystem: Any = None, schema: pa.Schema | None = None, *,
         decryption_properties: Any = None, **options: Any,
@@ -77,6 +82,7 @@ class ParquetDataset:
             )  # fmt: skip
         return super().__new__(cls)
 
+    @take_arguments_of(pq.ParquetDataset, after=1)
     def __init__(
         self,
         path_or_paths: Any,
@@ -116,6 +122,8 @@ class ParquetDataset:
             KeyNotFoundError: The key of a column is missing.
             ModcryptError: A module does not authenticate or breaks the format.
         """
+        if isinstance(columns, str):
+            raise ValueError("columns must be a list of names, not one string")
         if self._needs_views:
             return self._views.read(columns, use_threads, use_pandas_metadata)
         fields = own = pa.schema([])
@@ -140,12 +148,12 @@ class ParquetDataset:
         repeats = columns is not None and len(set(columns)) < len(columns)
         return table.select(columns) if repeats else table
 
-    def read_pandas(self, **options: Any) -> pa.Table:
-        """Read with the columns of a pandas frame's index; options and errors are those of `read`.
+    def read_pandas(self, **kwargs: Any) -> pa.Table:
+        """Read with the columns of a pandas frame's index; arguments and errors are as for `read`.
 
         `table.to_pandas()` makes the frame.
         """
-        return self.read(use_pandas_metadata=True, **options)
+        return self.read(use_pandas_metadata=True, **kwargs)
 
     @property
     def schema(self) -> pa.Schema:

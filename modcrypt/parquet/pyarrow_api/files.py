@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +21,7 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     map_decoding_options,
     map_filesystem,
     map_source,
+    take_arguments_of,
 )
 
 
@@ -54,6 +56,10 @@ class ParquetFile:
         (1, 2)
     """
 
+    __signature__ = inspect.signature(pq.ParquetFile)
+    common_metadata: pq.FileMetaData | None = None
+
+    @take_arguments_of(pq.ParquetFile, after=1)
     def __new__(
         cls, source: SourceLike, *, decryption_properties: DecryptionProperties = None,
         filesystem: Any = None, **options: Any,
@@ -66,6 +72,7 @@ class ParquetFile:
             )  # fmt: skip
         return super().__new__(cls)
 
+    @take_arguments_of(pq.ParquetFile, after=1)
     def __init__(
         self, source: SourceLike, *, decryption_properties: Any = None, filesystem: Any = None,
         **options: Any,
@@ -194,6 +201,7 @@ class ParquetFile:
         self.close()
 
 
+@take_arguments_of(pq.read_metadata)
 def read_metadata(
     where: SourceLike,
     memory_map: bool = False,
@@ -234,6 +242,7 @@ def read_metadata(
         return file.metadata
 
 
+@take_arguments_of(pq.read_schema)
 def read_schema(
     where: SourceLike,
     memory_map: bool = False,

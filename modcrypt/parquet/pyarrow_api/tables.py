@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from modcrypt.parquet.pyarrow_api.arguments import is_for_pyarrow
+from modcrypt.parquet.pyarrow_api.arguments import is_for_pyarrow, take_arguments_of
 from modcrypt.parquet.pyarrow_api.datasets import ParquetDataset
 
 
+@take_arguments_of(pq.read_table)
 def read_table(
     source: Any,
     *,
@@ -59,6 +60,7 @@ def read_table(
     return dataset.read(columns, use_threads, use_pandas_metadata)
 
 
+@take_arguments_of(pq.read_pandas)
 def read_pandas(source: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
     """Read a table with the columns of a pandas frame's index, as `pyarrow.parquet.read_pandas`.
 

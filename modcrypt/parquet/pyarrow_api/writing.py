@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.io.destinations import Destination
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
+from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.arrow_streams import as_table
 from modcrypt.parquet.datasets.dataset_writer import write_dataset
@@ -19,9 +24,11 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     map_filesystem,
     map_row_group_size,
     map_source,
+    take_arguments_of,
 )
 
 
+@take_arguments_of(pq.write_table)
 def write_table(
     table: Any,
     where: Destination,
@@ -96,6 +103,9 @@ class ParquetWriter(writer.ParquetWriter):
         ...     writer.write_table(table)
     """
 
+    __signature__ = inspect.signature(pq.ParquetWriter)
+
+    @take_arguments_of(pq.ParquetWriter, after=1)
     def __new__(
         cls, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
         encryption_properties: EncryptionProperties = None, **options: Any,
@@ -107,6 +117,7 @@ class ParquetWriter(writer.ParquetWriter):
             )
         return super().__new__(cls)
 
+    @take_arguments_of(pq.ParquetWriter, after=1)
     def __init__(
         self, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
         encryption_properties: Any = None, **options: Any,
@@ -125,6 +136,7 @@ class ParquetWriter(writer.ParquetWriter):
         self.write_table(pa.Table.from_batches([batch]), row_group_size)
 
 
+@take_arguments_of(pq.write_to_dataset)
 def write_to_dataset(
     table: Any,
     root_path: Any,
@@ -153,10 +165,12 @@ def write_to_dataset(
             `partition_cols`.
         basename_template: Template of file names with `{i}`; by default a random name.
         use_threads: Encode on several threads.
-        file_visitor: Supported for plaintext only.
+        file_visitor: Function called with a `pyarrow.dataset.WrittenFile` for each file, after all
+            are complete. It has no metadata if the files are encrypted.
         existing_data_behavior: "overwrite_or_ignore" (the default) or "error".
         encryption_properties: As for `write_table`.
-        options: PyArrow's other options. `metadata_collector` is supported for plaintext only.
+        options: PyArrow's other options. `metadata_collector` is supported for plaintext only;
+            `create_dir`, `max_open_files` and `preserve_order` have no effect on encrypted files.
 
     Raises:
         ValueError, TypeError: An argument cannot be honoured, or as `modcrypt.write_dataset`.
@@ -179,22 +193,36 @@ def write_to_dataset(
         return
     if partition_cols is not None and partitioning is not None:
         raise ValueError("pass partition_cols or partitioning, not both")
-    if file_visitor is not None or options.get("metadata_collector") is not None:
-        raise TypeError("file_visitor and metadata_collector are not supported; remove them")
+    if options.pop("metadata_collector", None) is not None:
+        raise TypeError("metadata_collector is not supported for encrypted files; remove it")
     encryption: Any = encryption_properties
     options["row_group_size"] = _take_row_group_size(options)
     flavor = options.pop("partitioning_flavor", None)
-    write_dataset(
+    where, filesystem = map_source(root_path), map_filesystem(filesystem, root_path)
+    paths = write_dataset(
         table if schema is None else table.cast(schema),
-        map_source(root_path),
+        where,
         encryption,
         partitioning=partition_cols or _name_partitioning(partitioning, table.schema, flavor),
         basename_template=basename_template or f"{secrets.token_hex(16)}-{{i}}.parquet",
         existing_data_behavior=existing_data_behavior or "overwrite_or_ignore",
-        filesystem=map_filesystem(filesystem, root_path),
+        filesystem=filesystem,
         threads=1 if use_threads is False else None,
-        **options,
+        **{name: value for name, value in options.items() if name not in _IRRELEVANT},
     )
+    if file_visitor is not None:
+        _visit_files(Place(*locate(where, filesystem)), paths, file_visitor)
+
+
+_IRRELEVANT = {"create_dir", "max_open_files", "preserve_order"}
+"""Options that choose how PyArrow writes; modcrypt makes folders, and keeps the order of rows."""
+
+
+def _visit_files(folder: Place, paths: list[str], visitor: Callable[[ds.WrittenFile], Any]) -> None:
+    for path in paths:
+        place = folder.below(path)
+        with open_source_at(place) as source:
+            visitor(ds.WrittenFile(place.path, None, source.size))
 
 
 def _take_row_group_size(options: dict[str, Any]) -> int | None:
@@ -212,6 +240,7 @@ def _name_partitioning(partitioning: Any, schema: pa.Schema, flavor: str | None)
     return ds.partitioning(pa.schema(fields), flavor=flavor)
 
 
+@take_arguments_of(pq.write_metadata)
 def write_metadata(
     schema: pa.Schema,
     where: Destination,

@@ -6,6 +6,9 @@ import doctest
 import importlib
 import inspect
 import io
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import modcrypt as mc
 import modcrypt.parquet as pq
 from modcrypt.lazy_names import public_names
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.kms.memory_kms import MemoryKms
 
 TABLE = pa.table({"id": [1, 2, 3], "name": ["Ada", None, "Grace"], "year": [2025, 2026, 2026]})
 ENCRYPTION = pq.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
@@ -50,18 +54,87 @@ def folder(tmp_path: Path) -> Path:
 # --- names and signatures ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_arguments_have_the_names_and_the_order_of_pyarrow(name: str) -> None:
-    ours, theirs = (
-        list(inspect.signature(getattr(module, name)).parameters.values())
-        for module in (pq, pyarrow.parquet)
+def signature_of(function: Any) -> list[tuple[str, Any, Any]]:
+    parameters = inspect.signature(function).parameters.values()
+    return [(p.name, p.kind, p.default) for p in parameters]
+
+
+def list_calls(module: Any) -> dict[str, Any]:
+    """Return the functions, classes and methods that a module offers, by dotted name."""
+    found = {name: getattr(module, name) for name in NAMES}
+    for name in [name for name in NAMES if inspect.isclass(found[name])]:
+        members = inspect.getmembers(getattr(pyarrow.parquet, name), callable)
+        for member in [member for member, _ in members if not member.startswith("_")]:
+            found[f"{name}.{member}"] = getattr(found[name], member)
+    return found
+
+
+def test_arguments_have_the_names_order_kinds_and_defaults_of_pyarrow() -> None:
+    ours, theirs = list_calls(pq), list_calls(pyarrow.parquet)
+    assert len(theirs) > 20
+    for name, function in theirs.items():
+        assert signature_of(ours[name]) == signature_of(function), name
+
+
+def test_it_has_the_names_and_attributes_of_pyarrow(file: Path) -> None:
+    theirs = {name for name in pyarrow.parquet.core.__all__ if not name.startswith("_")}
+    assert theirs - set(pq.__all__) == {"ParquetReader"}  # PyArrow's inner reader, undocumented
+    for name in set(pq.__all__) & theirs - {*NAMES} - set(OWN_PROPERTIES):
+        assert getattr(pq, name) is getattr(pyarrow.parquet, name)
+    plain = file.with_name("plain.parquet")
+    pq.write_table(TABLE, plain)
+    for make, inner in (
+        (pq.ParquetFile, {"reader"}),
+        (pq.ParquetDataset, set[str]()),
+    ):
+        there = {name for name in dir(make(plain)) if not name.startswith("_")}
+        assert there - {*dir(make(file, **KEYS))} == inner
+
+
+def test_the_names_are_imported_on_first_use() -> None:
+    script = (
+        "import sys, modcrypt.parquet; assert 'FileMetaData' in dir(modcrypt.parquet);"
+        "assert 'pyarrow' not in sys.modules; modcrypt.parquet.FileMetaData;"
+        "assert 'pyarrow.parquet' in sys.modules"
     )
-    named = {p.name for p in ours if p.kind is not p.VAR_KEYWORD}
-    # PyArrow's functions for datasets and metadata have the properties among their **kwargs.
-    assert named - {p.name for p in theirs} <= {"encryption_properties"}
-    first = [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert first == [p.name for p in theirs][: len(first)]
-    assert ours[-1].kind is ours[-1].VAR_KEYWORD
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def defaults_of(function: Any, until: str) -> list[Any]:
+    """Return the default values of the arguments up to one."""
+    parameters = list(inspect.signature(function).parameters.values())
+    names = [p.name for p in parameters]
+    return [p.default for p in parameters[: names.index(until)] if p.default is not p.empty]
+
+
+def test_every_argument_can_be_given_by_position(tmp_path: Path, file: Path) -> None:
+    path = tmp_path / "positions.parquet"
+    rest = defaults_of(pyarrow.parquet.write_table, "encryption_properties")
+    pq.write_table(TABLE, path, *rest, ENCRYPTION)
+    assert pq.read_schema(path, False, DECRYPTION).equals(TABLE.schema)
+    assert pq.read_metadata(path, False, DECRYPTION, None).num_rows == 3
+    rest = defaults_of(pyarrow.parquet.ParquetWriter, "encryption_properties")
+    with pq.ParquetWriter(path, TABLE.schema, *rest, ENCRYPTION) as writer:
+        writer.write_table(TABLE, 2)
+    assert pq.ParquetFile(path, **KEYS).num_row_groups == 2
+    with pq.ParquetWriter(path, TABLE.schema, None, None, "2.6", True, "gzip") as writer:
+        assert isinstance(writer, pyarrow.parquet.ParquetWriter)
+        writer.write_table(TABLE)
+    assert pq.read_metadata(path).row_group(0).column(0).compression == "GZIP"
+    pq.write_table(TABLE, path, None, "2.6", False, "gzip", encryption_properties=ENCRYPTION)
+    assert pq.read_metadata(path, **KEYS).row_group(0).column(0).compression == "GZIP"
+    for wrong in (
+        lambda: pq.write_table(TABLE, path, None, row_group_size=3),
+        lambda: pq.read_table(path, ["id"]),
+        lambda: pq.read_schema(path, False, DECRYPTION, None, True, 1),
+        lambda: pq.read_table(path, nothing=1, **KEYS),
+        lambda: pq.read_schema(path, read_dictionary=[], **KEYS),
+    ):
+        with pytest.raises(TypeError, match=r"by position|given twice|not supported"):
+            wrong()
+
+
+OWN_PROPERTIES = ("FileEncryptionProperties", "FileDecryptionProperties")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -224,13 +297,56 @@ def test_writing_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         pq.write_table(TABLE, tmp_path / "a", metadata_collector=[], **keys)
     with pytest.raises(TypeError, match="metadata_collector"):
         pq.write_metadata(TABLE.schema, tmp_path / "a", [], **keys)
-    with pytest.raises(TypeError, match="file_visitor"):
-        pq.write_to_dataset(TABLE, tmp_path / "b", file_visitor=print, **keys)
+    with pytest.raises(TypeError, match="metadata_collector"):
+        pq.write_to_dataset(TABLE, tmp_path / "b", metadata_collector=[], **keys)
     with pytest.raises(ValueError, match="not both"):
         pq.write_to_dataset(TABLE, tmp_path / "b", ["year"], partitioning=["id"], **keys)
     with pytest.raises(ValueError, match="file-like"):
         pq.write_table(TABLE, io.BytesIO(), filesystem=pafs.LocalFileSystem(), **keys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_options_without_effect_are_checked_as_in_pyarrow(file: Path) -> None:
+    calls: list[Callable[..., Any]] = [pq.ParquetDataset, pq.ParquetFile, pq.read_table]
+    for call in calls:
+        for size in (0, 128, None):
+            call(file, buffer_size=size, pre_buffer=False, memory_map=True, **KEYS)
+        with pytest.raises(ValueError, match="buffer_size"):
+            call(file, buffer_size=-42, **KEYS)
+        with pytest.raises(TypeError, match="binary_type"):
+            call(file, binary_type=pa.int32(), **KEYS)
+    with pytest.raises(ValueError, match="list of names"):
+        pq.read_table(file, columns="id", **KEYS)
+
+
+def test_dictionaries_are_read_of_the_columns_that_are_read(file: Path) -> None:
+    for names in (["name"], ["name", "absent"]):
+        for columns in (None, ["id"], ["name"]):
+            for filters in (None, [("id", "<", 3)]):
+                table = pq.read_table(
+                    file, columns=columns, filters=filters, read_dictionary=names, **KEYS
+                )
+                kinds = {field.name: pa.types.is_dictionary(field.type) for field in table.schema}
+                assert kinds == {name: name == "name" for name in table.column_names}
+            assert pq.ParquetFile(file, read_dictionary=names, **KEYS).read(columns).num_rows == 3
+
+
+def test_options_of_datasets_are_accepted_and_files_are_visited(tmp_path: Path) -> None:
+    visited: list[Any] = []
+    pq.write_to_dataset(
+        TABLE, tmp_path / "years", ["year"], file_visitor=visited.append, create_dir=True,
+        max_open_files=5, preserve_order=True, encryption_properties=ENCRYPTION,
+    )  # fmt: skip
+    assert {Path(file.path) for file in visited} == {*(tmp_path / "years").rglob("*.parquet")}
+    assert all(Path(file.path).stat().st_size == file.size for file in visited)
+    assert {file.metadata for file in visited} == {None}
+
+
+def test_properties_of_key_tools_cannot_be_pickled_and_say_why() -> None:
+    tools = mc.KeyTools(MemoryKms())
+    for value in (tools, tools.decryption(), tools.encryption(mc.Policy(footer_key="kf"))):
+        with pytest.raises(TypeError, match=r"KeyTools .* in each process"):
+            pickle.dumps(value)
 
 
 def test_a_writer_writes_a_batch_as_a_row_group_and_leaves_nothing_after_an_error(
