@@ -334,6 +334,12 @@ def _disabled_versions(master: MasterKey) -> list[str]:
     multiple=True,
     help="Move what is under the master key OLD to NEW. The last = separates the two. Repeatable.",
 )
+@click.option(
+    "--double-wrapping/--single-wrapping",
+    default=None,
+    help="Wrap data keys under key encryption keys, or under master keys directly. Default: keep "
+    "the wrapping of each key.",
+)
 @skipping_record_option
 @sign_options
 @dry_run_option
@@ -348,6 +354,7 @@ def rotate(
     key_id: str | None,
     what: Literal["mek", "kek", "dek"],
     new_master_keys: tuple[str, ...],
+    double_wrapping: bool | None,
     record: str | None,
     dry_run: bool,
     accept: tuple[str, ...],
@@ -380,7 +387,9 @@ def rotate(
     check_paths_exist(paths)  # first: an added version cannot be removed
     tools = settings.tools()
     if key_id is not None:
-        resumes = record is not None and has_unfinished_rotation(record, what, renamed)
+        resumes = record is not None and has_unfinished_rotation(
+            record, what, renamed, double_wrapping
+        )
         if resumes:
             click.echo(
                 f"modcrypt: {record} has an unfinished run, which is resumed; no version is added",
@@ -404,6 +413,7 @@ def rotate(
             lost.extend([file.path] if file.lost_signature else [])
 
         how: dict[str, Any] = {"what": what, "new_master_keys": renamed, "dry_run": dry_run}
+        how["double_wrapping"] = double_wrapping
         if spark_master is not None:
             _rotate_on_spark(spark_master, list(paths), settings, show, **how)
         else:
@@ -422,7 +432,9 @@ def rotate(
     return exit_code(file.result for file in tally.failures)
 
 
-_FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads", "sign"}
+_FILE_PARAMETERS = {
+    "what", "new_master_keys", "double_wrapping", "record", "dry_run", "accept", "threads", "sign",
+}  # fmt: skip
 
 
 def _rotate_on_spark(

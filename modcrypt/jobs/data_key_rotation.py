@@ -30,12 +30,14 @@ def replace_data_keys(
     decryption: FileDecryptionProperties,
     expected: ExpectedKeys,
     new_master_keys: Mapping[str, str],
+    double_wrapping: bool | None = None,
     signing_key: SigningKey | None = None,
 ) -> tuple[int, bool]:
     """Encrypt a file in place with fresh data keys.
 
     Return their number, and whether the file lost the signature of its writer. A `signing_key`
-    must have signed the file, and signs it again.
+    must have signed the file, and signs it again. A `double_wrapping` of None keeps that of the
+    footer key.
 
     Raise ModcryptError or OSError if the file can't be decrypted or written; it was left as it was.
     """
@@ -54,6 +56,8 @@ def replace_data_keys(
     footer = materials[None]
     kek = wrapper.get_reading_kek(footer) if footer.double_wrapping else None
     policy = _derive_policy(file, materials, new_master_keys, None if kek is None else kek.length)
+    if double_wrapping is not None:
+        policy = replace(policy, double_wrapping=double_wrapping)
     retriever = KmsKeyRetriever(wrapper, expected)
     prefix = file.footer.aad_prefix
     encryption = KeyedEncryption(retriever, policy, prefix, signing_key=signing_key)
@@ -104,5 +108,5 @@ def _derive_policy(
         double_wrapping=footer.double_wrapping,
         internal_key_material=footer.internal,
         data_key_length_bits=8 * len(opened.footer_key),
-        kek_length_bits=128 if kek_length is None else 8 * kek_length,
+        kek_length_bits=8 * (kek_length or len(opened.footer_key)),
     )

@@ -5,6 +5,9 @@
     kek   wrap data keys under fresh KEKs
     dek   decrypt pages and encrypt them with fresh data keys under the same master keys
 
+Each can also change the wrapping: from single to double, so that fewer requests open many files, or
+back. That wraps data keys anew, so it needs a request for each data key in single wrapping.
+
 `mek` and `kek` do not change data keys or pages. modcrypt replaces external key material as a
 whole, and internal key material by writing a copy of the file with a new footer over the file. A
 file is therefore readable at every moment, with old or new material, even if the process is killed.
@@ -103,6 +106,7 @@ def rotate_keys(
     *,
     what: What = "mek",
     new_master_keys: Mapping[str, str] | None = None,
+    double_wrapping: bool | None = None,
     filesystem: Any = None,
     decryption: AnyDecryption | None = None,
     record: str | os.PathLike[str] | None = None,
@@ -126,6 +130,9 @@ def rotate_keys(
             data keys, with the same algorithm, footer mode and AAD prefix.
         new_master_keys: Mapping of master key ids to the ids that replace them. Keys under both
             are expected, whatever the policy of `decryption` names.
+        double_wrapping: Whether data keys are wrapped under KEKs afterwards, as in `Policy`: True
+            changes single wrapping to double, False the reverse. None keeps the wrapping of each
+            key. The encrypted key metadata of AGS1 streams keeps its form.
         filesystem: The pyarrow or fsspec filesystem of `where`.
         decryption: Decryption properties for files that do not store their AAD prefix; by default
             `tools.decryption()`.
@@ -150,28 +157,32 @@ def rotate_keys(
         ValueError, TypeError: An argument has a wrong value or type.
         OSError: The record can't be read or written.
     """
-    renamed = check_rotation(what, new_master_keys)
+    renamed = check_rotation(what, new_master_keys, double_wrapping)
     check_tools(tools)
     if decryption is not None:
         decryption = as_decryption(decryption)
     places = list_files_except(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs and the newest master key versions wrap
-    rotation = _Rotation(tools, what, renamed, decryption, dry_run, signing_key)
+    rotation = _Rotation(tools, what, renamed, decryption, dry_run, signing_key, double_wrapping)
     ledger = None
     if record is not None:
-        run = rotation_fields(what, rotation.new_master_keys)
+        run = rotation_fields(what, rotation.new_master_keys, double_wrapping)
         ledger = Record(record, run, rotation.is_done, write=not dry_run)
     return run_recorded(
         places, rotation.run, RotatedFile, record=ledger, threads=threads, progress=progress
     )
 
 
-def check_rotation(what: str, new_master_keys: Mapping[str, str] | None) -> dict[str, str]:
-    """Check two arguments of `rotate_keys`; return the second as a dictionary."""
+def check_rotation(
+    what: str, new_master_keys: Mapping[str, str] | None, double_wrapping: bool | None = None
+) -> dict[str, str]:
+    """Check three arguments of `rotate_keys`; return the second as a dictionary."""
     if what not in ("mek", "kek", "dek"):
         raise ValueError('what must be "mek", "kek" or "dek"')
     if not isinstance(new_master_keys, Mapping | None):
         raise TypeError("new_master_keys must be a mapping of master key ids to new master key ids")
+    if not isinstance(double_wrapping, bool | None):
+        raise TypeError("double_wrapping must be True, False or None")
     for new_id in (new_master_keys or {}).values():
         check_id(new_id)
     return dict(new_master_keys or {})
@@ -188,10 +199,11 @@ class _Rotation:
         decryption: FileDecryptionProperties | None,
         dry_run: bool,
         signing_key: SigningKey | None,
+        double_wrapping: bool | None,
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
         self._wrapper, self._dry_run = tools.wrapper, dry_run
-        self._signing_key = signing_key
+        self._signing_key, self._double_wrapping = signing_key, double_wrapping
         self._lost: set[str] = set()  # paths of files whose signature was dropped
         if decryption is None:
             # mek and kek open no page, so any page algorithm is acceptable.
@@ -295,8 +307,8 @@ class _Rotation:
         material = parse_wrapped_metadata(source.read_at(0, source.size))
         self._expected.check(material, None, place.path)
         if self.what != "mek" or self._dry_run:
-            return int(self.what == "mek" and self._would_change(material))
-        rotated = self._rotate_material(material, under)
+            return int(self.what == "mek" and not self._is_current(material))
+        rotated = self._rotate_material(material, under, may_change_wrapping=False)
         if rotated == material:
             return 0
         replace_file(place, source, encode_wrapped_metadata(rotated))
@@ -355,7 +367,7 @@ class _Rotation:
             return keys
         done, lost = replace_data_keys(
             place, source, self._wrapper, self._decryption, self._expected, self.new_master_keys,
-            self._signing_key,
+            self._double_wrapping, self._signing_key,
         )  # fmt: skip
         self._lost.update({place.path} if lost else ())
         return done
@@ -377,6 +389,8 @@ class _Rotation:
     def _would_change(self, material: KeyMaterial) -> bool:
         if self.what == "dek" or (self.what == "kek" and material.double_wrapping):
             return True
+        if self._changes_wrapping(material):
+            return True
         return not self._is_current(material)
 
     def _is_current(self, material: KeyMaterial) -> bool:
@@ -391,15 +405,26 @@ class _Rotation:
             self._current[question] = kms.is_current(self._wrapper.client, wrapped, master_key_id)
         return self._current[question]
 
-    def _rotate_material(self, material: KeyMaterial, under: set[tuple[str, str]]) -> KeyMaterial:
+    def _changes_wrapping(self, material: KeyMaterial) -> bool:
+        return self._double_wrapping not in (None, material.double_wrapping)
+
+    def _rotate_material(
+        self,
+        material: KeyMaterial,
+        under: set[tuple[str, str]],
+        *,
+        may_change_wrapping: bool = True,
+    ) -> KeyMaterial:
         """Return rewrapped material of the same data key; add its master key to `under`."""
-        rotated = self._rewrap_material(material)
+        rotated = self._rewrap_material(material, may_change_wrapping)
         under.add((rotated.master_key_id, rotated.master_wrapped))
         return rotated
 
-    def _rewrap_material(self, material: KeyMaterial) -> KeyMaterial:
+    def _rewrap_material(self, material: KeyMaterial, may_change_wrapping: bool) -> KeyMaterial:
         new_id = self._map_master_key(material)
         wrapper = self._wrapper
+        if may_change_wrapping and self._changes_wrapping(material):
+            return self._change_wrapping(material, new_id)
         if self.what == "kek" and material.double_wrapping:
             kek = wrapper.get_writing_kek(new_id, wrapper.get_reading_kek(material).length)
             return replace(
@@ -410,6 +435,20 @@ class _Rotation:
                 wrapped_kek=kek.wrapped,
             )
         return material.with_master_wrapped(self._rewrap_once(material, new_id), new_id)
+
+    def _change_wrapping(self, material: KeyMaterial, new_id: str) -> KeyMaterial:
+        """Wrap a data key under a KEK instead of the master key, or the reverse."""
+        wrapper, dek = self._wrapper, self._wrapper.unwrap(material)
+        if material.double_wrapping:
+            (wrapped,) = wrapper.wrap([dek], new_id)
+            kek_id = wrapped_kek = None
+        else:
+            kek = wrapper.get_writing_kek(new_id, len(dek))  # no weaker than what it wraps
+            wrapped, kek_id, wrapped_kek = kek.wrap(dek), kek.id, kek.wrapped
+        return replace(
+            material, master_key_id=new_id, wrapped_dek=wrapped, kek_id=kek_id,
+            wrapped_kek=wrapped_kek,
+        )  # fmt: skip
 
     def _rewrap_once(self, material: KeyMaterial, new_id: str) -> str:
         """Rewrap what the master key has wrapped, with one request per KEK of many files."""

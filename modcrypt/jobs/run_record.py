@@ -26,10 +26,13 @@ Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
 
 
 def has_unfinished_rotation(
-    record: str | os.PathLike[str], what: str, new_master_keys: Mapping[str, str]
+    record: str | os.PathLike[str],
+    what: str,
+    new_master_keys: Mapping[str, str],
+    double_wrapping: bool | None = None,
 ) -> bool:
     """Return whether a record contains an interrupted rotation."""
-    done = read_record(record, rotation_fields(what, new_master_keys))
+    done = read_record(record, rotation_fields(what, new_master_keys, double_wrapping))
     return any("ended" not in entry for entry in done.values())
 
 
@@ -180,9 +183,12 @@ def _stamps_of(place: Place, source: Place | None) -> Stamps:
     return _stamps(*(() if source is None else (source,)), place, store_of(place))
 
 
-def rotation_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
+def rotation_fields(
+    what: str, new_master_keys: Mapping[str, str], double_wrapping: bool | None = None
+) -> dict[str, Any]:
     """Return the fields that identify the runs of a rotation in a record."""
-    return {"what": what, "new_master_keys": dict(new_master_keys)}
+    fields = {"what": what, "new_master_keys": dict(new_master_keys)}
+    return fields if double_wrapping is None else {**fields, "double_wrapping": double_wrapping}
 
 
 def run_recorded(

@@ -806,6 +806,17 @@ def test_a_second_rotation_finds_its_work_done(lake: Path) -> None:
     assert run_ok(lake, *rotate) == "3 files: 3 current; 0 keys\n"
 
 
+def test_wrapping_is_changed_on_request(lake: Path) -> None:
+    rotate = ("keys", "rotate", *RING, "lake")
+    assert run_ok(lake, *rotate, "--single-wrapping", "--dry-run").startswith("3 files: 3 ")
+    for option in ("--single-wrapping", "--double-wrapping"):
+        assert run_ok(lake, *rotate, option) == "3 files: 3 rotated; 6 keys\n"
+        assert run_ok(lake, *rotate, option) == "3 files: 3 current; 0 keys\n"
+        run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet", "--force")
+    nothing = invoke(lake, "keys", "rotate", *RING, "--key", "footer", "--double-wrapping")
+    assert (nothing.exit_code, "name PATHs" in nothing.stderr) == (2, True)
+
+
 def test_a_recorded_run_is_taken_up(lake: Path) -> None:
     rotate = ("keys", "rotate", *RING, "--what", "kek", "--record", "run.jsonl", "lake")
     assert run_ok(lake, *rotate) == "3 files: 3 rotated; 6 keys\n"

@@ -304,6 +304,76 @@ def test_files_of_pyarrow_rotate_and_pyarrow_reads_and_rotates_them(
         assert read(path, kms).equals(TABLE)
 
 
+WRAPPED_ANEW = pairwise(
+    what=("mek", "kek", "dek"),
+    double_wrapping=(True, False),
+    internal_key_material=(True, False),
+    plaintext_footer=(True, False),
+    column_keys=({}, COLUMNS),
+    data_key_length_bits=(128, 256),
+    writer=("modcrypt", "pyarrow"),
+)
+
+
+@each_case("case", WRAPPED_ANEW, ids=case_name)
+def test_wrapping_changes_from_single_to_double_and_back(
+    case: dict[str, Any], tmp_path: Path, kms: RotatingKms
+) -> None:
+    case = dict(case)
+    what, double, writer = case.pop("what"), case["double_wrapping"], case.pop("writer")
+    path, config = tmp_path / "a.parquet", pe.KmsConnectionConfig()
+    if writer == "pyarrow" and case["column_keys"]:
+        config_of_file = pe.EncryptionConfiguration(footer_key="kf", **case)
+        sealing = crypto_factory(kms).file_encryption_properties(
+            config, config_of_file, parquet_file_path=str(path)
+        )
+        pq.write_table(TABLE, path, encryption_properties=sealing)
+    else:
+        mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(mc.Policy(footer_key="kf", **case)))
+    for wanted in (not double, double):
+        old = Look(path, kms).open()
+        before = bytes_of(tmp_path)
+        how: dict[str, Any] = {"what": what, "double_wrapping": wanted}
+        (expected,) = mc.rotate_keys(path, mc.KeyTools(kms), dry_run=True, **how)
+        assert bytes_of(tmp_path) == before
+        (done,) = mc.rotate_keys(path, mc.KeyTools(kms), **how)
+        assert (done.result, expected.result) == ("rotated", "rotated")
+        assert what == "dek" or done.keys == expected.keys
+        new = Look(path, kms).open()
+        assert {material["doubleWrapping"] for material in new.materials} == {wanted}
+        if what != "dek":
+            check_only_keys_changed(old, new)
+            assert (new.file == old.file) == (not case["internal_key_material"])
+        assert read(path, kms).equals(TABLE)
+        opened = crypto_factory(kms).file_decryption_properties(config, parquet_file_path=str(path))
+        assert pq.read_table(path, decryption_properties=opened).equals(TABLE)
+    if what == "mek":
+        assert results(mc.rotate_keys(path, mc.KeyTools(kms), **how)) == ["current"]
+
+
+def test_a_change_of_wrapping_also_moves_to_other_master_keys(
+    tmp_path: Path, kms: RotatingKms
+) -> None:
+    path = tmp_path / "a.parquet"
+    write = mc.Policy(footer_key="k1", internal_key_material=False, double_wrapping=False)
+    mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(write))
+    new = {"k1": "kf"}
+    mc.rotate_keys(path, mc.KeyTools(kms), new_master_keys=new, double_wrapping=True)
+    (material,) = Look(path, kms).open().materials
+    assert (material["masterKeyID"], material["doubleWrapping"]) == ("kf", True)
+    assert read(path, kms, mc.Policy(footer_key="kf")).equals(TABLE)
+
+
+def test_a_record_of_another_wrapping_does_not_count(tmp_path: Path, kms: RotatingKms) -> None:
+    lake, record = tmp_path / "lake", tmp_path / "record"
+    write_lake(lake, kms, WITHIN, 1)
+    for double, result in ((None, "current"), (False, "rotated"), (True, "rotated")):
+        done = mc.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
+        assert results(done) == [result]
+        again = mc.rotate_keys(lake, mc.KeyTools(kms), double_wrapping=double, record=record)
+        assert results(again) == ["current"]
+
+
 # --- what the key service is asked for -----------------------------------------------------------
 
 MANY = 60
@@ -1084,6 +1154,7 @@ def test_any_bytes_are_a_result(
         ({"where": "absent"}, FileNotFoundError),
         ({"record": "absent/record"}, FileNotFoundError),
         ({"threads": -1}, ValueError),
+        ({"double_wrapping": "yes"}, TypeError),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_done(

@@ -43,11 +43,12 @@ def plan_rotation(
     *,
     what: What = "mek",
     new_master_keys: Mapping[str, str] | None = None,
+    double_wrapping: bool | None = None,
     dry_run: bool = False,
     filesystem: MakeFilesystem | None = None,
 ) -> TablePlan:
     """Plan a rotation, and wrap a key under each new master key; as `rotate_keys`."""
-    renamed = check_rotation(what, new_master_keys)
+    renamed = check_rotation(what, new_master_keys, double_wrapping)
 
     def check(settings: Settings, _files: Sequence[File]) -> None:
         tools, _ = settings.tools(), settings.writer_key
@@ -59,5 +60,8 @@ def plan_rotation(
     return plan_job(
         KeyJob, where, settings, check=check, filesystem=filesystem,
         change=key_rotation.rotate_keys, schema=ROTATED, folders=folders, signs=True,
-        how={"what": what, "new_master_keys": renamed, "dry_run": dry_run},
+        how={
+            "what": what, "new_master_keys": renamed, "double_wrapping": double_wrapping,
+            "dry_run": dry_run,
+        },
     )  # fmt: skip

@@ -286,6 +286,7 @@ def rotate_keys(
     *,
     what: What = "mek",
     new_master_keys: Mapping[str, str] | None = None,
+    double_wrapping: bool | None = None,
     dry_run: bool = False,
     **options: Unpack[JobOptions],
 ) -> DataFrame:
@@ -301,6 +302,8 @@ def rotate_keys(
             reference, and sign files again whose signature would else be dropped.
         what: Level to rotate, as in `modcrypt.rotate_keys`.
         new_master_keys: Mapping of master key ids to the ids that replace them.
+        double_wrapping: Whether data keys are wrapped under KEKs afterwards, as in
+            `modcrypt.rotate_keys`; None keeps the wrapping of each key.
         dry_run: Whether to report only what would be done.
         options: Further options, as in `JobOptions`.
 
@@ -313,7 +316,7 @@ def rotate_keys(
     """
     return run_table_job(
         spark, plan_rotation, where, settings, what=what, new_master_keys=new_master_keys,
-        dry_run=dry_run, **options,
+        double_wrapping=double_wrapping, dry_run=dry_run, **options,
     )  # fmt: skip
 
 
