@@ -21,6 +21,10 @@ a file, or asking for its size, reads its footer. Files that are not encrypted P
 as `_SUCCESS`, are listed, but opening them is an error. Files that modcrypt and other writers keep
 beside encrypted ones (key material, seals, notes) are not listed, but exist when asked for by name.
 
+Summaries (`_metadata`, as Dask writes them) do not exist: their statistics would be outside of the
+files that are encrypted and signed, and readers let them decide which rows exist. Writing one has
+no effect but a warning and the removal of an old one; readers use the footers of the files.
+
 A file that is written is held in memory, encrypted when it is closed, and appears complete or not
 at all. With `encryption`, files can also be moved, copied and removed, and their external key
 material goes with them. If a file's keys or AAD prefix depend on its path, it is encrypted anew
@@ -33,12 +37,17 @@ function that retrieves the keys where it runs. Put a cache behind this file sys
 
 from __future__ import annotations
 
+import errno
+import io
 import posixpath
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from fsspec.utils import stringify_path
 
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
@@ -133,14 +142,24 @@ class ModcryptFileSystem(StackedFileSystem):
             return found
         return _without_companions(found, len(re.split(r"[^/]*[*?[{]", pattern)[0]))
 
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Return whether a file or folder exists, readable or not."""
+        return not _is_summary(path) and super().exists(path, **kwargs)
+
+    def isfile(self, path: str) -> bool:
+        """Return whether a file exists, readable or not."""
+        return not _is_summary(path) and super().isfile(path)
+
     # --- files ---------------------------------------------------------------------------------
 
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
-    ) -> PlaintextView | EncryptedOutput:
+    ) -> PlaintextView | io.BytesIO:
         """Open a file for `open` of fsspec; ignore options of caches and blocks."""
         if mode != "rb":
             return self._open_output(path, mode, autocommit)
+        if _is_summary(path):
+            raise FileNotFoundError(errno.ENOENT, f"{_NO_SUMMARIES}; name the data files", path)
         return open_parquet(path, self._decryption_of(path), filesystem=self.fs)
 
     def _decryption_of(self, path: str) -> AnyDecryption:
@@ -151,7 +170,7 @@ class ModcryptFileSystem(StackedFileSystem):
         given: Any = self._encryption
         return given(path) if callable(given) else given
 
-    def _open_output(self, path: str, mode: str, autocommit: bool) -> EncryptedOutput:
+    def _open_output(self, path: str, mode: str, autocommit: bool) -> io.BytesIO:
         self._check_writing()
         if mode not in ("wb", "xb"):
             raise ValueError(
@@ -159,6 +178,10 @@ class ModcryptFileSystem(StackedFileSystem):
             )
         if not autocommit:
             raise ValueError("a file appears when it is closed, not with a transaction")
+        if _is_summary(path):
+            _remove_if_present(self._place(path))
+            warnings.warn(f"{path} is not written: {_NO_SUMMARIES}", stacklevel=4)
+            return io.BytesIO()
         return EncryptedOutput(self._place(path), self._encryption_of(path), overwrite=mode == "wb")
 
     def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
@@ -326,9 +349,21 @@ def _copy_file(old: Place, new: Place) -> None:
         copy_range(source, sink, 0, source.size)
 
 
+_SUMMARY = "_metadata"
+
+_NO_SUMMARIES = (
+    "modcrypt has no _metadata summaries, because only a file's own footer is authenticated "
+    "together with its rows"
+)
+
+
+def _is_summary(path: Any) -> bool:
+    return posixpath.basename(stringify_path(path)) == _SUMMARY
+
+
 def _is_companion(name: str) -> bool:
     """Return whether a file is kept beside encrypted ones; a plaintext folder has none."""
-    own = name in (SEAL_NAME, NOTES) or name.startswith(".modcrypt-")
+    own = name in (SEAL_NAME, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
     return own or name.startswith("_EXPLICIT_KEYS_FOR_") or STORE_NAME.fullmatch(name) is not None
 
 

@@ -458,3 +458,50 @@ def test_pandas_and_polars_write_what_is_moved_then(tmp_path: Path) -> None:
         )
         with filesystem.open(f"{tmp_path}/{name}.parquet") as file:
             assert pl.read_parquet(file).equals(pl.from_pandas(frame))
+
+
+# --- summaries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of Dask's own making
+def test_dask_writes_and_reads_folders_without_summaries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A summary outside of the files must not decide which rows they have."""
+    monkeypatch.setenv("MOVES_KEY", FOOTER_KEY.hex())
+    settings = mc.Settings(footer_key="env:MOVES_KEY")
+    options = {"encryption": settings, "decryption": settings}
+    url, folder = f"modcrypt::file://{tmp_path}/folder", tmp_path / "folder"
+    frame = DASK.from_pandas(pd.DataFrame({"n": range(8), "p": [1, 2] * 4}), npartitions=2)
+    with pytest.warns(UserWarning, match="_metadata is not written"):
+        frame.to_parquet(url, storage_options=options, write_metadata_file=True)
+    assert not (folder / "_metadata").exists()
+    assert {path.read_bytes()[:4] for path in folder.iterdir()} == {b"PARE"}
+    plain = frame.partitions[0]  # a summary of half of the rows, in plaintext
+    plain.to_parquet(str(tmp_path / "plain"), write_metadata_file=True)
+    summary = (tmp_path / "plain" / "_metadata").read_bytes()
+    (folder / "_metadata").write_bytes(summary)
+    for how in ({}, {"calculate_divisions": True}, {"split_row_groups": True}):
+        assert len(DASK.read_parquet(url, storage_options=options, **how)) == 8
+    with pytest.warns(UserWarning, match="_metadata is not written"):
+        frame.to_parquet(
+            url, storage_options=options, append=True, ignore_divisions=True,
+            write_metadata_file=True,
+        )  # fmt: skip
+    assert not (folder / "_metadata").exists()  # which would be out of date
+
+
+def test_a_summary_is_not_read_or_listed(tmp_path: Path) -> None:
+    filesystem = fsspec.filesystem("modcrypt", **KEYS)
+    write(filesystem, f"{tmp_path}/a.parquet", OLD)
+    pq.write_metadata(OLD.schema, tmp_path / "_metadata")
+    for question in (filesystem.exists, filesystem.isfile):
+        assert not question(f"{tmp_path}/_metadata")
+    for read_it in (filesystem.open, filesystem.info, filesystem.cat_file):
+        with pytest.raises(FileNotFoundError, match="name the data files"):
+            read_it(f"{tmp_path}/_metadata")
+    assert filesystem.ls(tmp_path, detail=False) == [f"{tmp_path}/a.parquet"]
+    query = f"SELECT count(*) FROM read_parquet('modcrypt://{tmp_path}/*')"
+    assert connect(filesystem).execute(query).fetchone() == (3,)
+    filesystem.rm(f"{tmp_path}/_metadata")
+    assert os.listdir(tmp_path) == ["a.parquet"]
