@@ -167,7 +167,8 @@ class ModcryptFileSystem(StackedFileSystem):
         return given(path) if callable(given) else given
 
     def _encryption_of(self, path: str) -> AnyEncryption:
-        given: Any = self._encryption
+        given = self._encryption
+        assert given is not None  # `_check_writing` comes first
         return given(path) if callable(given) else given
 
     def _open_output(self, path: str, mode: str, autocommit: bool) -> io.BytesIO:
@@ -358,7 +359,7 @@ _NO_SUMMARIES = (
 
 
 def _is_summary(path: Any) -> bool:
-    return posixpath.basename(stringify_path(path)) == _SUMMARY
+    return bool(posixpath.basename(stringify_path(path)) == _SUMMARY)
 
 
 def _is_companion(name: str) -> bool:

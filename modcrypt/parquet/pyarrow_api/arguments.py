@@ -33,10 +33,12 @@ _IRRELEVANT = {"memory_map", "buffer_size", "pre_buffer"}
 """Options that choose how PyArrow reads bytes, and do not change what it returns."""
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
 
 
-def take_arguments_of(original: Callable[..., Any], *, after: int = 0) -> Callable[[_F], _F]:
+def take_arguments_of(
+    original: Callable[..., Any], *, after: int = 0
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
     """Decorate a function to take the arguments of a function of PyArrow, by position or name.
 
     `inspect.signature` then returns PyArrow's signature. The first arguments, `after` in number,
@@ -47,9 +49,9 @@ def take_arguments_of(original: Callable[..., Any], *, after: int = 0) -> Callab
     positional = [p.name for p in parameters if p.kind in _BY_POSITION]
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
-    def decorate(function: _F) -> _F:
+    def decorate(function: Callable[..., _R]) -> Callable[..., _R]:
         @wraps(function)
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*given: Any, **named: Any) -> _R:
             values = given[after:]
             if len(values) > len(positional):
                 raise TypeError(
@@ -63,7 +65,7 @@ def take_arguments_of(original: Callable[..., Any], *, after: int = 0) -> Callab
             return function(*given[:after], **dict(zip(positional, values, strict=False)), **named)
 
         call.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
-        return call  # type: ignore[return-value]  # with the same arguments
+        return call
 
     return decorate
 

@@ -88,7 +88,7 @@ def sealed(table: pa.Table) -> bytes:
 
 
 def count(data: Any, how: str, value: Any) -> int:
-    return mc.read_table(data, KEYS, filters=[("c", how, value)]).num_rows
+    return int(mc.read_table(data, KEYS, filters=[("c", how, value)]).num_rows)
 
 
 @each_case("name", list(COLUMNS))
