@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from modcrypt.parquet.arrow.view import open_parquet
 from modcrypt.parquet.crypto.properties import as_decryption, required_seal, set_prefix_root
 from modcrypt.parquet.datasets.dataset_reader import Decryption
 from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.pkmt1.material import STORE_NAME
 
 
 def make_view_filesystem(folder: Place, decryption: Decryption) -> pafs.PyFileSystem:
@@ -41,11 +41,14 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
         return [_drop_size(info) for info in self._target.get_file_info(paths)]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """List a folder; raise IntegrityError if files are missing that a required seal names."""
+        """List a folder without key material, which PyArrow would read as data.
+
+        Raise IntegrityError if files are missing that a required seal names.
+        """
         infos = self._target.get_file_info(selector)
         if selector.recursive:
             self._check_complete(selector.base_dir, infos)
-        return [_drop_size(info) for info in infos]
+        return [_drop_size(info) for info in infos if not STORE_NAME.fullmatch(info.base_name)]
 
     def _check_complete(self, base: str, infos: list[pafs.FileInfo]) -> None:
         folder = Place(self._folder.filesystem, base)
@@ -71,7 +74,11 @@ class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow shi
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         """Raise OSError for an operation that writes."""
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        raise OSError(
+            errno.EROFS,
+            "Read-only: a ParquetDataset shows files as plaintext; use write_to_dataset, or the "
+            "fsspec file system modcrypt",
+        )
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

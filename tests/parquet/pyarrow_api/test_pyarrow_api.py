@@ -412,6 +412,16 @@ def test_a_view_of_a_dataset_cannot_be_written(folder: Path) -> None:
     assert Path(dataset.files[0]).exists()
 
 
+def test_key_material_is_no_data_whatever_names_are_ignored(tmp_path: Path) -> None:
+    tools = mc.KeyTools(MemoryKms())
+    policy = mc.Policy(footer_key="kf", internal_key_material=False)
+    pq.write_table(TABLE, tmp_path / "a.parquet", encryption_properties=tools.encryption(policy))
+    assert len(list(tmp_path.iterdir())) == 2
+    keys = tools.decryption(policy)
+    table = pq.read_table(tmp_path, ignore_prefixes=["x"], decryption_properties=keys)
+    assert table.num_rows == TABLE.num_rows
+
+
 def test_a_prefix_with_the_path_inside_the_folder_is_checked(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     mc.write_dataset(
