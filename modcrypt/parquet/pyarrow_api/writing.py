@@ -123,7 +123,13 @@ class ParquetWriter(writer.ParquetWriter):
         encryption_properties: Any = None, **options: Any,
     ) -> None:  # fmt: skip
         where, filesystem = map_source(where), map_filesystem(filesystem, where)
+        self.where, self.schema = where, schema
         super().__init__(where, schema, encryption_properties, filesystem=filesystem, **options)
+
+    @property
+    def is_open(self) -> bool:
+        """True until the writer is closed."""
+        return self._open is not None
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         """Write a table in row groups of its own; raise as `write_table`."""

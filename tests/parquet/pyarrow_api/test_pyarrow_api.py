@@ -361,6 +361,8 @@ def test_a_writer_writes_a_batch_as_a_row_group_and_leaves_nothing_after_an_erro
             writer.write(batch)
         fraction: Any = 1.0  # which PyArrow accepts, for example from numpy
         writer.write(TABLE, row_group_size=fraction)
+        assert (writer.is_open, writer.where, writer.schema) == (True, path, TABLE.schema)
+    assert not writer.is_open
     assert pq.read_metadata(path, **KEYS).num_row_groups == 5
     path.unlink()
 
