@@ -310,8 +310,9 @@ class Scan:
         try:
             yield
         except pa.ArrowInvalid:
-            own = self._make_own_schema(self._plan, self._leaves)
-            types = {field.name: (field.type, self.schema.field(field.name).type) for field in own}
+            own = _replace_views(self._make_own_schema(self._plan, self._leaves))
+            dataset = _replace_views(self.schema)
+            types = {field.name: (field.type, dataset.field(field.name).type) for field in own}
             changed = [
                 f"{name} is {here} in the file and {there} in the dataset"
                 for name, (here, there) in types.items()

@@ -172,6 +172,18 @@ def test_files_of_a_dataset_are_chosen_exactly(tmp_path: Path) -> None:
         assert mc.read_table(tmp_path, KEYS, filters=filters).num_rows == wanted
 
 
+def test_an_expression_that_does_not_fit_is_not_blamed_on_views() -> None:
+    """PyArrow casts the field to the constant's type, which it may be told."""
+    views = pa.array([["a"]] * 2, pa.list_(pa.string_view()))
+    data = sealed(pa.table({"c": pa.array([2**64 - 1, 5], pa.uint64()), "v": views}))
+    with pytest.raises(pa.ArrowInvalid, match="not in range"):
+        mc.read_table(data, KEYS, filters=pc.field("c") > 1)
+    typed = pc.field("c") > pa.scalar(6, pa.uint64())
+    assert mc.read_table(data, KEYS, filters=typed).num_rows == 1
+    typed = ~pc.field("c").isin(pa.array([2**64 - 1], pa.uint64()))
+    assert mc.read_table(data, KEYS, filters=typed)["c"].to_pylist() == [5]
+
+
 # --- columns of views ----------------------------------------------------------------------------
 
 TEXT, BYTES = pa.string_view(), pa.binary_view()
