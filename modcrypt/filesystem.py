@@ -22,8 +22,8 @@ as `_SUCCESS`, are listed, but opening them is an error. Files that modcrypt and
 beside encrypted ones (key material, seals, notes) are not listed, but exist when asked for by name.
 
 Summaries (`_metadata`, as Dask writes them) do not exist: their statistics would be outside of the
-files that are encrypted and signed, and readers let them decide which rows exist. Writing one has
-no effect but a warning and the removal of an old one; readers use the footers of the files.
+files that are encrypted and signed, and readers let them decide which rows exist. Writing one only
+removes an old one, and readers use the footers of the files.
 
 A file that is written is held in memory, encrypted when it is closed, and appears complete or not
 at all. With `encryption`, files can also be moved, copied and removed, and their external key
@@ -41,13 +41,10 @@ import errno
 import io
 import posixpath
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from fsspec.utils import stringify_path
 
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
@@ -144,11 +141,11 @@ class ModcryptFileSystem(StackedFileSystem):
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Return whether a file or folder exists, readable or not."""
-        return not _is_summary(path) and super().exists(path, **kwargs)
+        return not _is_summary(self._target_path(path)) and super().exists(path, **kwargs)
 
     def isfile(self, path: str) -> bool:
         """Return whether a file exists, readable or not."""
-        return not _is_summary(path) and super().isfile(path)
+        return not _is_summary(self._target_path(path)) and super().isfile(path)
 
     # --- files ---------------------------------------------------------------------------------
 
@@ -159,7 +156,12 @@ class ModcryptFileSystem(StackedFileSystem):
         if mode != "rb":
             return self._open_output(path, mode, autocommit)
         if _is_summary(path):
-            raise FileNotFoundError(errno.ENOENT, f"{_NO_SUMMARIES}; name the data files", path)
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "modcrypt reads no _metadata summaries, because only a file's own footer is "
+                "authenticated together with its rows; name the data files",
+                path,
+            )
         return open_parquet(path, self._decryption_of(path), filesystem=self.fs)
 
     def _decryption_of(self, path: str) -> AnyDecryption:
@@ -180,8 +182,7 @@ class ModcryptFileSystem(StackedFileSystem):
         if not autocommit:
             raise ValueError("a file appears when it is closed, not with a transaction")
         if _is_summary(path):
-            _remove_if_present(self._place(path))
-            warnings.warn(f"{path} is not written: {_NO_SUMMARIES}", stacklevel=4)
+            _remove_if_present(self._place(path))  # it would be out of date
             return io.BytesIO()
         return EncryptedOutput(self._place(path), self._encryption_of(path), overwrite=mode == "wb")
 
@@ -352,14 +353,9 @@ def _copy_file(old: Place, new: Place) -> None:
 
 _SUMMARY = "_metadata"
 
-_NO_SUMMARIES = (
-    "modcrypt has no _metadata summaries, because only a file's own footer is authenticated "
-    "together with its rows"
-)
 
-
-def _is_summary(path: Any) -> bool:
-    return bool(posixpath.basename(stringify_path(path)) == _SUMMARY)
+def _is_summary(path: str) -> bool:
+    return posixpath.basename(path) == _SUMMARY
 
 
 def _is_companion(name: str) -> bool:

@@ -473,8 +473,7 @@ def test_dask_writes_and_reads_folders_without_summaries(
     options = {"encryption": settings, "decryption": settings}
     url, folder = f"modcrypt::file://{tmp_path}/folder", tmp_path / "folder"
     frame = DASK.from_pandas(pd.DataFrame({"n": range(8), "p": [1, 2] * 4}), npartitions=2)
-    with pytest.warns(UserWarning, match="_metadata is not written"):
-        frame.to_parquet(url, storage_options=options, write_metadata_file=True)
+    frame.to_parquet(url, storage_options=options, write_metadata_file=True)
     assert not (folder / "_metadata").exists()
     assert {path.read_bytes()[:4] for path in folder.iterdir()} == {b"PARE"}
     plain = frame.partitions[0]  # a summary of half of the rows, in plaintext
@@ -483,11 +482,9 @@ def test_dask_writes_and_reads_folders_without_summaries(
     (folder / "_metadata").write_bytes(summary)
     for how in ({}, {"calculate_divisions": True}, {"split_row_groups": True}):
         assert len(DASK.read_parquet(url, storage_options=options, **how)) == 8
-    with pytest.warns(UserWarning, match="_metadata is not written"):
-        frame.to_parquet(
-            url, storage_options=options, append=True, ignore_divisions=True,
-            write_metadata_file=True,
-        )  # fmt: skip
+    frame.to_parquet(
+        url, storage_options=options, append=True, ignore_divisions=True, write_metadata_file=True
+    )
     assert not (folder / "_metadata").exists()  # which would be out of date
 
 
