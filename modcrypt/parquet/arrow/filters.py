@@ -14,6 +14,7 @@ from __future__ import annotations
 import decimal
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from math import inf, isfinite, nextafter
@@ -68,7 +69,8 @@ class Filter:
     # not known.
     alternatives: tuple[tuple[Predicate, ...], ...] = ()
     terms: int = 1  # number of comparisons, to estimate the costs
-    tuples: tuple[tuple[_Term, ...], ...] = ()  # the caller's, by alternative; none for expressions
+    # The caller's tuples, by alternative, whose numbers do not have the types of their fields yet.
+    tuples: tuple[tuple[_Term, ...], ...] = ()
 
     @property
     def predicates(self) -> Iterator[Predicate]:
@@ -105,7 +107,8 @@ def _make_filter(tuples: tuple[tuple[_Term, ...], ...], schema: pa.Schema | None
     pairs = [[_make_condition(term, schema) for term in terms] for terms in tuples]
     each = [reduce(operator.and_, [expression for expression, _ in terms]) for terms in pairs]
     predicates = tuple(tuple(predicate for _, predicate in terms) for terms in pairs)
-    return Filter(reduce(operator.or_, each), predicates, sum(map(len, pairs)), tuples)
+    unfitted = tuples if schema is None else ()
+    return Filter(reduce(operator.or_, each), predicates, sum(map(len, pairs)), unfitted)
 
 
 def _is_term(part: Any) -> bool:
@@ -222,6 +225,8 @@ def _count_units(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
             value = pa.scalar(value)
         except (pa.ArrowException, OverflowError):
             return None
+    if not value.is_valid:
+        return None
     if pa.types.is_date32(value.type) and kind.tz is None:
         nanoseconds = value.value * 86_400 * 10**9
     elif pa.types.is_timestamp(value.type) and (value.type.tz is None) == (kind.tz is None):
@@ -278,13 +283,16 @@ def _compare_number(
         between = field <= scalar if how[0] == "<" else field > scalar
     else:
         between = field.is_valid() if how == "!=" else pc.scalar(False)
-    return between, Predicate(path, False, False)
+    return between, Predicate(path, False, how == "!=")
 
 
 def _fit_values(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return those of the values that a field of the type can have; all if some are no numbers."""
     if values.type == kind:
         return values
+    if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
+        with suppress(pa.ArrowInvalid):  # some do not fit
+            return values.cast(kind)
     numbers = [_as_number(value, kind) for value in values if value.is_valid]
     if None in numbers:
         return values

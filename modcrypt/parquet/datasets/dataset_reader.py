@@ -316,7 +316,8 @@ class _DatasetReader:
         with _name_path_in_errors(first.path):
             opened = self._open_files[first.path] = self._open(first)
             schema, self.result = opened.types_of(request)
-        return replace(request, schema=schema, result=self.result)
+        fitting = request.filter and fit_filter(request.filter, schema)
+        return replace(request, schema=schema, result=self.result, filter=fitting)
 
     def select_files(self, request: Request) -> list[DataFile]:
         """Return the files whose folders do not rule out that a row matches the filter."""
@@ -330,10 +331,9 @@ class _DatasetReader:
             for number, file in enumerate(files)
         ]
         known = ds.FileSystemDataset(fragments, request.schema, layout, nowhere)
-        fitting = (
-            request.filter if request.schema is None else fit_filter(request.filter, request.schema)
-        )
-        return [files[int(fragment.path)] for fragment in known.get_fragments(fitting.expression)]
+        return [
+            files[int(fragment.path)] for fragment in known.get_fragments(request.filter.expression)
+        ]
 
     def read_file(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
         with _name_path_in_errors(file.path), self._open(file) as opened:

@@ -147,6 +147,26 @@ def test_numpy_integers_of_several_types_are_mixed() -> None:
         count(data, "in", [2**64 - 1, "a"])
 
 
+def test_nan_differs_from_a_number_that_no_float_equals() -> None:
+    nan = float("nan")
+    values = pa.array([1.0, nan, None] + [nan] * 5, pa.float64())
+    out = io.BytesIO()
+    mc.write_table(
+        pa.table({"c": values}), out, ENCRYPTION, row_group_size=3, write_page_index=True
+    )
+    data = out.getvalue()
+    for how, wanted in (("!=", 7), ("<", 1), (">", 0), ("=", 0)):
+        assert count(data, how, 2**63 - 1) == wanted
+        assert count(data, how, 2**63) == wanted
+    assert count(data, "=", pa.scalar(None, pa.float64())) == 0
+
+
+def test_a_null_is_no_time() -> None:
+    data = sealed(pa.table({"c": pa.array([dt.datetime(2020, 1, 1), None], pa.timestamp("us"))}))
+    for how in COMPARISONS:
+        assert count(data, how, pa.scalar(None, pa.timestamp("ns"))) == 0
+
+
 def test_fields_of_structs_are_compared_exactly_too() -> None:
     rows = [{"u": 2**64 - 1, "s": "a"}, {"u": 5, "s": None}, None]
     kind = pa.struct([("u", pa.uint64()), ("s", pa.string_view())])
