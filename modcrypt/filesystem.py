@@ -325,9 +325,10 @@ class ModcryptFileSystem(StackedFileSystem):
 @contextmanager
 def _carry_companions(old: Place, new: Place, *, move: bool) -> Iterator[None]:
     """Keep a file's companions beside its new place while the block moves or copies it there."""
+    explicit = _explicit_keys_of(old)
+    explicit.check_writable()  # a link that others made may lead to any file
     with carry_keys(old, new, move=move):
         yield
-    explicit = _explicit_keys_of(old)
     if explicit.stamp() is None:
         _remove_if_present(_explicit_keys_of(new))  # of the file that was replaced
         return

@@ -332,6 +332,24 @@ def test_links_are_moved_or_removed_and_not_followed(
     assert len(os.listdir(elsewhere)) == 2
 
 
+def test_what_a_linked_companion_leads_to_is_not_copied(tmp_path: Path) -> None:
+    filesystem = open_with_tools(EXTERNAL)
+    secret = tmp_path / "secret"
+    for number, name in enumerate((external_name("a"), "_EXPLICIT_KEYS_FOR_a.json")):
+        folder = tmp_path / f"folder{number}"
+        folder.mkdir()
+        write(filesystem, f"{folder}/a", OLD)
+        material = (folder / external_name("a")).read_bytes()
+        (folder / name).unlink(missing_ok=True)
+        secret.write_bytes(material)
+        (folder / name).symlink_to(secret)
+        for move in (filesystem.cp_file, filesystem.mv):
+            with pytest.raises(OSError, match="symbolic link"):
+                move(f"{folder}/a", f"{folder}/b")
+        assert secret.read_bytes() == material
+        assert sorted(os.listdir(folder)) == sorted({external_name("a"), name, "a"})
+
+
 # --- listings ------------------------------------------------------------------------------------
 
 

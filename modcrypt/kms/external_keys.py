@@ -51,7 +51,11 @@ class ExternalKeys:
 
     @classmethod
     def of_file(cls, source: Place, target: Place) -> ExternalKeys | None:
-        """Return the keys of an existing file for a move or copy of it; None if it has none."""
+        """Return the keys of an existing file for a move or copy of it; None if it has none.
+
+        Raise OSError (ELOOP) if the material is a symbolic link.
+        """
+        store_of(source).check_writable()  # a link that others made may lead to any file
         store = read_if_present(source)
         if store is None:
             return None
