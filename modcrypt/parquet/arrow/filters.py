@@ -120,9 +120,7 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
     is_null_test = how in ("is null", "is not null") and value is None
     if how not in (*_COMPARISONS, "in", "not in") and not is_null_test:
         raise ValueError(f'filters: "{how}" is not a valid operator, or does not take a value')
-    if how.endswith("in"):
-        return _Term(path, how, _copy_views(_make_array(value)))
-    return _Term(path, how, _copy_views(value) if isinstance(value, pa.Scalar) else value)
+    return _Term(path, how, _copy_views(_make_array(value)) if how.endswith("in") else value)
 
 
 def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expression, Predicate]:
@@ -132,6 +130,8 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
         number = None if kind is None else _as_number(value, kind)
         if number is not None:
             return _compare_number(field, path, how, number, kind)
+        if schema is not None and isinstance(value, pa.Scalar):
+            value = _copy_views(value)  # a schema to filter by has none
         value = _narrow_number(value)
         equals = (pa.scalar(value),) if how in ("=", "==") else None
         return _COMPARISONS[how](field, value), Predicate(path, False, how == "!=", equals)
