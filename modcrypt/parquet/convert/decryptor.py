@@ -37,10 +37,10 @@ def decrypt_parquet(
 ) -> tuple[str, ...]:
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
-    The plaintext of a file from `encrypt_parquet` is restored byte for byte if it had no gaps and a
-    canonical encoding, as files of PyArrow, parquet-java and DuckDB do. Otherwise it is restored
-    module for module: the same pages, indexes and bloom filters in the same order, with new
-    offsets. The README lists what is not restored ("When decryption restores a file byte for
+    The plaintext of a file from `encrypt_parquet` is restored module for module: the same pages,
+    indexes and bloom filters in the same order. It is restored byte for byte if it had no gaps and
+    a canonical encoding, as files of PyArrow >= 18, parquet-java >= 1.15 and DuckDB >= 0.10.3 do.
+    The guide to Python lists what is not restored ("When decryption restores a file byte for
     byte").
 
     Args:
