@@ -105,7 +105,7 @@ class Choice:
         for c in null:
             self.actions.pop(c, None)
         _check_once(leaves, drop, null, hashed, list(self.actions))
-        if not shown:
+        if leaves and not shown:
             raise ValueError("all columns are dropped; keep at least one")
         self.nulls = set(null)
         whole = self._find_whole_fields(leaves, shown)
