@@ -15,7 +15,6 @@ from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.index_checks import (
-    has_doubtful_bounds,
     misleads_readers,
     offset_index_faults,
 )
@@ -57,13 +56,14 @@ class OptionalParts:
         return (span.row_group, span.column) in self._misleading
 
     def hide_misleading(self) -> None:
-        """Hide such column indexes in the new row groups, and doubtful bounds of their chunks."""
-        created_by, schema = self._plan.metadata.created_by, self._plan.metadata.schema
+        """Hide such column indexes in the new row groups, and the bounds of their chunks.
+
+        Where an index contradicts the bounds, either may be wrong, whoever wrote them.
+        """
         for r, c in self._misleading:
             chunk = self._row_groups[r].columns[c]
             is_written = chunk.column_index_offset is not None
-            if has_doubtful_bounds(created_by, schema[self.find_leaf(c).element]):
-                hide_bounds(chunk.meta_data, keep=is_written)
+            hide_bounds(chunk.meta_data, keep=is_written)
             if is_written:
                 hide_index(chunk)
 

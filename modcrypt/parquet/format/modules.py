@@ -405,7 +405,7 @@ def hide_bounds(md: ColumnMetaData, *, keep: bool) -> None:
     if statistics is None:
         return
     if keep:
-        _add_pair(md, _HIDDEN_STATISTICS, encode(statistics))
+        _add_pair(md, _HIDDEN_STATISTICS, encode(statistics).hex().encode())  # pairs are text
     md.statistics = copy(statistics, keep=("null_count", "distinct_count"))
 
 
@@ -419,8 +419,8 @@ def drop_hidden(md: ColumnMetaData, *, restore: bool = False) -> None:
     pairs = md.key_value_metadata or ()
     for pair in pairs if restore else ():
         if pair.key == _HIDDEN_STATISTICS:
-            with suppress(FormatError):
-                md.statistics = decode("Statistics", pair.value or b"")[0]
+            with suppress(FormatError, ValueError):
+                md.statistics = decode("Statistics", bytes.fromhex((pair.value or b"").decode()))[0]
     if pairs:
         md.key_value_metadata = [pair for pair in pairs if pair.key not in _HIDDEN] or None
 
