@@ -736,8 +736,9 @@ def _write_with_unknown(out: bytearray, plan: StructPlan, value: Any) -> None:
     ]
     known = {field_id for field_id, _ in entries}  # a field set since decoding takes precedence
     entries += [(entry[0], entry) for entry in getattr(value, UNKNOWN) if entry[0] not in known]
-    entries.sort(key=itemgetter(0))
-    if entries and entries[0][0] <= 0:
+    if min(entries, key=itemgetter(0))[0] > 0:
+        entries.sort(key=itemgetter(0))
+    else:
         entries.sort(key=_rank)
     last: i64 = 0
     for field_id, entry in entries:
