@@ -48,6 +48,7 @@ class OptionalParts:
         self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
         self._misleading: list[tuple[int, int]] = []  # row groups and columns
         self._unusable: list[FormatError] = []  # why parts were left out
+        self._moved: dict[tuple[int, int], bytes] = {}  # offset indexes that wait for their turn
         self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
         self._elements: list[Leaf] = []
 
@@ -84,6 +85,10 @@ class OptionalParts:
         `known_only` removes fields that the IDL lacks. Readers ignore a part that they cannot use,
         so a source without tags may have one.
         """
+        if span.part is Part.OFFSET_INDEX:
+            moved = self._moved.pop((span.row_group, span.column), None)
+            if moved is not None and not known_only:
+                return moved if cipher is None else cipher.seal(ModuleType.OFFSET_INDEX, moved)
         supplied = self._feed.read(span)
         if supplied.is_refused:
             self._unusable.append(FormatError(f"{span} is not encrypted although its column is"))
@@ -147,6 +152,7 @@ class OptionalParts:
             moved = self._move_locations(offsets, self._feed.read(offsets).data, authentic=False)
             if len(moved.page_locations) != len(index.null_pages):
                 raise FormatError(f"{span}: it does not have the pages of the offset index")
+            self._moved[place] = encode(moved)
         leaf = self.find_leaf(span.column)
         element = self._plan.metadata.schema[leaf.element]
         md = self._row_groups[span.row_group].columns[span.column].meta_data
