@@ -6,6 +6,12 @@ amount, with a field that readers skip.
 
     encrypted   [header module      ][body module            ]
     plaintext   [header | filling   ][ body                  ]     the same bytes from start to end
+
+A data page without values becomes filling too, because PyArrow takes it for the end of its chunk.
+The page after it can still be read at its own position: both headers have the same last byte.
+
+    empty page and next one   [header ][body][header           ][body                 ]
+    plaintext                 [header | filling [header|filling]][body                ]
 """
 
 from __future__ import annotations
@@ -14,7 +20,9 @@ import threading
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
@@ -32,14 +40,29 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     walk_pages,
 )
 from modcrypt.parquet.crypto.file_plan import ReadPlan
-from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, varint, zigzag
-from modcrypt.parquet.format.modules import STRUCTS, Part, Span
-from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
+from modcrypt.parquet.format.idl import (
+    ThriftStruct,
+    decode,
+    encode,
+    known_bytes,
+    varint,
+    zigzag,
+)
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, STRUCTS, Part, Span
+from modcrypt.parquet.format.page_header import UNCOMPRESSED, PageHeader, is_empty, splice
+from modcrypt.parquet.format.page_header_scan import scan
 
 # The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
 # header. The format reserves id 32767 for fields that readers skip, but that needs the long form
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
+
+# The head of such a field that is a list of bytes. A text must be UTF-8 for some readers (Polars),
+# which the header of a page is not.
+_FILLING_OF_BYTES = b"\xf9\xf3"
+
+_LONGEST_HEAD = 7
+"""Most bytes before the content of a filling: the field's head and the content's length."""
 
 # The encoding of the ids 32705 to 32767; the format reserves the last for extensions. After the
 # last fifteen, no id is left for the filling, so fields that the IDL does not know are removed
@@ -56,6 +79,8 @@ def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> 
 def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span) -> PartReader:
     place = span.row_group, span.column
     cipher = plan.ciphers.get(place)
+    if cipher is None and span.part is Part.PAGES:
+        return _PlainPages(windows, span)
     if cipher is None:
         return PartReader(windows, span)
     if span.part is not Part.PAGES:
@@ -126,6 +151,58 @@ class _SmallPart(_EncryptedPart):
         return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct
 
 
+class _PlainPages(PartReader):
+    """The pages of a plaintext chunk, for which nobody vouches.
+
+    Reading in order locates the pages; bytes after a damaged header stay unchanged.
+    """
+
+    def __init__(self, windows: Windows, span: Span) -> None:
+        super().__init__(windows, span)
+        self._lock = fork_safe(threading.Lock())
+        self._next = span.start  # start of the first page that is not located
+        self._first: int | None = None  # start of the empty pages that end there
+        self._fillings: list[tuple[int, bytes]] = []
+
+    def read(self, offset: int, out: memoryview) -> None:
+        super().read(offset, out)
+        with self._lock:
+            if offset <= self._next:
+                self._locate(offset, out)
+            for start, filling in self._fillings:
+                overlay(out, offset, start, filling)
+
+    def _locate(self, offset: int, out: memoryview) -> None:
+        high = min(offset + len(out), self.span.end)
+        while self._next < high or (self._first is not None and self._next < self.span.end):
+            header = self._scan(offset, out)
+            if header is None:
+                self._next, self._first = self.span.end, None
+            else:
+                self._add_page(header)
+
+    def _add_page(self, header: PageHeader) -> None:
+        start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
+        if is_empty(header):
+            self._first = start if self._first is None else self._first
+        elif self._first is not None:
+            body = start + len(header.raw)
+            self._fillings.append((self._first, _fill_empty(header.raw, self._first, start, body)))
+            self._first = None
+
+    def _scan(self, offset: int, out: memoryview) -> PageHeader | None:
+        """Return the next page's header; None if it is damaged."""
+        at, end = self._next, self.span.end
+        with suppress(FormatError):
+            if offset <= at < offset + len(out):
+                stop = min(len(out), end - offset)
+                return scan(cast(bytes, out), at - offset, stop)
+        with suppress(FormatError):
+            data = self._windows.source.read_at(at, min(MAX_PAGE_HEADER, end - at))
+            return scan(data, 0, len(data))
+        return None
+
+
 class PageReader(_EncryptedPart):
     """The pages of one chunk.
 
@@ -137,6 +214,7 @@ class PageReader(_EncryptedPart):
         self._uncompressed = md.codec == UNCOMPRESSED
         self._has_dictionary = bool(md.dictionary_page_offset)
         self._starts = [span.start]  # of the pages located so far, and of the next one
+        self._empty: set[int] = set()  # indexes of located pages without values
 
     def set_page_starts(self, starts: list[int]) -> None:
         """Set where pages begin and where the last one ends, so that no page is searched for.
@@ -152,30 +230,52 @@ class PageReader(_EncryptedPart):
 
     def _read_pages(self, window: Window, offset: int, out: memoryview) -> None:
         high = min(offset + len(out), self.span.end)
-        after = bisect_left(self._starts, high)  # Do not read ahead beyond known pages.
-        until = self._starts[after] if after < len(self._starts) else self.span.end
-        index = max(0, bisect_right(self._starts, offset) - 1)
+        index, until = self._find_pages(offset, high)
         is_dictionary = self._has_dictionary and index == 0
         first = Page(self._cipher, is_dictionary, index - (self._has_dictionary and index > 0))
         pages = walk_pages(
             window, self._starts[index], until, first, uncompressed=self._uncompressed
         )
-        while (start := self._starts[index]) < high:
-            known = index + 1 < len(self._starts)
+        empty: int | None = None  # start of the empty pages before this one
+        while (start := self._starts[index]) < high or (empty is not None and start < until):
             sealed = next(pages)
-            end = start + sealed.total
-            if not known:
-                self._starts.append(end)
-            elif end != self._starts[index + 1]:
-                raise FormatError(
-                    f"{sealed.page.id()} ends at byte {end}, but according to the offset index at "
-                    f"byte {self._starts[index + 1]}"
-                )
-            if end > offset:
-                self._write_page(sealed, start, offset, out)
+            self._set_end(index, start + sealed.total, sealed)
+            if is_empty(sealed.header):
+                self._empty.add(index)
+                empty = start if empty is None else empty
+            if start + sealed.total > offset:
+                header, body = self._write_page(sealed, start, offset, out)
+                if empty is not None and index not in self._empty:
+                    overlay(out, offset, empty, _fill_empty(header, empty, start, body))
+                    empty = None
             index += 1
 
-    def _write_page(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
+    def _find_pages(self, offset: int, high: int) -> tuple[int, int]:
+        """Return the page to begin with, and the position before which reading ahead must end.
+
+        That is the end of known pages. Empty pages are read together with the page after them.
+        """
+        index = max(0, bisect_right(self._starts, offset) - 1)
+        while index - 1 in self._empty:
+            index -= 1
+        after = bisect_left(self._starts, high)
+        while after - 1 in self._empty and after < len(self._starts):
+            after += 1
+        return index, self._starts[after] if after < len(self._starts) else self.span.end
+
+    def _set_end(self, index: int, end: int, sealed: EncryptedPage) -> None:
+        if index + 1 == len(self._starts):
+            self._starts.append(end)
+        elif end != self._starts[index + 1]:
+            raise FormatError(
+                f"{sealed.page.id()} ends at byte {end}, but according to the offset index at "
+                f"byte {self._starts[index + 1]}"
+            )
+
+    def _write_page(
+        self, sealed: EncryptedPage, start: int, offset: int, out: memoryview
+    ) -> tuple[bytes, int]:
+        """Put a page into `out`; return its plaintext header and where its body starts."""
         if _HIGH_ID in sealed.header.raw:
             drop_unknown_header_fields(sealed)
         cipher = self._cipher.page
@@ -195,6 +295,7 @@ class PageReader(_EncryptedPart):
             overlay(out, offset, body, opened[:size])
         header = splice(sealed.header, size, crc)
         overlay(out, offset, start, _pad_struct(header, body - start))
+        return header, body
 
 
 # --- bytes --------------------------------------------------------------------------------------
@@ -207,15 +308,28 @@ def overlay(out: memoryview, offset: int, start: int, data: bytes | memoryview) 
         out[low - offset : high - offset] = data[low - start : high - start]
 
 
-def _pad_struct(struct: bytes | bytearray, size: int) -> bytes:
+def _pad_struct(struct: bytes | bytearray, size: int, head: bytes = _FILLING) -> bytes:
     """Lengthen an encoded struct to `size` bytes with a field that readers skip."""
     missing = size - len(struct)
     if missing == 0:
         return bytes(struct)
     for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
-        content = missing - len(_FILLING) - digits
+        content = missing - len(head) - digits
         if 0 <= content < 1 << 7 * digits:
             length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
             length += bytes((content >> 7 * (digits - 1),))
-            return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
+            return bytes(struct[:-1]) + head + length + bytes(content) + b"\0"
     raise FormatError(f"an encrypted header leaves {missing} bytes, which no field can fill")
+
+
+def _fill_empty(header: bytes, start: int, page: int, body: int) -> bytes:
+    """Return bytes that turn the empty pages at `start` into a part of the next page's header.
+
+    That `page` has the plaintext `header`, and `body` is where its body starts. Its own header is
+    replaced only if a copy without statistics is longer than the empty pages.
+    """
+    copied, _ = decode("PageHeader", known_bytes("PageHeader", header))
+    (copied.data_page_header or copied.data_page_header_v2).statistics = None
+    short = encode(copied)
+    filled = _pad_struct(short, body - start, _FILLING_OF_BYTES)
+    return filled[: page - start] if len(short) + _LONGEST_HEAD <= page - start else filled

@@ -107,6 +107,18 @@ def splice(header: PageHeader, size: i64, crc: int | None = None) -> bytes:
 _BYTES: Final = [bytes((byte,)) for byte in range(256)]
 
 
+def is_empty(header: PageHeader) -> bool:
+    """Return whether a header is that of a data page without values, in the usual field order.
+
+    The struct of a page's kind follows size and CRC, and begins with num_values.
+    """
+    raw, at = header.raw, max(header.size_end, header.crc_end) + 1
+    return header.type in (DATA_PAGE, DATA_PAGE_V2) and raw[at : at + 2] == _NO_VALUES
+
+
+_NO_VALUES: Final = b"\x15\x00"  # field 1, an i32 that is zero
+
+
 def check_size(size: i64) -> None:
     """Raise LimitError if a page of `size` bytes does not fit compressed_page_size, an i32."""
     if size >> 31:
