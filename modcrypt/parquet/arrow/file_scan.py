@@ -257,9 +257,7 @@ class Scan:
         is_small = lot.data.size <= _SMALL_LOT and not decoder.repeats_long_values(lot)
         if not is_small or not self._needs_no_scanner:
             return None
-        table = decoder.decode_table(lot.data, use_threads=False)
-        decoder.check_rows(lot, table.num_rows)
-        return table
+        return decoder.decode_table(lot, use_threads=False)
 
     @cached_property
     def _needs_no_scanner(self) -> bool:
