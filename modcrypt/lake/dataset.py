@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pyarrow as pa
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.lake.file_columns import read_columns
@@ -16,9 +18,6 @@ from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.dataset_reader import iter_batches, read_table
 from modcrypt.parquet.datasets.dataset_writer import open_batches, write_dataset
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -114,10 +113,8 @@ class LakeDataset:
         """
         batches, schema = open_batches(data, options.pop("schema", None))
         partitions = list(self.policies.dataset.partitions)
-        own = schema.empty_table().drop_columns(
-            [name for name in partitions if name in schema.names]
-        )
-        columns = read_columns(plan_footer(own.schema))
+        own = [field for field in schema if field.name not in partitions]
+        columns = read_columns(plan_footer(pa.schema(own, schema.metadata)))
         more = {
             "partitioning": partitions or None,
             "basename_template": f"part-{uuid.uuid4().hex[:12]}-{{i}}.parquet",

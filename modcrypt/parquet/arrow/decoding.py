@@ -114,10 +114,12 @@ class Decoder:
     def decode_table(self, loaded: Loaded, *, use_threads: bool = True) -> pa.Table:
         """Decode all rows at once; raise as `translate_errors` and `check_rows`."""
         with self.translate_errors(loaded.data), closing(self._open_file(loaded.data)) as file:
-            lots = _group_row_groups(file)
-            table = pa.concat_tables(
-                file.read_row_groups(lot, use_threads=use_threads) for lot in lots
-            )
+            tables = [
+                file.read_row_groups(lot, use_threads=use_threads)
+                for lot in _group_row_groups(file)
+            ]
+        # Concatenating loses the number of rows if there are no columns.
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         self.check_rows(loaded, table.num_rows)
         return table
 

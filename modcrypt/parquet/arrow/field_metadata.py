@@ -42,7 +42,7 @@ def parse_field_metadata(stored: bytes | None) -> FieldMetadata:
 def plan_footer(schema: pa.Schema) -> Footer:
     """Return the footer of a plaintext file of this schema without rows."""
     out = io.BytesIO()
-    pq.write_table(schema.empty_table(), out)
+    pq.ParquetWriter(out, schema).close()
     with open_source(out.getvalue()) as source:
         return read_plain(source)
 

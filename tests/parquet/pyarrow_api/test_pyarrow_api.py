@@ -184,8 +184,8 @@ def test_a_file_has_the_methods_of_pyarrow(file: Path) -> None:
         assert opened.schema is opened.metadata.schema
         assert opened.read_row_group(1).num_rows == 1
         assert opened.read_row_groups([1, 0], ["id"])["id"].to_pylist() == [3, 1, 2]
-        # As in PyArrow: the order of the file, and nothing for a name that it does not have.
-        assert opened.read(["name", "id", "nothing"]).column_names == ["id", "name"]
+        # As in PyArrow: the order wanted, and nothing for a name that the file does not have.
+        assert opened.read(["name", "id", "nothing"]).column_names == ["name", "id"]
         assert [batch.num_rows for batch in opened.iter_batches(2)] == [2, 1]
         with pytest.raises(ValueError, match="batch_size"):
             opened.iter_batches(0)
