@@ -158,36 +158,52 @@ def rebuild(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def add_empty_pages(data: bytes, before: Callable[[int], int]) -> bytes:
     """Return an uncompressed plaintext file with as many empty pages as `before` says of a page.
 
-    `before` gets the ordinal of a data page. Offset and column indexes are left out.
+    `before` gets the ordinal of a data page. Column indexes are left out; offset indexes, if the
+    file has them, list the empty pages.
     """
     size = int.from_bytes(data[-8:-4], "little")
     footer, _ = decode("FileMetaData", data[-8 - size : -8])
     out = bytearray(MAGIC_PLAINTEXT)
     for row_group in footer.row_groups:
         for chunk in row_group.columns:
-            _copy_chunk(data, chunk, out, before)
+            index = _copy_chunk(data, chunk, out, before)
+            if chunk.offset_index_offset:
+                encoded = encode(index)
+                chunk.offset_index_offset, chunk.offset_index_length = len(out), len(encoded)
+                out += encoded
     return bytes(out) + close_tail(encode(footer), MAGIC_PLAINTEXT)
 
 
 def _copy_chunk(
     data: bytes, chunk: ThriftStruct, out: bytearray, before: Callable[[int], int]
-) -> None:
-    md, start, ordinal = chunk.meta_data, len(out), 0
+) -> ThriftStruct:
+    """Copy the pages of a chunk with empty ones in between; return its new offset index."""
+    md, start, locations = chunk.meta_data, len(out), []
     assert md.codec == 0
+    old = chunk.offset_index_offset
+    firsts = [] if old is None else decode("OffsetIndex", data[old:])[0].page_locations
     at = md.dictionary_page_offset or md.data_page_offset
     end = at + md.total_compressed_size
     md.dictionary_page_offset = md.dictionary_page_offset and start
-    chunk.offset_index_offset = chunk.offset_index_length = None
     chunk.column_index_offset = chunk.column_index_length = None
+    ordinal = 0
     while at < end:
         header, size = decode("PageHeader", data[at:end])
+        pages = [data[at : at + size + header.compressed_page_size]]
         if header.dictionary_page_header is None:
             md.data_page_offset = len(out) if ordinal == 0 else md.data_page_offset
-            out += _empty_page(header, len(md.path_in_schema) > 1) * before(ordinal)
+            pages[:0] = [_empty_page(header, len(md.path_in_schema) > 1)] * before(ordinal)
+            first = firsts[ordinal].first_row_index if firsts else 0
             ordinal += 1
-        out += data[at : at + size + header.compressed_page_size]
-        at += size + header.compressed_page_size
+        for page in pages:
+            if ordinal:
+                place = new("PageLocation", offset=len(out), first_row_index=first)
+                place.compressed_page_size = len(page)
+                locations.append(place)
+            out += page
+        at += len(pages[-1])
     md.total_compressed_size = md.total_uncompressed_size = len(out) - start
+    return new("OffsetIndex", page_locations=locations)
 
 
 def _empty_page(like: ThriftStruct, repeated: bool) -> bytes:

@@ -519,6 +519,8 @@ class Scan:
         with session.lock:
             parts = _Parts(session.file.source, plan)
             indexes = {c: index for c in alone if (index := parts.read_offset_index(row_group, c))}
+        count = session.file.metadata.row_groups[row_group].num_rows
+        indexes = {c: index for c, index in indexes.items() if not _has_empty_page(index, count)}
         paged = {
             plan.leaves[c][0]: session.pool.submit(
                 self._load_pages, row_group, c, index.page_locations, ranges
@@ -696,6 +698,12 @@ def _find_top_level_names(names: Sequence[str], leaves: list[tuple[str, ...]]) -
     field_of = {name: path[0] for path in leaves for name in _iter_prefixes(path)}
     field_of |= {name: name for name in fields}
     return list(dict.fromkeys(field_of.get(name, name) for name in names))
+
+
+def _has_empty_page(index: ThriftStruct, rows: int) -> bool:
+    """Return whether a page of an offset index has no rows: PyArrow must not read it alone."""
+    firsts = [location.first_row_index for location in index.page_locations]
+    return any(first == second for first, second in pairwise([*firsts, rows]))
 
 
 def _join_names(names: Iterable[str]) -> str:
