@@ -113,7 +113,8 @@ class Decoder:
 
     def decode_table(self, loaded: Loaded, *, use_threads: bool = True) -> pa.Table:
         """Decode all rows at once; raise as `translate_errors` and `check_rows`."""
-        with self.translate_errors(loaded.data), closing(self._open_file(loaded.data)) as file:
+        with self.translate_errors(loaded.data):
+            file = self._open_file(loaded.data)
             tables = [
                 file.read_row_groups(lot, use_threads=use_threads)
                 for lot in _group_row_groups(file)

@@ -110,10 +110,10 @@ _BYTES: Final = [bytes((byte,)) for byte in range(256)]
 def is_empty(header: PageHeader) -> bool:
     """Return whether a header is that of a data page without values, in the usual field order.
 
-    The struct of a page's kind follows size and CRC, and begins with num_values.
+    The struct of the page's kind follows size and CRC, and begins with num_values.
     """
-    raw, at = header.raw, max(header.size_end, header.crc_end) + 1
-    return header.type in (DATA_PAGE, DATA_PAGE_V2) and raw[at : at + 2] == _NO_VALUES
+    at: i64 = 1 + (header.size_end if header.crc is None else header.crc_end)
+    return header.raw[at : at + 2] == _NO_VALUES and header.type != DICTIONARY_PAGE
 
 
 _NO_VALUES: Final = b"\x15\x00"  # field 1, an i32 that is zero

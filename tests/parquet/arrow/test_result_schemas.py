@@ -105,12 +105,13 @@ def test_a_group_without_fields_is_shown_as_pyarrow_shows_it(
     data = encrypt_bytes(plain, ENCRYPTED)
     for part in ("a", "b"):
         (tmp_path / f"{part}.parquet").write_bytes(data)
-    for options in (
+    choices: list[dict[str, Any]] = [
         {}, {"columns": ["void"]}, {"columns": ["z", "void"]}, {"columns": ["id"]},
         {"filters": [("id", ">", 2)]}, {"filters": [("id", ">", 9)]},
         {"columns": ["void"], "filters": [("id", "<", 2)]},
         {"filters": pa.compute.field("void").is_null()},
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for options in choices:
         expected = pq.read_table(io.BytesIO(plain), **options)
         filters, columns = options.get("filters"), options.get("columns")
         assert mc.read_table(data, KEYS, **options).equals(expected)
@@ -278,4 +279,4 @@ def test_pairs_about_columns_without_a_key_stay_hidden() -> None:
 def test_polars_and_pandas_take_the_results(name: str) -> None:
     table = mc.read_table(encrypt_bytes(FILES[name], ENCRYPTED), KEYS, columns=["z"])
     assert table.to_pandas()["z"].tolist() == ["a", "b", "c"]
-    assert pl.from_arrow(table).height == 3
+    assert len(pl.from_arrow(table)) == 3

@@ -317,3 +317,16 @@ def test_a_prefix_with_the_path_inside_the_folder_is_checked(tmp_path: Path) -> 
         dataset.read()
     with pytest.raises(mc.AadPrefixError):
         _ = pq.ParquetDataset(folder, decryption_properties=keys).schema
+
+
+def test_rows_that_pyarrow_loses_of_a_view_are_an_error(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = pq.ParquetDataset(file, schema=TABLE.schema, **KEYS)
+    assert dataset.read().num_rows == 3
+    whole = pyarrow.parquet.ParquetDataset.read
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetDataset, "read", lambda self, *a, **k: whole(self, *a, **k)[:2]
+    )
+    with pytest.raises(mc.FormatError, match=r"PyArrow [\d.]+ decoded 2 of 3 rows"):
+        dataset.read()
