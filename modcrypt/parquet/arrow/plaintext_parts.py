@@ -16,6 +16,7 @@ The page after it can still be read at its own position: both headers have the s
 
 from __future__ import annotations
 
+import re
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
@@ -57,12 +58,15 @@ from modcrypt.parquet.format.page_header_scan import scan
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-# The head of such a field that is a list of bytes. A text must be UTF-8 for some readers (Polars),
-# which the header of a page is not.
-_FILLING_OF_BYTES = b"\xf9\xf3"
+# The head of such a field that is a list of i64. Readers skip each of its varints, so it may hold a
+# page header; a binary field must be UTF-8 for Polars, and fastparquet reads no list of bytes.
+_FILLING_OF_NUMBERS = b"\xf9\xf6"
 
-_LONGEST_HEAD = 7
-"""Most bytes before the content of a filling: the field's head and the content's length."""
+_COUNT_SIZE = 4
+"""Bytes that state how many numbers such a list has."""
+
+_is_skipped = re.compile(rb"(?:[\x80-\xff]{0,9}[\x00-\x7f])*").fullmatch
+"""Match bytes that are whole varints."""
 
 # The encoding of the ids 32705 to 32767; the format reserves the last for extensions. After the
 # last fifteen, no id is left for the filling, so fields that the IDL does not know are removed
@@ -308,28 +312,38 @@ def overlay(out: memoryview, offset: int, start: int, data: bytes | memoryview) 
         out[low - offset : high - offset] = data[low - start : high - start]
 
 
-def _pad_struct(struct: bytes | bytearray, size: int, head: bytes = _FILLING) -> bytes:
+def _pad_struct(struct: bytes | bytearray, size: int) -> bytes:
     """Lengthen an encoded struct to `size` bytes with a field that readers skip."""
     missing = size - len(struct)
     if missing == 0:
         return bytes(struct)
-    for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
-        content = missing - len(head) - digits
+    for digits in range(1, 6):  # size of the length
+        content = missing - len(_FILLING) - digits
         if 0 <= content < 1 << 7 * digits:
-            length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
-            length += bytes((content >> 7 * (digits - 1),))
-            return bytes(struct[:-1]) + head + length + bytes(content) + b"\0"
+            length = _encode_length(content, digits)
+            return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
     raise FormatError(f"an encrypted header leaves {missing} bytes, which no field can fill")
 
 
 def _fill_empty(header: bytes, start: int, page: int, body: int) -> bytes:
     """Return bytes that turn the empty pages at `start` into a part of the next page's header.
 
-    That `page` has the plaintext `header`, and `body` is where its body starts. Its own header is
-    replaced only if a copy without statistics is longer than the empty pages.
+    That `page` has the plaintext `header`, and `body` is where its body starts. The result ends
+    there. Where it fits, the header at `page` stays valid: it is a part of the longer header.
     """
     copied, _ = decode("PageHeader", known_bytes("PageHeader", header))
     (copied.data_page_header or copied.data_page_header_v2).statistics = None
     short = encode(copied)
-    filled = _pad_struct(short, body - start, _FILLING_OF_BYTES)
-    return filled[: page - start] if len(short) + _LONGEST_HEAD <= page - start else filled
+    own = header if len(header) == body - page else _pad_struct(short, body - page)
+    rest = page - start - (len(short) - 1) - len(_FILLING_OF_NUMBERS) - _COUNT_SIZE
+    if rest < 0 or not _is_skipped(own[:-1]):
+        return _pad_struct(short, body - start)
+    count = rest + sum(byte < 1 << 7 for byte in own[:-1])
+    size = _encode_length(count, _COUNT_SIZE)
+    return short[:-1] + _FILLING_OF_NUMBERS + size + bytes(rest) + own
+
+
+def _encode_length(length: int, size: int) -> bytes:
+    """Return a varint of a fixed size. All readers accept leading zeros."""
+    digits = [length >> 7 * n & 127 | 128 for n in range(size - 1)]
+    return bytes((*digits, length >> 7 * (size - 1)))
