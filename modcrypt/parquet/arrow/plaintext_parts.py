@@ -8,24 +8,24 @@ amount, with a field that readers skip.
     plaintext   [header | filling   ][ body                  ]     the same bytes from start to end
 
 A data page without values becomes filling too, because PyArrow takes it for the end of its chunk.
-The page after it can still be read at its own position: both headers have the same last byte.
+Indexes then do not list it.
 
-    empty page and next one   [header ][body][header           ][body                 ]
-    plaintext                 [header | filling [header|filling]][body                ]
+    empty page and next one   [header ][body][header ][body                 ]
+    plaintext                 [header | filling      ][body                 ]
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import cast
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.buffers import Window, open_window
 from modcrypt.io.sources import Source
@@ -43,6 +43,7 @@ from modcrypt.parquet.crypto.encrypted_pages import (
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.idl import (
     ThriftStruct,
+    copy,
     decode,
     encode,
     known_bytes,
@@ -58,15 +59,8 @@ from modcrypt.parquet.format.page_header_scan import scan
 # of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-# The head of such a field that is a list of i64. Readers skip each of its varints, so it may hold a
-# page header; a binary field must be UTF-8 for Polars, and fastparquet reads no list of bytes.
-_FILLING_OF_NUMBERS = b"\xf9\xf6"
-
-_COUNT_SIZE = 4
-"""Bytes that state how many numbers such a list has."""
-
-_is_skipped = re.compile(rb"(?:[\x80-\xff]{0,9}[\x00-\x7f])*").fullmatch
-"""Match bytes that are whole varints."""
+_SHORT_HEADER = 1 << 10
+"""Size in bytes up to which the header of a plaintext page is usually read."""
 
 # The encoding of the ids 32705 to 32767; the format reserves the last for extensions. After the
 # last fifteen, no id is left for the filling, so fields that the IDL does not know are removed
@@ -77,7 +71,19 @@ _HIGH_ID = varint(zigzag(32_767))[1:]
 def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> list[PartReader]:
     """Return a reader for each of these spans of a plan."""
     windows = Windows(source)
-    return [_make_part_reader(windows, plan, span) for span in spans]
+    readers = {span: _make_part_reader(windows, plan, span) for span in spans}
+    found = {(span.part, span.row_group, span.column): readers[span] for span in readers}
+
+    def add_index(span: Span) -> PartReader:
+        pages, offsets = (
+            found.get((part, span.row_group, span.column))
+            for part in (Part.PAGES, Part.OFFSET_INDEX)
+        )
+        if span.part not in _INDEXES or offsets is None or not isinstance(pages, _Pages):
+            return readers[span]
+        return _IndexPart(readers[span], offsets, pages)
+
+    return [add_index(span) for span in readers]
 
 
 def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span) -> PartReader:
@@ -155,7 +161,18 @@ class _SmallPart(_EncryptedPart):
         return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct
 
 
-class _PlainPages(PartReader):
+class _Pages(PartReader):
+    """The pages of a chunk, in which data pages without values are hidden."""
+
+    def is_empty_at(self, ordinal: int, position: int) -> bool:
+        """Return whether a data page has no values."""
+        raise NotImplementedError
+
+    def locate_all(self) -> None:
+        """Prepare for reads of pages whose positions are known from an index."""
+
+
+class _PlainPages(_Pages):
     """The pages of a plaintext chunk, for which nobody vouches.
 
     Reading in order locates the pages; bytes after a damaged header stay unchanged.
@@ -176,10 +193,19 @@ class _PlainPages(PartReader):
             for start, filling in self._fillings:
                 overlay(out, offset, start, filling)
 
+    def is_empty_at(self, ordinal: int, position: int) -> bool:
+        header = self._scan(position, 0, memoryview(b""))
+        return header is not None and is_empty(header)
+
+    def locate_all(self) -> None:
+        with self._lock:
+            while self._next < self.span.end:
+                self._locate(self._next, memoryview(b"."))
+
     def _locate(self, offset: int, out: memoryview) -> None:
         high = min(offset + len(out), self.span.end)
         while self._next < high or (self._first is not None and self._next < self.span.end):
-            header = self._scan(offset, out)
+            header = self._scan(self._next, offset, out)
             if header is None:
                 self._next, self._first = self.span.end, None
             else:
@@ -190,24 +216,24 @@ class _PlainPages(PartReader):
         if is_empty(header):
             self._first = start if self._first is None else self._first
         elif self._first is not None:
-            body = start + len(header.raw)
-            self._fillings.append((self._first, _fill_empty(header.raw, self._first, start, body)))
+            size = start + len(header.raw) - self._first
+            self._fillings.append((self._first, _lengthen_header(header.raw, size)))
             self._first = None
 
-    def _scan(self, offset: int, out: memoryview) -> PageHeader | None:
-        """Return the next page's header; None if it is damaged."""
-        at, end = self._next, self.span.end
+    def _scan(self, at: int, offset: int, out: memoryview) -> PageHeader | None:
+        """Return the header of the page at a position; None if it is damaged."""
+        end = self.span.end
         with suppress(FormatError):
             if offset <= at < offset + len(out):
-                stop = min(len(out), end - offset)
-                return scan(cast(bytes, out), at - offset, stop)
-        with suppress(FormatError):
-            data = self._windows.source.read_at(at, min(MAX_PAGE_HEADER, end - at))
-            return scan(data, 0, len(data))
+                return scan(cast(bytes, out), at - offset, min(len(out), end - offset))
+        for size in (_SHORT_HEADER, MAX_PAGE_HEADER):
+            with suppress(FormatError):
+                data = self._windows.source.read_at(at, max(0, min(size, end - at)))
+                return scan(data, 0, len(data))
         return None
 
 
-class PageReader(_EncryptedPart):
+class PageReader(_EncryptedPart, _Pages):
     """The pages of one chunk.
 
     The reader opens headers to locate pages, and remembers the positions.
@@ -250,9 +276,17 @@ class PageReader(_EncryptedPart):
             if start + sealed.total > offset:
                 header, body = self._write_page(sealed, start, offset, out)
                 if empty is not None and index not in self._empty:
-                    overlay(out, offset, empty, _fill_empty(header, empty, start, body))
+                    overlay(out, offset, empty, _lengthen_header(header, body - empty))
                     empty = None
             index += 1
+
+    def is_empty_at(self, ordinal: int, position: int) -> bool:  # noqa: D102
+        with self._lock, self._windows.lend() as window, suppress(ModcryptError):
+            page = Page(self._cipher, False, ordinal)
+            end, uncompressed = self.span.end, self._uncompressed
+            for sealed in walk_pages(window, position, end, page, uncompressed=uncompressed):
+                return is_empty(sealed.header)
+        return False
 
     def _find_pages(self, offset: int, high: int) -> tuple[int, int]:
         """Return the page to begin with, and the position before which reading ahead must end.
@@ -302,6 +336,89 @@ class PageReader(_EncryptedPart):
         return header, body
 
 
+class _IndexPart(PartReader):
+    """An index without the entries of pages that are hidden."""
+
+    def __init__(self, part: PartReader, offsets: PartReader, pages: _Pages) -> None:
+        super().__init__(part._windows, part.span)
+        self._part, self._offsets, self._pages = part, offsets, pages
+
+    def read(self, offset: int, out: memoryview) -> None:
+        self._part.read(offset, out)
+        if self._replaced is not None:
+            overlay(out, offset, self.span.start, self._replaced)
+
+    @cached_property
+    def _replaced(self) -> bytes | None:
+        """The index without hidden pages; None if there are none, or if it is damaged."""
+        with suppress(FormatError):
+            if hidden := self._find_hidden(_read_struct(self._offsets).page_locations):
+                self._pages.locate_all()
+                index = _read_struct(self._part)
+                drop = _drop_locations if self.span.part is Part.OFFSET_INDEX else _drop_entries
+                drop(index, hidden)
+                return _pad_struct(encode(index), self.span.end - self.span.start)
+        return None
+
+    def _find_hidden(self, locations: Sequence[ThriftStruct]) -> set[int]:
+        """Return the empty pages before a page with values."""
+        firsts = [location.first_row_index for location in locations]
+        if not any(first == second for first, second in pairwise(firsts)):
+            return set()
+        last = len(firsts) - 1
+        hidden = {
+            n
+            for n, location in enumerate(locations)
+            if (n == last or firsts[n] == firsts[n + 1])
+            and self._pages.span.start <= location.offset < self._pages.span.end
+            and self._pages.is_empty_at(n, location.offset)
+        }
+        while last in hidden:
+            hidden.discard(last)
+            last -= 1
+        return hidden
+
+
+def _read_struct(part: PartReader) -> ThriftStruct:
+    name, data = STRUCTS[part.span.part], bytearray(part.span.end - part.span.start)
+    part.read(part.span.start, memoryview(data))
+    return decode(name, known_bytes(name, bytes(data)))[0]
+
+
+def _drop_locations(index: ThriftStruct, hidden: set[int]) -> None:
+    """Remove pages from an offset index; the pages after them begin where they began."""
+    kept = []
+    start, size = None, 0
+    for number, location in enumerate(index.page_locations):
+        if number in hidden:
+            start = location.offset if start is None else start
+            size += location.compressed_page_size
+            continue
+        moved = copy(location)
+        if start is not None:
+            moved.offset, moved.compressed_page_size = start, size + location.compressed_page_size
+            start, size = None, 0
+        kept.append(moved)
+    _drop_entries(index, hidden)
+    index.page_locations = kept
+
+
+def _drop_entries(index: ThriftStruct, hidden: set[int]) -> None:
+    """Remove pages from the lists of an index; histograms have several numbers for each page."""
+    pages = len(index.null_pages if hasattr(index, "null_pages") else index.page_locations)
+    for name in _LISTS:
+        if values := getattr(index, name, None):
+            each = max(1, len(values) // max(1, pages))
+            setattr(index, name, [v for n, v in enumerate(values) if n // each not in hidden])
+
+
+_INDEXES = Part.OFFSET_INDEX, Part.COLUMN_INDEX
+_LISTS = (
+    "null_pages", "min_values", "max_values", "null_counts", "nan_counts",
+    "repetition_level_histograms", "definition_level_histograms", "unencoded_byte_array_data_bytes",
+)  # fmt: skip
+
+
 # --- bytes --------------------------------------------------------------------------------------
 
 
@@ -317,33 +434,17 @@ def _pad_struct(struct: bytes | bytearray, size: int) -> bytes:
     missing = size - len(struct)
     if missing == 0:
         return bytes(struct)
-    for digits in range(1, 6):  # size of the length
+    for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
         content = missing - len(_FILLING) - digits
         if 0 <= content < 1 << 7 * digits:
-            length = _encode_length(content, digits)
+            length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
+            length += bytes((content >> 7 * (digits - 1),))
             return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
     raise FormatError(f"an encrypted header leaves {missing} bytes, which no field can fill")
 
 
-def _fill_empty(header: bytes, start: int, page: int, body: int) -> bytes:
-    """Return bytes that turn the empty pages at `start` into a part of the next page's header.
-
-    That `page` has the plaintext `header`, and `body` is where its body starts. The result ends
-    there. Where it fits, the header at `page` stays valid: it is a part of the longer header.
-    """
+def _lengthen_header(header: bytes, size: int) -> bytes:
+    """Return the header of a data page, without statistics, lengthened to `size` bytes."""
     copied, _ = decode("PageHeader", known_bytes("PageHeader", header))
     (copied.data_page_header or copied.data_page_header_v2).statistics = None
-    short = encode(copied)
-    own = header if len(header) == body - page else _pad_struct(short, body - page)
-    rest = page - start - (len(short) - 1) - len(_FILLING_OF_NUMBERS) - _COUNT_SIZE
-    if rest < 0 or not _is_skipped(own[:-1]):
-        return _pad_struct(short, body - start)
-    count = rest + sum(byte < 1 << 7 for byte in own[:-1])
-    size = _encode_length(count, _COUNT_SIZE)
-    return short[:-1] + _FILLING_OF_NUMBERS + size + bytes(rest) + own
-
-
-def _encode_length(length: int, size: int) -> bytes:
-    """Return a varint of a fixed size. All readers accept leading zeros."""
-    digits = [length >> 7 * n & 127 | 128 for n in range(size - 1)]
-    return bytes((*digits, length >> 7 * (size - 1)))
+    return _pad_struct(encode(copied), size)

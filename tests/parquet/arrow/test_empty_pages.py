@@ -16,6 +16,7 @@ import pytest
 import modcrypt as mc
 import modcrypt.parquet as drop_in
 from modcrypt.parquet.arrow.decoding import DECODER
+from modcrypt.parquet.format.idl import decode
 from tests.support.cases import each_case
 from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
@@ -147,6 +148,60 @@ def test_empty_pages_anywhere_in_a_chunk_are_hidden(
     for at in range(len(whole) - 50, 0, -50):
         backwards.read_at(at, 50)
     assert backwards.read_at(0, len(whole)) == whole
+
+
+@each_case("version", ["1.0", "2.0"])
+@each_case("plaintext", [(), ("c", "flat")])
+@each_case("first", ["pages", "indexes"])
+def test_the_indexes_of_a_view_do_not_list_hidden_pages(
+    version: str, plaintext: tuple[str, ...], first: str
+) -> None:
+    table = pa.table({"id": range(6), "flat": range(6), "c": pa.array([[n] for n in range(6)])})
+    written = plain_file(
+        table, compression="none", use_dictionary=False, write_page_index=True,
+        data_page_version=version, **SMALL,
+    )  # fmt: skip
+    plain = add_empty_pages(written, lambda n: n % 3)
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
+    view = mc.open_parquet(encrypt_bytes(plain, properties), KEYS)
+    size = int.from_bytes(view.read_at(view.size - 8, 4), "little")
+    footer, _ = decode("FileMetaData", view.read_at(view.size - 8 - size, size))
+    if first == "pages":
+        view.read_at(0, view.size)
+    for chunk in footer.row_groups[0].columns:
+        index = view.read_at(chunk.offset_index_offset, chunk.offset_index_length)
+        locations = decode("OffsetIndex", index)[0].page_locations
+        assert [location.first_row_index for location in locations] == list(range(6))
+        for location in locations:
+            page = view.read_at(location.offset, location.compressed_page_size)
+            header, end = decode("PageHeader", page)
+            assert end + header.compressed_page_size == len(page)
+            assert (header.data_page_header or header.data_page_header_v2).num_values == 1
+
+
+def test_column_indexes_of_a_view_have_as_many_entries_as_pages() -> None:
+    table = pa.table({"c": pa.array([[1], [2], [3]], LIST)})
+    plain = plain_file(table, write_page_index=True, row_group_size=1, **SMALL)
+    for plaintext in ([], ["c"]):
+        both = plain if not plaintext else with_other_column(table)
+        properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
+        view = mc.open_parquet(encrypt_bytes(both, properties), KEYS)
+        size = int.from_bytes(view.read_at(view.size - 8, 4), "little")
+        footer, _ = decode("FileMetaData", view.read_at(view.size - 8 - size, size))
+        for row_group in footer.row_groups:
+            chunk = row_group.columns[-1]
+            offsets = view.read_at(chunk.offset_index_offset, chunk.offset_index_length)
+            assert len(decode("OffsetIndex", offsets)[0].page_locations) == 1
+            data = view.read_at(chunk.column_index_offset, chunk.column_index_length)
+            index, _ = decode("ColumnIndex", data)
+            assert index.null_pages == [False]
+            assert len(index.min_values) == len(index.max_values) == len(index.null_counts) == 1
+            assert len(index.definition_level_histograms) == 4
+
+
+def with_other_column(table: pa.Table) -> bytes:
+    more = table.add_column(0, "id", pa.array(range(table.num_rows)))
+    return plain_file(more, write_page_index=True, row_group_size=1, **SMALL)
 
 
 @pytest.mark.seeded
