@@ -5,9 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from modcrypt.kms.keyed_encryption import KeyedEncryption
 from modcrypt.lake.file_columns import read_columns
@@ -18,6 +16,9 @@ from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.dataset_reader import iter_batches, read_table
 from modcrypt.parquet.datasets.dataset_writer import open_batches, write_dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,7 @@ class LakeDataset:
         """
         batches, schema = open_batches(data, options.pop("schema", None))
         partitions = list(self.policies.dataset.partitions)
-        own = [field for field in schema if field.name not in partitions]
-        columns = read_columns(plan_footer(pa.schema(own, schema.metadata)))
+        columns = read_columns(plan_footer(schema, without=partitions))
         more = {
             "partitioning": partitions or None,
             "basename_template": f"part-{uuid.uuid4().hex[:12]}-{{i}}.parquet",
