@@ -22,7 +22,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import itemgetter
 from typing import cast
 
 from modcrypt.errors import FormatError, ModcryptError
@@ -190,7 +191,10 @@ class _PlainPages(_Pages):
         with self._lock:
             if offset <= self._next:
                 self._locate(offset, out)
-            for start, filling in self._fillings:
+            first = bisect_right(self._fillings, offset, key=itemgetter(0))
+            for start, filling in islice(self._fillings, max(0, first - 1), None):
+                if start >= offset + len(out):
+                    break
                 overlay(out, offset, start, filling)
 
     def is_empty_at(self, ordinal: int, position: int) -> bool:
