@@ -221,7 +221,8 @@ class _PlainPages(_Pages):
             self._first = start if self._first is None else self._first
         elif self._first is not None:
             size = start + len(header.raw) - self._first
-            self._fillings.append((self._first, _lengthen_header(header.raw, size)))
+            with suppress(FormatError):
+                self._fillings.append((self._first, _lengthen_header(header.raw, size)))
             self._first = None
 
     def _scan(self, at: int, offset: int, out: memoryview) -> PageHeader | None:
@@ -450,5 +451,6 @@ def _pad_struct(struct: bytes | bytearray, size: int) -> bytes:
 def _lengthen_header(header: bytes, size: int) -> bytes:
     """Return the header of a data page, without statistics, lengthened to `size` bytes."""
     copied, _ = decode("PageHeader", known_bytes("PageHeader", header))
-    (copied.data_page_header or copied.data_page_header_v2).statistics = None
+    if (page := copied.data_page_header or copied.data_page_header_v2) is not None:
+        page.statistics = None
     return _pad_struct(encode(copied), size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -228,3 +229,26 @@ def test_an_error_names_the_decoder_and_another_one() -> None:
         mc.read_table(data, KEYS)
     assert "Polars and DuckDB" in str(caught.value)
     assert pl.read_parquet(mc.open_parquet(data, KEYS).read()).height == 2
+
+
+@pytest.mark.seeded
+def test_damaged_pages_beside_empty_ones_give_errors_of_ours() -> None:
+    table = pa.table({"x": range(6), "id": range(6), "c": pa.array([[n] for n in range(6)])})
+    written = plain_file(
+        table, compression="none", use_dictionary=["id"], write_page_index=True, **SMALL
+    )
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["id", "c"])
+    data = encrypt_bytes(add_empty_pages(written, lambda n: n % 3), properties)
+    reads: list[Callable[[bytes], Any]] = [
+        READS["read_table"],
+        lambda damaged: mc.open_parquet(damaged, KEYS).read(),
+        lambda damaged: list(mc.iter_batches(damaged, KEYS, limit=2, columns=["id"])),
+    ]
+    for seed in range(examples(300)):
+        rng = dice(seed)
+        damaged = bytearray(data)
+        for _ in range(rng.choice((1, 2, 6))):
+            damaged[rng.randrange(4, len(data) - 900)] = rng.choice((0, 0x15, rng.randrange(256)))
+        for read in reads:
+            with contextlib.suppress(mc.ModcryptError):
+                read(bytes(damaged))
