@@ -114,10 +114,7 @@ class LakeDataset:
         """
         batches, schema = open_batches(data, options.pop("schema", None))
         partitions = list(self.policies.dataset.partitions)
-        own = schema.empty_table().drop_columns(
-            [name for name in partitions if name in schema.names]
-        )
-        columns = read_columns(plan_footer(own.schema))
+        columns = read_columns(plan_footer(schema, without=partitions))
         more = {
             "partitioning": partitions or None,
             "basename_template": f"part-{uuid.uuid4().hex[:12]}-{{i}}.parquet",

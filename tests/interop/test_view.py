@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
+from modcrypt.parquet.arrow.page_parts import pad_struct
 from modcrypt.parquet.format.idl import encode, new
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -211,7 +211,7 @@ def test_a_closed_view_says_so_and_closes_once(tmp_path: Path) -> None:
 def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) -> None:
     """Thriftpy2's own reader skips the filling."""
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
-    filled = _pad_struct(struct, len(struct) + missing)
+    filled = pad_struct(struct, len(struct) + missing)
     assert len(filled) == len(struct) + missing
     expected = judge_decodes("SortingColumn", struct)[0]
     assert judge_decodes("SortingColumn", filled) == (expected, len(filled))
@@ -220,7 +220,7 @@ def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) ->
 def test_what_cannot_be_filled_is_refused() -> None:
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
     with pytest.raises(mc.FormatError, match="bytes, which no field can fill"):
-        _pad_struct(struct, len(struct) + 1)
+        pad_struct(struct, len(struct) + 1)
 
 
 FORK = """

@@ -158,3 +158,13 @@ def test_the_properties_of_a_file_hold_no_key_in_their_text(config: Path, tmp_pa
     properties = policies.reading(policies.place_at(str(tmp_path / FIRST)))
     assert isinstance(properties, FileDecryptionProperties)
     assert "Key(" not in repr(properties)
+
+
+def test_types_may_hold_extension_types(config: Path) -> None:
+    """PyArrow makes no empty table of them."""
+    kind = pa.list_(pa.struct([("uuid", pa.uuid())]))
+    data = order_table().append_column("parts", pa.nulls(2, kind))
+    data = data.append_column("day", pa.array(["2026-11-03"] * 2))
+    (path,) = orders(config).write(data)
+    written = mc.Lake.open(config).dataset("orders").view(path)
+    assert pq.read_schema(written).field("parts").type == kind

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.format.avro_rows import plan_columns
 from modcrypt.iceberg.format.manifests import FileEntry
@@ -32,7 +32,12 @@ from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import SharedResources
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.parquet.arrow.decoding import is_fault_of_bytes, merge_small
+from modcrypt.parquet.arrow.decoding import (
+    decoding_error,
+    is_fault_of_bytes,
+    merge_small,
+    row_count_error,
+)
 from modcrypt.parquet.arrow.view import PlaintextView
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
@@ -159,23 +164,23 @@ class ParquetDataFile:
         names = None if list(columns) == self.schema.names else list(columns)
         try:
             # PyArrow also reads columns whose dotted names begin with a wanted name.
+            decoded = 0
             for batch in self._read_batches(number, names, threads):
+                decoded += batch.num_rows
                 yield batch.select(columns)
+            _check_count(number, decoded, count)
         except Exception as error:
             if not is_fault_of_bytes(error):
                 raise
             column = self._find_damaged_column(number, columns)
-            kind = type(error).__name__
-            raise FormatError(
-                f"column {column}: PyArrow cannot decode its pages ({kind})"
-            ) from None
+            raise decoding_error(f"column {column}", "pages", error) from None
 
     def _read_batches(
         self, number: int, names: Sequence[str] | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
         if self._pages is None:
             table = self._read_with_fallback(
-                lambda _, parquet: parquet.read_row_group(number, names, use_threads=threads)
+                lambda _, parquet: _read_row_group(parquet, number, names, threads)
             )
             return iter(table.to_batches(_BATCH_ROWS))
         parquet = self._read_with_fallback(lambda _, parquet: parquet)
@@ -211,6 +216,19 @@ class ParquetDataFile:
         if self._opened is None:
             self._opened = readable, readable.parquet()
         return self._opened
+
+
+def _read_row_group(
+    parquet: pq.ParquetFile, number: int, names: Sequence[str] | None, threads: bool
+) -> pa.Table:
+    table = parquet.read_row_group(number, names, use_threads=threads)
+    _check_count(number, table.num_rows, parquet.metadata.row_group(number).num_rows)
+    return table
+
+
+def _check_count(number: int, decoded: int, declared: int) -> None:
+    if decoded != declared:
+        raise row_count_error(f"row group {number}", decoded, declared)
 
 
 class AvroDataFile:

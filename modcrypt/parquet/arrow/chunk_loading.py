@@ -17,8 +17,9 @@ from modcrypt.errors import FormatError
 from modcrypt.io.sources import Source
 from modcrypt.io.threads import ThreadPool
 from modcrypt.parquet.arrow.decoding import Loaded
+from modcrypt.parquet.arrow.page_parts import PageReader, PartReader
 from modcrypt.parquet.arrow.page_sizes import Longest, check_pages
-from modcrypt.parquet.arrow.plaintext_parts import PageReader, PartReader, make_part_readers
+from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail

@@ -29,6 +29,14 @@ BATCH_BYTES = 64 << 20
 A page can repeat a long value for a few bits each time, so the plan assumes the longest value.
 """
 
+DECODER = f"PyArrow {pa.__version__}"
+"""The decoder as errors name it."""
+
+_ADVICE = (
+    ". Pages under AES-GCM were authenticated before, so the decoder may be at fault; Polars and "
+    "DuckDB can read the file through open_parquet"
+)
+
 _MERGED_BYTES = 4 << 20
 """Most Arrow memory, in bytes, of batches that are merged. Merging needs as much again."""
 
@@ -67,7 +75,11 @@ class Decoder:
         count = 0
         with self.translate_errors(loaded.data), closing(self._open_file(loaded.data)) as file:
             rows = max(1, min(batch_size, self._count_rows_at_once(loaded)))
-            decoded = file.iter_batches(rows, use_threads=use_threads)
+            decoded = (
+                batch
+                for row_groups in _group_row_groups(file)
+                for batch in file.iter_batches(rows, row_groups, use_threads=use_threads)
+            )
             for batch in decoded if rows == batch_size else merge_small(decoded, batch_size):
                 count += batch.num_rows
                 yield batch
@@ -76,9 +88,7 @@ class Decoder:
     def check_rows(self, loaded: Loaded, count: int) -> None:
         """Raise FormatError if the number of decoded rows differs from the declared one."""
         if count != loaded.rows:
-            raise FormatError(
-                f"{self.name}: {count} rows were decoded, but {loaded.rows} are declared"
-            )
+            raise row_count_error(self._locate_damage(loaded.data), count, loaded.rows)
 
     def repeats_long_values(self, loaded: Loaded) -> bool:
         """Return whether long values may repeat so often that only small batches fit."""
@@ -101,10 +111,18 @@ class Decoder:
                 break
         return pa.Table.from_batches(wanted)
 
-    def decode_table(self, data: pa.Buffer, *, use_threads: bool = True) -> pa.Table:
-        """Decode all rows at once; raise as `translate_errors`."""
-        with self.translate_errors(data):
-            return self._open_file(data).read(use_threads=use_threads)
+    def decode_table(self, loaded: Loaded, *, use_threads: bool = True) -> pa.Table:
+        """Decode all rows at once; raise as `translate_errors` and `check_rows`."""
+        with self.translate_errors(loaded.data):
+            file = self._open_file(loaded.data)
+            tables = [
+                file.read_row_groups(lot, use_threads=use_threads)
+                for lot in _group_row_groups(file)
+            ]
+        # Concatenating loses the number of rows if there are no columns.
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        self.check_rows(loaded, table.num_rows)
+        return table
 
     @contextmanager
     def translate_errors(self, data: pa.Buffer) -> Iterator[None]:
@@ -124,14 +142,17 @@ class Decoder:
 
     def translate_error(self, error: Exception, data: pa.Buffer) -> ModcryptError:
         """Return modcrypt's error for an error of PyArrow, naming the damaged column."""
-        column = self._find_damaged_column(data)
-        where = self.name if column is None else f"{self.name}: column {column}"
+        where = self._locate_damage(data)
         if "CRC checksum verification failed" in str(error):
             return ChecksumError(f"{where}: the CRC of a page does not match its bytes")
         if isinstance(error, MemoryError):
             return LimitError(f"{where}: its values need more memory than is available")
-        what = "schema" if column is None else "pages"
-        return FormatError(f"{where}: PyArrow cannot decode its {what} ({type(error).__name__})")
+        return decoding_error(where, "schema" if where == self.name else "pages", error)
+
+    def _locate_damage(self, data: pa.Buffer) -> str:
+        """Return the file's name, with the first column that cannot be decoded."""
+        column = self._find_damaged_column(data)
+        return self.name if column is None else f"{self.name}: column {column}"
 
     def is_damaged(self, data: pa.Buffer) -> bool:
         """Return whether a file cannot be decoded, whatever is done with its rows."""
@@ -193,6 +214,34 @@ class Decoder:
             return rows
         longest = [_look_into_dictionaries(loaded.data, most) for most in loaded.longest]
         return int(BATCH_BYTES // (fixed + _count_row_bytes(longest, values)))
+
+
+def row_count_error(where: str, count: int, declared: int) -> FormatError:
+    """Return the error for a decoder that returns another number of rows than a footer declares."""
+    return FormatError(f"{where}: {DECODER} decoded {count} of {declared} rows{_ADVICE}")
+
+
+def decoding_error(where: str, part: str, error: Exception) -> FormatError:
+    """Return the error for a part that PyArrow cannot decode, without PyArrow's message."""
+    advice = "" if part == "schema" else _ADVICE
+    kind = type(error).__name__
+    return FormatError(f"{where}: {DECODER} cannot decode its {part} ({kind}){advice}")
+
+
+def _group_row_groups(file: pq.ParquetFile) -> list[list[int]]:
+    """Return the row groups that PyArrow can read at once, in order.
+
+    It cannot merge the dictionaries of several row groups inside a nested type.
+    """
+    ordinals = list(range(file.num_row_groups))
+    if len(ordinals) < 2 or not any(map(_has_inner_dictionary, file.schema_arrow.types)):
+        return [ordinals]
+    return [[ordinal] for ordinal in ordinals]
+
+
+def _has_inner_dictionary(kind: pa.DataType) -> bool:
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return any(pa.types.is_dictionary(one) or _has_inner_dictionary(one) for one in inner)
 
 
 def _count_values_in_row(metadata: ThriftStruct, rows: int, column: int) -> int:

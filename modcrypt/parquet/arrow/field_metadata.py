@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -39,10 +39,11 @@ def parse_field_metadata(stored: bytes | None) -> FieldMetadata:
     return {path: values for field in schema for path, values in _walk(field, ()) if values}
 
 
-def plan_footer(schema: pa.Schema) -> Footer:
-    """Return the footer of a plaintext file of this schema without rows."""
+def plan_footer(schema: pa.Schema, *, without: Collection[str]) -> Footer:
+    """Return the footer of a plaintext file of this schema, without rows and some columns."""
+    fields = [field for field in schema if field.name not in without]
     out = io.BytesIO()
-    pq.write_table(schema.empty_table(), out)
+    pq.ParquetWriter(out, pa.schema(fields, schema.metadata)).close()
     with open_source(out.getvalue()) as source:
         return read_plain(source)
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,7 +49,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import column_index_faults, missing_in_bloom
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.modules import STRUCTS, Part
-from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
+from modcrypt.parquet.format.schema import Leaf, childless_fields, leaf_elements, leaves_of
 
 _BATCH_ROWS = 1 << 17
 """Default number of rows in a batch, as in PyArrow."""
@@ -102,16 +102,25 @@ class Session:
     def _schemas(self) -> SchemaFiles:
         return schemas_of(self.file.metadata)
 
-    def open_schema(self, columns: Collection[int], nullable: Collection[int] = ()) -> SchemaFile:
+    @cached_property
+    def childless(self) -> frozenset[str]:
+        """Names of the top-level groups without leaves, which PyArrow fills with nulls."""
+        return frozenset(childless_fields(self.file.metadata.schema))
+
+    def open_schema(
+        self, columns: Collection[int], nullable: Collection[int] = (), *, keep_pairs: bool = True
+    ) -> SchemaFile:
         """Return a file without rows that has the schema of some leaves.
 
-        The leaves and `nullable` are those of `make_schema_file`.
+        The arguments are those of `make_schema_file`.
         """
         wanted = frozenset(columns), frozenset(nullable)
         return self._schemas.get(
-            (self.frozen_schema, wanted, repr(self.decoder.options)),
+            (self.frozen_schema, wanted, keep_pairs, repr(self.decoder.options)),
             lambda: SchemaFile(
-                make_schema_file(self.file.metadata, self.file.leaf_count, *wanted),
+                make_schema_file(
+                    self.file.metadata, self.file.leaf_count, *wanted, keep_pairs=keep_pairs
+                ),
                 self.format, self.decoder,
             ),
         )  # fmt: skip
@@ -120,6 +129,9 @@ class Session:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""
         with self.lock:
             return self.file.select(columns, row_groups, partial_groups=True)
+
+
+_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
 class Scan:
@@ -133,7 +145,7 @@ class Scan:
         self._check_row_groups()
         self._check_partition_fields()
         names = self._select_names_in_file()
-        wanted = list(range(len(leaves))) if names is None else leaves_of(leaves, names)
+        wanted = list(range(len(leaves))) if names is None else self._find_leaves(names)
         self._filter = None if request.filter is None else self._bind_filter(request.filter)
         tested = [] if self._filter is None else self._find_filter_leaves(self._filter)
         self._leaves = sorted({*wanted, *tested})
@@ -178,9 +190,9 @@ class Scan:
         else:
             decoded = self._session.decoder.decode_batches(lot, batch_size, use_threads=use_threads)
         for batch in decoded:
-            if self._request.filter is None and batch.schema.equals(self.result, True):
+            if self._request.filter is None and batch.schema.equals(self.result):
                 if batch.num_rows:  # Skip the projection, which costs time.
-                    yield batch
+                    yield self._set_metadata(batch)
                 continue
             fragment = self._make_memory_fragment(pa.Table.from_batches([batch]))
             for result in self._make_scanner(
@@ -227,8 +239,9 @@ class Scan:
     def _decode_table(self, lot: Loaded | pa.Table, use_threads: bool) -> pa.Table:
         decoder = self._session.decoder
         if not isinstance(lot, pa.Table) and decoder.repeats_long_values(lot):
-            batches = list(self._decode_lot(lot, _BATCH_ROWS, use_threads))
-            return pa.Table.from_batches(batches) if batches else self.result.empty_table()
+            return pa.Table.from_batches(
+                self._decode_lot(lot, _BATCH_ROWS, use_threads), self.result
+            )
         if not isinstance(lot, pa.Table) and (small := self._decode_small(lot)) is not None:
             return small
         project = {n: column for n, column in self._project.items() if n not in self._constants}
@@ -258,15 +271,23 @@ class Scan:
         is_small = lot.data.size <= _SMALL_LOT and not decoder.repeats_long_values(lot)
         if not is_small or not self._needs_no_scanner:
             return None
-        table = decoder.decode_table(lot.data, use_threads=False)
-        decoder.check_rows(lot, table.num_rows)
-        return table
+        return self._set_metadata(decoder.decode_table(lot, use_threads=False))
+
+    def _set_metadata(self, rows: _Rows) -> _Rows:
+        """Return decoded rows with the metadata of the result: PyArrow shows more pairs in them."""
+        if rows.schema.equals(self.result, check_metadata=True):
+            return rows
+        if not self.result.names:
+            return replace_metadata(rows, self.result.metadata)
+        return type(rows).from_arrays(rows.columns, schema=self.result)
 
     @cached_property
     def _needs_no_scanner(self) -> bool:
         """Whether decoding yields the rows and columns of the result."""
         request = self._request
         if request.filter is not None or request.partition_schema.names or self._plan.missing:
+            return False
+        if self._session.childless.intersection(self.result.names):
             return False
         if request.schema is None and self.result is self.schema:
             return True
@@ -358,7 +379,12 @@ class Scan:
     @cached_property
     def _here(self) -> set[str]:
         """Dotted names of all columns and groups."""
-        return {name for path in self._session.file.leaves for name in _iter_prefixes(path)}
+        paths = self._session.file.leaves
+        return {name for path in paths for name in _iter_prefixes(path)} | self._session.childless
+
+    def _find_leaves(self, names: Iterable[str]) -> list[int]:
+        """Return the leaves that are named or belong to a named group, as `leaves_of`."""
+        return leaves_of(self._session.file.leaves, set(names) - self._session.childless)
 
     def _check_row_groups(self) -> None:
         count = len(self._session.file.metadata.row_groups)
@@ -397,7 +423,7 @@ class Scan:
         absent = names - self._here - set(request.partition_schema.names)
         if request.schema is None and absent:
             raise ValueError(f"the filter reads columns that do not exist: {_join_names(absent)}")
-        return leaves_of(leaves, names & self._here)
+        return self._find_leaves(names & self._here)
 
     def _project_column(self, name: str) -> pc.Expression:
         """Return a field as the caller wants it, without the parts that only the filter reads."""
@@ -420,7 +446,7 @@ class Scan:
         if file.properties.on_missing_key != "null":
             filled = set()
         columns = {c for c in leaves if plan.keep[c] or c in filled}
-        own = self._session.open_schema(columns, filled).schema_arrow
+        own = self._session.open_schema(columns, filled, keep_pairs=not plan.missing).schema_arrow
         if twice := {name for name, count in Counter(own.names).items() if count > 1}:
             raise UnsupportedFormatError(
                 f"several columns have the same name: {_join_names(twice)}; read them with "
@@ -500,6 +526,8 @@ class Scan:
         with session.lock:
             parts = _Parts(session.file.source, plan)
             indexes = {c: index for c in alone if (index := parts.read_offset_index(row_group, c))}
+        count = session.file.metadata.row_groups[row_group].num_rows
+        indexes = {c: index for c, index in indexes.items() if not _has_empty_page(index, count)}
         try:
             return self._load_located_rows(row_group, ranges, plan, indexes)
         except (FormatError, IntegrityError):
@@ -678,8 +706,16 @@ def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Tabl
     parts = list(tables)
     if not schema.names:  # PyArrow loses the number of rows if there are no columns.
         rows = sum(table.num_rows for table in parts)
-        return pa.table({"": pa.nulls(rows)}).select([])
-    return pa.concat_tables(parts or [schema.empty_table()])
+        return replace_metadata(pa.table({"": pa.nulls(rows)}).select([]), schema.metadata)
+    # PyArrow's `Schema.empty_table` fails if a type has an extension type inside.
+    return pa.concat_tables(parts or [pa.Table.from_batches([], schema)])
+
+
+def replace_metadata(rows: _Rows, metadata: Any) -> _Rows:
+    """Return rows with other metadata; PyArrow would lose the rows of a table without columns."""
+    if rows.num_columns or isinstance(rows, pa.RecordBatch):
+        return rows.replace_schema_metadata(metadata)
+    return pa.table({"": pa.nulls(rows.num_rows)}).replace_schema_metadata(metadata).select([])
 
 
 def _repeat_value(value: Any, rows: int) -> pa.ChunkedArray:
@@ -703,6 +739,12 @@ def _find_top_level_names(names: Sequence[str], leaves: list[tuple[str, ...]]) -
     field_of = {name: path[0] for path in leaves for name in _iter_prefixes(path)}
     field_of |= {name: name for name in fields}
     return list(dict.fromkeys(field_of.get(name, name) for name in names))
+
+
+def _has_empty_page(index: ThriftStruct, rows: int) -> bool:
+    """Return whether a page of an offset index has no rows: PyArrow must not read it alone."""
+    firsts = [location.first_row_index for location in index.page_locations]
+    return any(first == second for first, second in pairwise([*firsts, rows]))
 
 
 def _join_names(names: Iterable[str]) -> str:

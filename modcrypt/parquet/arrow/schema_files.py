@@ -53,6 +53,12 @@ class SchemaFile:
         with self.decoder.translate_errors(self.data):
             return self.format.inspect(pa.BufferReader(self.data))
 
+    @property
+    def pairs(self) -> dict[bytes, bytes] | None:
+        """The metadata that PyArrow gives to rows that it decodes without a schema."""
+        metadata: dict[bytes, bytes] | None = self.decoder.open(self.data).read().schema.metadata
+        return metadata
+
 
 class SchemaFiles:
     """The last `count` files without rows."""
@@ -95,12 +101,13 @@ def freeze_schema(metadata: ThriftStruct) -> Hashable:
 
 
 def make_schema_file(
-    metadata: ThriftStruct, leaves: int, columns: Collection[int], nullable: Collection[int]
-) -> pa.Buffer:
+    metadata: ThriftStruct, leaves: int, columns: Collection[int], nullable: Collection[int],
+    *, keep_pairs: bool,
+) -> pa.Buffer:  # fmt: skip
     """Return a Parquet file without rows that has the schema of some of a file's leaves.
 
     `leaves` is the number of all leaves. Leaves that are `nullable` become optional, as do groups
-    that contain no others.
+    that contain no others. `keep_pairs` is that of `drop_columns`.
     """
     new = copy(metadata)
     new.row_groups, new.num_rows = [], 0
@@ -112,7 +119,8 @@ def make_schema_file(
         if not nullable:
             restore_field(new, "schema")
         return make_footer_file(new)
-    return make_footer_file(drop_columns(new, [c in columns for c in range(leaves)]))
+    keep = [c in columns for c in range(leaves)]
+    return make_footer_file(drop_columns(new, keep, keep_pairs=keep_pairs))
 
 
 def _make_optional(

@@ -20,7 +20,8 @@ from typing import Any
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
-from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
+from modcrypt.parquet.arrow.page_parts import PartReader, overlay
+from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds

@@ -43,15 +43,23 @@ Fate: TypeAlias = "bool | str"
 STRING, NULLS = "string", "nulls"
 
 
-def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
-    """Return the footer without the leaf columns whose flag in `keep` is False."""
+def drop_columns(
+    metadata: ThriftStruct, keep: list[bool], *, keep_pairs: bool = False
+) -> ThriftStruct:
+    """Return the footer without the leaf columns whose flag in `keep` is False.
+
+    `keep_pairs` leaves the pairs about removed columns, and the metadata of reduced groups, as they
+    are: for a reader who may see all of the footer.
+    """
     kept = copy(metadata)
     kept.schema = keep_leaves(metadata.schema, keep)
     kept.row_groups = [_project_row_group(row_group, keep) for row_group in metadata.row_groups]
     if metadata.column_orders is not None:
         kept.column_orders = _select_values(metadata.column_orders, keep)
     if metadata.key_value_metadata is not None:
-        kept.key_value_metadata = _adapt_pairs(metadata, keep)
+        kept.key_value_metadata = (
+            _project_pairs(metadata, keep) if keep_pairs else _adapt_pairs(metadata, keep)
+        )
     return kept
 
 
@@ -181,7 +189,7 @@ def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftSt
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
         if pair.key == _ARROW_SCHEMA:
-            adapted.value = _adapt_arrow_schema(pair.value, gone, touched, fates)
+            adapted.value = _adapt_arrow_schema(pair.value, (gone, touched), fates)
         elif pair.key == MASKED:
             leaves = zip(leaf_paths(metadata.schema), fates, strict=True)
             present = {path for path, fate in leaves if fate}
@@ -190,6 +198,18 @@ def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftSt
             adapted.value = _adapt_value(pair.key, pair.value, gone, touched)
         if adapted.value is not None or pair.value is None:
             out.append(adapted)
+    return out
+
+
+def _project_pairs(metadata: ThriftStruct, keep: list[bool]) -> list[ThriftStruct]:
+    """Return the pairs, with the columns of the Arrow schema that remain."""
+    out = []
+    for pair in metadata.key_value_metadata:
+        kept = copy(pair)
+        if pair.key == _ARROW_SCHEMA:
+            kept.value = _adapt_arrow_schema(pair.value, None, keep)
+        if pair.key != _ARROW_SCHEMA or kept.value is not None:
+            out.append(kept)
     return out
 
 
@@ -239,19 +259,25 @@ _REMEMBERED = 1 << 20
 """Longest serialised Arrow schema in bytes of which the last projections are remembered."""
 
 
+_Changed: TypeAlias = "tuple[Set[str], Set[str]] | None"
+"""Names of removed fields, and of those and changed ones; None to keep all metadata."""
+
+
 def _adapt_arrow_schema(
-    value: bytes | None, gone: Set[str], touched: Set[str], fates: Sequence[Fate]
+    value: bytes | None, changed: _Changed, fates: Sequence[Fate]
 ) -> bytes | None:
     """Call `_project_arrow_schema`, and remember its last results.
 
     A read needs the same projection twice, and files of a dataset have the same schema.
     """
     project = _remember if len(value or b"") <= _REMEMBERED else _project_arrow_schema
-    return project(value, frozenset(gone), frozenset(touched), tuple(fates))
+    if changed is not None:
+        changed = frozenset(changed[0]), frozenset(changed[1])
+    return project(value, changed, tuple(fates))
 
 
 def _project_arrow_schema(
-    value: bytes | None, gone: Set[str], touched: Set[str], fates: Sequence[Fate]
+    value: bytes | None, changed: _Changed, fates: Sequence[Fate]
 ) -> bytes | None:
     """Remove leaves from a serialised Arrow schema, or change their types, by position.
 
@@ -263,16 +289,18 @@ def _project_arrow_schema(
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value or b"")))
         remaining = iter(fates)
-        fields = [_project_field(field, remaining) for field in schema]
+        fields = [_project_field(field, remaining, changed is None) for field in schema]
         if next(remaining, None) is not None:
             return None
     except (pa.ArrowException, ValueError, OSError, StopIteration):
         return None
-    about = {k: _adapt_value(k, v, gone, touched) for k, v in (schema.metadata or {}).items()}
-    about.pop(MASKED, None)  # PyArrow repeats pairs here; this copy would be out of date
+    about = schema.metadata or {}
+    if changed is not None:
+        about = {k: _adapt_value(k, v, *changed) for k, v in about.items()}
+        about.pop(MASKED, None)  # PyArrow repeats pairs here; this copy would be out of date
     kept = pa.schema(
         [field for field in fields if field is not None],
-        {k: v for k, v in about.items() if v is not None},
+        {k: v for k, v in about.items() if v is not None} or None,
     )
     return base64.b64encode(kept.serialize().to_pybytes())
 
@@ -291,8 +319,11 @@ def _strip_arrow_metadata(value: bytes | None) -> bytes | None:
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
 
 
-def _project_field(field: Any, fates: Iterator[Fate]) -> Any:
+def _project_field(field: Any, fates: Iterator[Fate], keep_metadata: bool) -> Any:
     """Return an Arrow field after the changes to its leaves; None if no leaf remains.
+
+    `keep_metadata` keeps the metadata of a group without some of its children, which it may
+    describe.
 
     Raises:
         StopIteration: The field has more leaves than there are fates.
@@ -309,14 +340,14 @@ def _project_field(field: Any, fates: Iterator[Fate]) -> Any:
     inner = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_map(kind):
         inner = [kind.key_field, kind.item_field]
-    kept = [_project_field(child, fates) for child in inner]
+    kept = [_project_field(child, fates, keep_metadata) for child in inner]
     if all(new is old for new, old in zip(kept, inner, strict=True)):
         return field
     remaining = [child for child in kept if child is not None]
     if not remaining:
         return None
-    if len(remaining) < len(inner):
-        field = field.remove_metadata()  # it may describe the removed children
+    if len(remaining) < len(inner) and not keep_metadata:
+        field = field.remove_metadata()
     if pa.types.is_struct(kind):
         return field.with_type(pa.struct(remaining))
     if pa.types.is_map(kind):

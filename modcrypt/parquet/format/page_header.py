@@ -130,6 +130,18 @@ def splice(header: PageHeader, size: i64, crc: int | None = None) -> bytes:
 _BYTES: Final = [bytes((byte,)) for byte in range(256)]
 
 
+def is_empty(header: PageHeader) -> bool:
+    """Return whether a header is that of a data page without values, in the usual field order.
+
+    The struct of the page's kind follows size and CRC, and begins with num_values.
+    """
+    at: i64 = 1 + (header.size_end if header.crc is None else header.crc_end)
+    return header.raw[at : at + 2] == _NO_VALUES and header.type != DICTIONARY_PAGE
+
+
+_NO_VALUES: Final = b"\x15\x00"  # field 1, an i32 that is zero
+
+
 def check_size(size: i64) -> None:
     """Raise LimitError if a page of `size` bytes does not fit compressed_page_size, an i32."""
     if size >> 31:

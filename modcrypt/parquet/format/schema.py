@@ -32,6 +32,16 @@ def leaf_fields(schema: list[SchemaElement]) -> list[str]:
     return fields
 
 
+def childless_fields(schema: list[SchemaElement]) -> list[str]:
+    """Return the names of top-level groups without leaves, which few files have."""
+    if all(element.num_children or element.type is not None for element in schema[1:]):
+        return []
+    there = set(leaf_fields(schema))
+    elements = zip(_find_parents(schema)[1:], schema[1:], strict=True)
+    names = [element.name.decode() for parent, element in elements if not parent]
+    return [name for name in names if name not in there]
+
+
 def count_leaves(schema: list[SchemaElement]) -> int:
     """Return the number of leaves without listing them; the errors are those of `leaf_elements`."""
     _find_parents(schema)

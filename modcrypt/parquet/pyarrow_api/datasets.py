@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
+from modcrypt.parquet.arrow.decoding import row_count_error
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.view import open_parquet
 from modcrypt.parquet.datasets.dataset_reader import open_first, read_table
@@ -125,12 +126,12 @@ class ParquetDataset:
         if isinstance(columns, str):
             raise ValueError("columns must be a list of names, not one string")
         if self._needs_views:
-            return self._views.read(columns, use_threads, use_pandas_metadata)
+            return self._read_views(columns, use_threads, use_pandas_metadata)
         fields = own = pa.schema([])
         if use_pandas_metadata or self._is_folder:  # otherwise the footer is read only once
             fields, own = self._read_schemas()
         if use_pandas_metadata and b"pandas" not in (own.metadata or {}) and self._is_folder:
-            return self._views.read(columns, use_threads, True)  # from the file _common_metadata
+            return self._read_views(columns, use_threads, True)  # from the file _common_metadata
         if use_pandas_metadata and columns is not None:
             columns = add_index_columns(columns, own)
         table = read_table(
@@ -154,6 +155,17 @@ class ParquetDataset:
         `table.to_pandas()` makes the frame.
         """
         return self.read(use_pandas_metadata=True, **kwargs)
+
+    def _read_views(
+        self, columns: Sequence[str] | None, use_threads: bool, with_index: bool
+    ) -> pa.Table:
+        """Let PyArrow read the files, and check the number of rows if there is no filter."""
+        table = self._views.read(columns, use_threads, with_index)
+        if self._filters is None:
+            declared = sum(fragment.count_rows() for fragment in self.fragments)
+            if table.num_rows != declared:
+                raise row_count_error("dataset", table.num_rows, declared)
+        return table
 
     @property
     def schema(self) -> pa.Schema:

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.sources import SourceLike
 from modcrypt.parquet.arrow import parquet_file
+from modcrypt.parquet.arrow.file_scan import replace_metadata
+from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.parquet.pyarrow_api.arguments import (
     DecryptionProperties,
     add_index_columns,
@@ -120,8 +122,8 @@ class ParquetFile:
         """Read columns as a table.
 
         Args:
-            columns: Names of columns or groups; None for all. As in PyArrow, the table has the
-                file's order of columns, and names that the file does not have are ignored.
+            columns: Names of columns or groups, in the order wanted; None for all. As in PyArrow,
+                names that the file does not have are ignored.
             use_threads: Decode on several threads.
             use_pandas_metadata: Also read the columns of a pandas frame's index.
 
@@ -130,7 +132,7 @@ class ParquetFile:
             ModcryptError: A module does not authenticate or breaks the format.
         """
         names = self._select(columns, use_pandas_metadata)
-        return self._file.read(names, use_threads=use_threads)
+        return self._add_pairs(self._file.read(names, use_threads=use_threads))
 
     def read_row_group(
         self, i: int, columns: Collection[str] | None = None, use_threads: bool = True,
@@ -145,7 +147,9 @@ class ParquetFile:
     ) -> pa.Table:  # fmt: skip
         """Read some row groups as a table; arguments and errors are those of `read`."""
         names = self._select(columns, use_pandas_metadata)
-        return self._file.read(names, row_groups=row_groups, use_threads=use_threads)
+        return self._add_pairs(
+            self._file.read(names, row_groups=row_groups, use_threads=use_threads)
+        )
 
     def iter_batches(
         self, batch_size: int = 65536, row_groups: Sequence[int] | None = None,
@@ -153,28 +157,45 @@ class ParquetFile:
         use_pandas_metadata: bool = False,
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Yield batches of at most `batch_size` rows; arguments and errors are those of `read`."""
-        return self._file.iter_batches(
+        batches = self._file.iter_batches(
             batch_size,
             columns=self._select(columns, use_pandas_metadata),
             row_groups=row_groups,
             use_threads=use_threads,
         )
+        return map(self._add_pairs, batches)
 
     def scan_contents(self, columns: Collection[str] | None = None, batch_size: int = 65536) -> int:
         """Read the columns without keeping them, and return the number of rows."""
         return sum(batch.num_rows for batch in self.iter_batches(batch_size, columns=columns))
 
     def _select(self, columns: Collection[str] | None, with_index: bool) -> list[str] | None:
-        """Return the columns that the file has, in its order, and those of a pandas index."""
+        """Return the names that the file has, as they are given, and those of a pandas index.
+
+        As in PyArrow, whose datasets fill them with nulls, groups without leaves are left out.
+        """
+        leaves = self._file.open_file.leaves
         if columns is None:
-            return None
+            childless = childless_fields(self._file.open_file.metadata.schema)
+            return list(dict.fromkeys(path[0] for path in leaves)) if childless else None
         names = list(columns)
         if with_index:
             names = add_index_columns(names, self.schema_arrow)
-        order: dict[str, None] = {}
-        for path in self._file.open_file.leaves:
-            order |= dict.fromkeys(".".join(path[: n + 1]) for n in range(len(path)))
-        return [name for name in order if name in names]
+        there = {".".join(path[: n + 1]) for path in leaves for n in range(len(path))}
+        return [name for name in dict.fromkeys(names) if name in there]
+
+    def _add_pairs(self, rows: Any) -> Any:
+        """Return rows with all pairs of the file in their metadata, as PyArrow shows them.
+
+        Pairs about columns that are dropped for want of a key stay hidden.
+        """
+        if self._file.open_file.properties.on_missing_key != "error":
+            return rows
+        return replace_metadata(rows, self._pairs)
+
+    @cached_property
+    def _pairs(self) -> dict[bytes, bytes] | None:
+        return self._file.open_schema(()).pairs
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return all rows as an Arrow stream; raise as `read`."""

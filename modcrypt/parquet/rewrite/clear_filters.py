@@ -30,7 +30,7 @@ def holds_all_values(file: OpenFile, row_group: int, column: int, data: bytes) -
     if not is_known_kind(header):
         return False
     plan = _remove_logical_types(file.select([column], [row_group]), column)
-    table = Decoder(file.source.name).decode_table(load_chunks(file.source, plan, None).data)
+    table = Decoder(file.source.name).decode_table(load_chunks(file.source, plan, None))
     bitset = data[size:]
     try:
         values = [value for chunk in table.column(0).chunks for value in _list_values(chunk)]

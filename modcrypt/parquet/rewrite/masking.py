@@ -66,9 +66,9 @@ def mask_chunk(
     plan = _remove_arrow_schema(file.select([column], [row_group]))
     md = plan.chunks[row_group, column].meta_data
     name = ".".join(expected.path)
-    buffer = load_chunks(file.source, plan, None).data
+    loaded = load_chunks(file.source, plan, None)
     decoder = Decoder(file.source.name, {"arrow_extensions_enabled": False})
-    table = decoder.decode_table(buffer)
+    table = decoder.decode_table(loaded)
     try:
         masked = pa.chunked_array(
             [_mask_array(array, mask) for array in table.column(0).chunks]

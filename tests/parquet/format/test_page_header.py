@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
+from modcrypt.parquet.arrow.page_parts import pad_struct
 from modcrypt.parquet.format import page_header_scan
 from modcrypt.parquet.format.idl import varint, zigzag
 from modcrypt.parquet.format.page_header import PageHeader, splice, v2_layout
@@ -127,7 +127,7 @@ def test_headers_of_views_take_the_short_way(
 ) -> None:
     file = WRITERS["pyarrow"](tmp_path)
     headers = [data for name, data in structs_of(file) if name == "PageHeader"]
-    filled = [_pad_struct(data, len(data) + overhead) for data in headers]
+    filled = [pad_struct(data, len(data) + overhead) for data in headers]
     for data in filled:
         check_scan(data)
     monkeypatch.setattr(page_header_scan, "_scan_unusual", lambda *_: pytest.fail("walked"))

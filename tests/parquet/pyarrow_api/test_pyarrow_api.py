@@ -259,8 +259,8 @@ def test_a_file_has_the_methods_of_pyarrow(file: Path) -> None:
         assert opened.schema is opened.metadata.schema
         assert opened.read_row_group(1).num_rows == 1
         assert opened.read_row_groups([1, 0], ["id"])["id"].to_pylist() == [3, 1, 2]
-        # As in PyArrow: the order of the file, and nothing for a name that it does not have.
-        assert opened.read(["name", "id", "nothing"]).column_names == ["id", "name"]
+        # As in PyArrow: the order wanted, and nothing for a name that the file does not have.
+        assert opened.read(["name", "id", "nothing"]).column_names == ["name", "id"]
         assert [batch.num_rows for batch in opened.iter_batches(2)] == [2, 1]
         with pytest.raises(ValueError, match="batch_size"):
             opened.iter_batches(0)
@@ -447,3 +447,16 @@ def test_a_prefix_with_the_path_inside_the_folder_is_checked(tmp_path: Path) -> 
         dataset.read()
     with pytest.raises(mc.AadPrefixError):
         _ = pq.ParquetDataset(folder, decryption_properties=keys).schema
+
+
+def test_rows_that_pyarrow_loses_of_a_view_are_an_error(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = pq.ParquetDataset(file, schema=TABLE.schema, **KEYS)
+    assert dataset.read().num_rows == 3
+    whole = pyarrow.parquet.ParquetDataset.read
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetDataset, "read", lambda self, *a, **k: whole(self, *a, **k)[:2]
+    )
+    with pytest.raises(mc.FormatError, match=r"PyArrow [\d.]+ decoded 2 of 3 rows"):
+        dataset.read()

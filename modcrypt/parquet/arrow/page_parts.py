@@ -1,0 +1,304 @@
+"""Decrypt the pages of a chunk to plaintext bytes of the same size and position.
+
+The plaintext of a page is shorter than its PME modules (separately encrypted parts of the file) by
+their nonces, tags and lengths. So its Thrift header is lengthened by the same amount, with a field
+that readers skip.
+
+    encrypted   [header module      ][body module            ]
+    plaintext   [header | filling   ][ body                  ]     the same bytes from start to end
+
+A data page without values becomes filling too, because PyArrow takes it for the end of its chunk.
+Indexes then do not list it.
+
+    empty page and next one   [header ][body][header ][body                 ]
+    plaintext                 [header | filling      ][body                 ]
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from bisect import bisect_left, bisect_right
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from typing import cast
+
+from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.fork_safety import cached_property, fork_safe
+from modcrypt.io.buffers import Window, open_window
+from modcrypt.io.sources import Source
+from modcrypt.io.threads import Lender
+from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
+    Page,
+    drop_unknown_header_fields,
+    open_and_check_crc,
+    open_body,
+    walk_pages,
+)
+from modcrypt.parquet.format.compact import MAX_FIELD_ID
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
+from modcrypt.parquet.format.page_header import PageHeader, is_empty, page_compression, splice
+from modcrypt.parquet.format.page_header_scan import scan
+
+# The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
+# header. The format reserves id 32767 for fields that readers skip, but that needs the long form
+# of the head, and fastparquet reads only the short one.
+_FILLING = b"\xf8"
+
+_SHORT_HEADER = 1 << 10
+"""Size in bytes up to which the header of a plaintext page is usually read."""
+
+# After the last fifteen ids, none is left for the filling, and after a negative one it could have
+# the id of another field. So fields that the IDL does not know are removed from such structs.
+LAST_ID = MAX_FIELD_ID - 15
+
+
+class Windows(Lender[Window]):
+    """Windows on one source, one for each thread that reads it."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(partial(open_window, source))
+        self.source = source
+
+
+class PartReader:
+    """A reader of one part. This class reads plaintext parts unchanged."""
+
+    def __init__(self, windows: Windows, span: Span) -> None:
+        self.span = span
+        self._windows = windows
+
+    def read(self, offset: int, out: memoryview) -> None:
+        """Put the part's bytes from `offset` on into `out`, which may begin before the part.
+
+        Any thread may call this. Bytes of `out` outside the part stay unchanged. Raise
+        ModcryptError if a module that is needed does not authenticate or breaks the format.
+        """
+        low = max(offset, self.span.start)
+        high = min(offset + len(out), self.span.end)
+        if low < high:
+            self._windows.source.read_into(low, out[low - offset : high - offset])
+
+
+class Pages(PartReader):
+    """The pages of a chunk, in which data pages without values are hidden."""
+
+    def is_empty_at(self, ordinal: int, position: int) -> bool:
+        """Return whether a data page has no values."""
+        raise NotImplementedError
+
+    def locate_all(self) -> None:
+        """Prepare for reads of pages whose positions are known from an index."""
+
+
+class PlainPages(Pages):
+    """The pages of a plaintext chunk, for which nobody vouches.
+
+    Reading in order locates the pages; bytes after a damaged header stay unchanged.
+    """
+
+    def __init__(self, windows: Windows, span: Span) -> None:
+        super().__init__(windows, span)
+        self._lock = fork_safe(threading.Lock())
+        self._next = span.start  # start of the first page that is not located
+        self._first: int | None = None  # start of the empty pages that end there
+        self._fillings: list[tuple[int, bytes]] = []
+
+    def read(self, offset: int, out: memoryview) -> None:  # noqa: D102
+        super().read(offset, out)
+        with self._lock:
+            if offset <= self._next:
+                self._locate(offset, out)
+            first = bisect_right(self._fillings, offset, key=itemgetter(0))
+            for start, filling in islice(self._fillings, max(0, first - 1), None):
+                if start >= offset + len(out):
+                    break
+                overlay(out, offset, start, filling)
+
+    def is_empty_at(self, ordinal: int, position: int) -> bool:  # noqa: D102
+        header = self._scan(position, 0, memoryview(b""))
+        return header is not None and is_empty(header)
+
+    def locate_all(self) -> None:  # noqa: D102
+        with self._lock:
+            while self._next < self.span.end:
+                self._locate(self._next, memoryview(b"."))
+
+    def _locate(self, offset: int, out: memoryview) -> None:
+        high = min(offset + len(out), self.span.end)
+        while self._next < high or (self._first is not None and self._next < self.span.end):
+            header = self._scan(self._next, offset, out)
+            if header is None:
+                self._next, self._first = self.span.end, None
+            else:
+                self._add_page(header)
+
+    def _add_page(self, header: PageHeader) -> None:
+        start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
+        if is_empty(header):
+            self._first = start if self._first is None else self._first
+        elif self._first is not None:
+            size = start + len(header.raw) - self._first
+            with suppress(FormatError):
+                self._fillings.append((self._first, _lengthen_header(header.raw, size)))
+            self._first = None
+
+    def _scan(self, at: int, offset: int, out: memoryview) -> PageHeader | None:
+        """Return the header of the page at a position; None if it is damaged."""
+        end = self.span.end
+        with suppress(FormatError):
+            if offset <= at < offset + len(out):
+                return scan(cast(bytes, out), at - offset, min(len(out), end - offset))
+        for size in (_SHORT_HEADER, MAX_PAGE_HEADER):
+            with suppress(FormatError):
+                data = self._windows.source.read_at(at, max(0, min(size, end - at)))
+                return scan(data, 0, len(data))
+        return None
+
+
+class PageReader(Pages):
+    """The pages of one chunk, which one thread at a time decrypts.
+
+    The reader opens headers to locate pages, and remembers the positions.
+    """
+
+    def __init__(
+        self, windows: Windows, span: Span, cipher: ChunkCipher, md: ThriftStruct,
+        created_by: bytes | None,
+    ) -> None:  # fmt: skip
+        super().__init__(windows, span)
+        self._of_chunk = cipher
+        self._lock = fork_safe(threading.Lock())
+        self._compression = page_compression(md.codec, created_by)
+        self._has_dictionary = bool(md.dictionary_page_offset)
+        self._starts = [span.start]  # of the pages located so far, and of the next one
+        self._empty: set[int] = set()  # indexes of located pages without values
+
+    @cached_property
+    def _cipher(self) -> ChunkCipher:
+        """The chunk's cipher, for the thread that holds the lock."""
+        return self._of_chunk.copy_for_thread()
+
+    def set_page_starts(self, starts: list[int]) -> None:
+        """Set where pages begin and where the last one ends, so that no page is searched for.
+
+        Reading checks these positions.
+        """
+        self._starts = starts
+
+    def read(self, offset: int, out: memoryview) -> None:
+        """Put the chunk's bytes from `offset` on into `out`; see `PartReader.read`."""
+        with self._lock, self._windows.lend() as window:
+            self._read_pages(window, offset, out)
+
+    def _read_pages(self, window: Window, offset: int, out: memoryview) -> None:
+        high = min(offset + len(out), self.span.end)
+        index, until = self._find_pages(offset, high)
+        is_dictionary = self._has_dictionary and index == 0
+        first = Page(self._cipher, is_dictionary, index - (self._has_dictionary and index > 0))
+        pages = walk_pages(window, self._starts[index], until, first, compression=self._compression)
+        empty: int | None = None  # start of the empty pages before this one
+        while (start := self._starts[index]) < high or (empty is not None and start < until):
+            sealed = next(pages)
+            self._set_end(index, start + sealed.total, sealed)
+            if is_empty(sealed.header):
+                self._empty.add(index)
+                empty = start if empty is None else empty
+            if start + sealed.total > offset:
+                header, body = self._write_page(sealed, start, offset, out)
+                if empty is not None and index not in self._empty:
+                    overlay(out, offset, empty, _lengthen_header(header, body - empty))
+                    empty = None
+            index += 1
+
+    def is_empty_at(self, ordinal: int, position: int) -> bool:  # noqa: D102
+        with self._lock, self._windows.lend() as window, suppress(ModcryptError):
+            page = Page(self._cipher, False, ordinal)
+            end, compression = self.span.end, self._compression
+            for sealed in walk_pages(window, position, end, page, compression=compression):
+                return is_empty(sealed.header)
+        return False
+
+    def _find_pages(self, offset: int, high: int) -> tuple[int, int]:
+        """Return the page to begin with, and the position before which reading ahead must end.
+
+        That is the end of known pages. Empty pages are read together with the page after them.
+        """
+        index = max(0, bisect_right(self._starts, offset) - 1)
+        while index - 1 in self._empty:
+            index -= 1
+        after = bisect_left(self._starts, high)
+        while after - 1 in self._empty and after < len(self._starts):
+            after += 1
+        return index, self._starts[after] if after < len(self._starts) else self.span.end
+
+    def _set_end(self, index: int, end: int, sealed: EncryptedPage) -> None:
+        if index + 1 == len(self._starts):
+            self._starts.append(end)
+        elif end != self._starts[index + 1]:
+            raise FormatError(
+                f"{sealed.page.id()} ends at byte {end}, but according to the offset index at "
+                f"byte {self._starts[index + 1]}"
+            )
+
+    def _write_page(
+        self, sealed: EncryptedPage, start: int, offset: int, out: memoryview
+    ) -> tuple[bytes, int]:
+        """Put a page into `out`; return its plaintext header and where its body starts."""
+        if sealed.header.has_long_ids:
+            drop_unknown_header_fields(sealed)
+        cipher = self._cipher.page
+        size = len(sealed.body) - cipher.overhead
+        body = start + sealed.total - size
+        inside = offset <= body and body + size <= offset + len(out)
+        crc = None
+        if sealed.header.crc is not None:
+            opened = open_and_check_crc(sealed)
+            crc = zlib.crc32(opened)
+            overlay(out, offset, body, opened)
+        elif inside and not cipher.slack:  # Most pages of a large read need no copy.
+            open_body(sealed, out[body - offset : body - offset + size])
+        else:
+            opened = memoryview(bytearray(size + cipher.slack))
+            open_body(sealed, opened)
+            overlay(out, offset, body, opened[:size])
+        header = splice(sealed.header, size, crc)
+        overlay(out, offset, start, pad_struct(header, body - start))
+        return header, body
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def overlay(out: memoryview, offset: int, start: int, data: bytes | memoryview) -> None:
+    """Copy the bytes of `data`, which begins at `start`, into `out`, which begins at `offset`."""
+    low, high = max(offset, start), min(offset + len(out), start + len(data))
+    if low < high:
+        out[low - offset : high - offset] = data[low - start : high - start]
+
+
+def pad_struct(struct: bytes | bytearray, size: int) -> bytes:
+    """Lengthen an encoded struct to `size` bytes with a field that readers skip."""
+    missing = size - len(struct)
+    if missing == 0:
+        return bytes(struct)
+    for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
+        content = missing - len(_FILLING) - digits
+        if 0 <= content < 1 << 7 * digits:
+            length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
+            length += bytes((content >> 7 * (digits - 1),))
+            return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
+    raise FormatError(f"an encrypted header leaves {missing} bytes, which no field can fill")
+
+
+def _lengthen_header(header: bytes, size: int) -> bytes:
+    """Return the header of a data page, without statistics, lengthened to `size` bytes."""
+    copied, _ = decode("PageHeader", known_bytes("PageHeader", header))
+    if (page := copied.data_page_header or copied.data_page_header_v2) is not None:
+        page.statistics = None
+    return pad_struct(encode(copied), size)
