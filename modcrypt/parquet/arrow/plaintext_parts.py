@@ -13,6 +13,7 @@ from itertools import pairwise
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.sources import Source
+from modcrypt.log import log_ignored
 from modcrypt.parquet.arrow.page_parts import (
     LAST_ID,
     PageReader,
@@ -29,7 +30,7 @@ from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.index_checks import misleads_readers
 from modcrypt.parquet.format.compact import last_field_id
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, known_bytes
-from modcrypt.parquet.format.modules import STRUCTS, Part, Span, log_ignored
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.schema import leaf_elements
 
 

@@ -90,7 +90,7 @@ def _write_plaintext(
 ) -> None:
     """Decrypt the modules of a plan, and write the plaintext file."""
     keep_unknown_fields = keep_unknown_fields or not plan.missing
-    old = copy(plan.footer.metadata)
+    old, absent = copy(plan.footer.metadata), plan.footer.absent
     old.row_groups = copy_row_groups(plan, share_chunks=True)
     parts = SourceParts(
         metadata=old, leaves=plan.leaves, columns=[None] * len(plan.leaves), spans=plan.spans
@@ -102,7 +102,7 @@ def _write_plaintext(
     metadata, nulls = plain_metadata(
         plan, old.row_groups, out.position, keep_unknown_fields=keep_unknown_fields, restore=True
     )
-    if "num_rows" in plan.footer.absent:
+    if "num_rows" in absent:
         metadata.num_rows = 0
     out.write(nulls)
     out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))

@@ -62,6 +62,7 @@ from modcrypt.parquet.format.modules import (
     check_shape,
     file_spans,
     names_dictionary,
+    note_added,
     sort_for_writing,
     too_many_pages_error,
 )
@@ -352,6 +353,10 @@ class Encryption(NewFile):
             chunk, chunk.meta_data, cipher = self._noted
             mark_absent(chunk.meta_data, absent)
             protect_metadata(chunk, cipher, plaintext_footer=True)
+        elif self.properties.plaintext_footer and absent and self.row_groups:
+            first: Sequence[ColumnChunk] = self.row_groups[0].columns
+            for chunk in first[:1]:
+                note_added(chunk.meta_data, absent)
         if not (self.keep_unknown_fields or self._has_one_key):
             footer = without_unknown(footer)
         mark_absent(footer, frozenset() if self.properties.plaintext_footer else absent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from modcrypt.errors import FormatError, list_names
-from modcrypt.log import LOGGER
+from modcrypt.log import LOGGER, log_ignored
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.convert.plain_feed import PlainFeed, SourceParts, Supplied
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
@@ -26,7 +26,6 @@ from modcrypt.parquet.format.modules import (
     Span,
     hide_bounds,
     hide_index,
-    log_ignored,
 )
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 

@@ -59,6 +59,7 @@ from modcrypt.parquet.format.framing import (
     read_tail,
 )
 from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, copy, decode
+from modcrypt.parquet.format.modules import find_added
 from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_place
 from modcrypt.parquet.signatures.signature_block import (
     SignatureBlock,
@@ -177,9 +178,14 @@ class Footer:
     def absent(self) -> frozenset[str]:
         """Names of the fields that modcrypt added to the file, by the notes that were opened.
 
-        A plaintext footer itself has a note in files of modcrypt before 1.0.
+        Without an encrypted column, the first chunk has the note in the clear. A plaintext footer
+        itself has a note in files of modcrypt before 1.0.
         """
-        return self.added | take_mark(copy(self.metadata))
+        added = self.added | take_mark(copy(self.metadata))
+        chunks = self.metadata.row_groups[0].columns if self.metadata.row_groups else ()
+        if chunks and chunks[0].meta_data is not None:
+            added |= find_added(chunks[0].meta_data)
+        return added
 
 
 def find_key_fault(footer: Footer, column: int | None, key: Key) -> WriterSignatureError | None:

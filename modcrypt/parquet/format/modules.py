@@ -8,7 +8,7 @@ filters at impossible places are ignored, as other readers do.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.io.sources import Source
-from modcrypt.log import LOGGER
+from modcrypt.log import log_ignored
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
@@ -164,13 +164,6 @@ def locate_parts(
         severity = "fault" if span.part is _PAGES is other.part else optional
         report.add_error(error, span.start, min(span.end, end), severity=severity)
     return spans, {span for span, _, _ in overlaps}, len(misplaced)
-
-
-def log_ignored(name: str, reasons: Sequence[object]) -> None:
-    """Log a warning about indexes and bloom filters of a file that cannot be used, if any."""
-    if reasons:
-        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-        LOGGER.warning("%s: ignoring an unusable part: %s%s", name, reasons[0], more)
 
 
 def drop_part(chunk: ColumnChunk, part: Part) -> None:
@@ -374,9 +367,11 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
 
 _HIDDEN_INDEX: Final = b"modcrypt.column_index"
 _HIDDEN_STATISTICS: Final = b"modcrypt.statistics"
-_HIDDEN: Final = (_HIDDEN_INDEX, _HIDDEN_STATISTICS)
-"""Keys of the pairs in a chunk's metadata about what encryption hid from readers, who would lose
-rows by it: the place of a column index, and Statistics. Decryption restores both."""
+_ADDED: Final = b"modcrypt.added"
+_HIDDEN: Final = (_HIDDEN_INDEX, _HIDDEN_STATISTICS, _ADDED)
+"""Keys of the pairs in a chunk's metadata by which decryption restores a file: the place of a
+column index and the Statistics that encryption hid from readers, who would lose rows by them, and
+the names of fields that it added to a file without any encrypted column."""
 
 _MAX_PLACE = 40
 """Longest place in decimal digits that is read from such a pair: two int64 and a colon."""
@@ -407,6 +402,18 @@ def hide_bounds(md: ColumnMetaData, *, keep: bool) -> None:
     if keep:
         _add_pair(md, _HIDDEN_STATISTICS, encode(statistics).hex().encode())  # pairs are text
     md.statistics = copy(statistics, keep=("null_count", "distinct_count"))
+
+
+def note_added(md: ColumnMetaData, names: frozenset[str]) -> None:
+    """Note the fields that encryption added to a file, in the metadata of its first chunk."""
+    _add_pair(md, _ADDED, ",".join(sorted(names)).encode())
+
+
+def find_added(md: ColumnMetaData) -> frozenset[str]:
+    """Return the fields that such a note names."""
+    pairs = md.key_value_metadata or ()
+    texts = (pair.value or b"" for pair in pairs if pair.key == _ADDED)
+    return frozenset(name for text in texts for name in text.decode("ascii", "replace").split(","))
 
 
 def _add_pair(md: ColumnMetaData, key: bytes, value: bytes) -> None:
