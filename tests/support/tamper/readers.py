@@ -1,30 +1,22 @@
-"""The readers of the tamper matrix: each takes a path and a `Reading`, and gives rows.
+"""The readers of the tamper matrix, modcrypt's own: each takes a path and a `Reading`, gives rows.
 
-What a reader has no option for is said in words (`lacks`). PyArrow, Polars and DuckDB run in a
-process of their own, which an altered file may bring down; parquet-java in its JVM.
+What a reader has no option for is said in words (`lacks`). One runs in parquet-java's JVM, with
+modcrypt's factory for keys and footers.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import urllib.request
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 
 import modcrypt as mc
 from modcrypt.jobs.dataset_verification import verify_dataset
@@ -32,13 +24,10 @@ from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.spark.jvm.native_jar import build_jar, compile_sources
 from modcrypt.spark.jvm.native_parquet import native_options
 from tests.support.java.jvm import java_errors, pyspark_jars
-from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
-from tests.support.java.parquet_java import ParquetJava, ParquetJavaError, ReadOptions
+from tests.support.java.key_tools_java import MemoryKms
+from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
 from tests.support.keys import FOOTER_KEY
 from tests.support.tamper.files import BOTH, MASTERS, POLICY, WRITER, Reading, Rows
-
-TOKEN = "token of the reader"
-TIMEOUT = 60
 
 
 @dataclass(frozen=True)
@@ -65,10 +54,6 @@ class Reader:
 
 # --- what readers lack ---------------------------------------------------------------------------
 
-NO_MATERIAL = "is given keys, and reads no key material"
-NO_COLUMN_KEYS = "takes no column keys"
-NO_PREFIX = "takes no AAD prefix together with a key service"
-NO_PREFIX_AT_ALL = "takes no AAD prefix"
 NO_SUCH_OPTION = "has no such option"
 NO_FOLDERS = "reads one file at a time"
 UNREADABLE = "does not read such a file, altered or not"
@@ -81,55 +66,10 @@ def _lacks_ours(reading: Reading, *, whole: bool = False) -> str | None:
     return NO_FOLDERS if whole and reading.folder else None
 
 
-def _lacks(reading: Reading, **reasons: bool) -> str | None:
-    """Return the first reason that applies to a peer: none knows what modcrypt alone can demand."""
-    found = {
-        **reasons,
-        NO_SUCH_OPTION: bool(
-            reading.own_key
-            or reading.rows
-            or reading.drop
-            or reading.template
-            or reading.policy
-            or reading.signed
-        ),
-    }
-    return next((reason for reason, applies in found.items() if applies), None)
-
-
-def _lacks_pyarrow_keys(reading: Reading) -> str | None:
-    keys = bool(reading.column_keys)
-    return _lacks(reading, **{NO_MATERIAL: reading.material, NO_COLUMN_KEYS: keys})
-
-
-def _lacks_key_tools(reading: Reading) -> str | None:
-    return _lacks(reading, **{NO_PREFIX: reading.aad_prefix is not None})
-
-
-def _lacks_polars(reading: Reading) -> str | None:
-    return _lacks(reading, **{NO_MATERIAL: reading.material})
-
-
-def _lacks_java_keys(reading: Reading) -> str | None:
-    return _lacks(reading, **{NO_MATERIAL: reading.material, NO_FOLDERS: reading.folder})
-
-
-def _lacks_java_kms(reading: Reading) -> str | None:
-    return _lacks_key_tools(reading) or (NO_FOLDERS if reading.folder else None)
-
-
 def _lacks_native(reading: Reading) -> str | None:
     if reading.rows or reading.drop or reading.template or reading.signed:
         return NO_SUCH_OPTION
     return NO_FOLDERS if reading.folder else None
-
-
-def _lacks_duckdb(reading: Reading) -> str | None:
-    keys, prefix = bool(reading.column_keys), reading.aad_prefix is not None
-    return _lacks(
-        reading,
-        **{NO_MATERIAL: reading.material, NO_COLUMN_KEYS: keys, NO_PREFIX_AT_ALL: prefix},
-    )
 
 
 # --- modcrypt ------------------------------------------------------------------------------------
@@ -236,184 +176,7 @@ def _verify(path: Path, reading: Reading) -> Answer:
     return Answer("named" if told else "rows", rows, "; ".join(told))
 
 
-# --- readers in a process of their own -----------------------------------------------------------
-
-
-def _pyarrow_rows(path: Path, reading: Reading, decryption: Any) -> Rows:
-    table = pq.read_table(
-        path, columns=list(reading.columns) or None, filters=filters(reading),
-        decryption_properties=decryption, page_checksum_verification=reading.crc,
-        partitioning=None,
-    )  # fmt: skip
-    rows: Rows = table.to_pylist()
-    return rows
-
-
-def read_by_pyarrow_keys(path: Path, reading: Reading) -> Rows:
-    """Read with keys that are given."""
-    prefix = {} if reading.aad_prefix is None else {"aad_prefix": reading.aad_prefix}
-    decryption = pe.create_decryption_properties(footer_key=FOOTER_KEY, **prefix)
-    return _pyarrow_rows(path, reading, decryption)
-
-
-class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-    """A key service that is reached, with a token, at the address that it is given."""
-
-    def __init__(self, configuration: pe.KmsConnectionConfig) -> None:
-        super().__init__()
-        if configuration.kms_instance_url.startswith("http:"):
-            headers = {"X-Token": configuration.key_access_token}
-            request = urllib.request.Request(configuration.kms_instance_url, headers=headers)
-            urllib.request.urlopen(request, timeout=TIMEOUT).close()
-        self._kms = MemoryKms.of(MASTERS)
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        """Nothing is written."""
-        raise NotImplementedError
-
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        """Unwrap a data key."""
-        return self._kms.unwrap(wrapped_key, master_key_identifier)
-
-
-def read_by_pyarrow_kms(path: Path, reading: Reading) -> Rows:
-    """Read by a CryptoFactory."""
-    from pyarrow.fs import LocalFileSystem
-
-    file = path if path.is_file() else None
-    decryption = pe.CryptoFactory(ArrowKms).file_decryption_properties(
-        pe.KmsConnectionConfig(key_access_token=TOKEN), pe.DecryptionConfiguration(),
-        *((str(file), LocalFileSystem()) if file else ()),
-    )  # fmt: skip
-    return _pyarrow_rows(path, reading, decryption)
-
-
-def read_by_polars(path: Path, reading: Reading) -> Rows:
-    """Read with keys that are given."""
-    import polars as pl
-
-    keys: dict[str, Any] = {
-        "column_keys": dict(reading.column_keys),
-        "aad_prefix": reading.aad_prefix,
-    }
-    decryption = pl.ParquetDecryptionProperties(footer_key=FOOTER_KEY, **keys)
-    frame = pl.scan_parquet(path, decryption=decryption)
-    if reading.where is not None:
-        frame = frame.filter(pl.col(reading.where[0]) == reading.where[1])
-    if reading.columns:
-        frame = frame.select(reading.columns)
-    rows: Rows = frame.collect().to_dicts()
-    return rows
-
-
-def read_by_duckdb(path: Path, reading: Reading) -> Rows:
-    """Read with the footer key; a database of its own, since a failure may invalidate it."""
-    import duckdb
-
-    columns = ", ".join(reading.columns) or "*"
-    place = f"{path}/*.parquet" if path.is_dir() else str(path)
-    query = (
-        f"SELECT {columns} FROM read_parquet('{place}', encryption_config={{footer_key: 'footer'}})"
-    )
-    if reading.where is not None:
-        column, value = reading.where
-        query += f" WHERE {column} = {value!r}"
-    with duckdb.connect() as database:
-        database.execute(f"PRAGMA add_parquet_key('footer', '{FOOTER_KEY.decode()}')")
-        table: pa.Table = database.execute(query).to_arrow_table()
-    rows: Rows = table.to_pylist()
-    return rows
-
-
-def _quiet() -> None:
-    """Let a process die without a word and without a core dump."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def attempt(read: Read, path: Path, reading: Reading) -> Answer:
-    """Read, in whichever process; a panic is no error that a caller would expect."""
-    try:
-        return Answer("rows", read(path, reading))
-    except Exception as error:
-        return Answer("error", text=f"{type(error).__name__}: {error}"[:500])
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return Answer("crash", text=f"{type(error).__name__}: {error}"[:500])
-
-
-class Elsewhere:
-    """A process that reads for one peer, and another one when it has died."""
-
-    def __init__(self, read: Read) -> None:
-        self._read = read
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __call__(self, path: Path, reading: Reading) -> Answer:
-        """Return the answer of the peer to a file."""
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet)
-        try:
-            job = self._pool.submit(attempt, self._read, path, reading)
-            return job.result(TIMEOUT)
-        except BrokenProcessPool:
-            self.close()
-            return Answer("crash", text="the process died")
-
-    def close(self) -> None:
-        """Stop the process."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-
-
-def pyarrow_readers() -> list[Reader]:
-    """Return PyArrow with keys, and with a key service."""
-    release = f"PyArrow {pa.__version__}"
-    keys, kms = Elsewhere(read_by_pyarrow_keys), Elsewhere(read_by_pyarrow_kms)
-    return [
-        Reader("PyArrow, keys", release, keys, _lacks_pyarrow_keys),
-        Reader("PyArrow, KMS", release, kms, _lacks_key_tools),
-    ]
-
-
-def polars_reader() -> Reader:
-    """Return Polars."""
-    release = f"Polars {version('polars')}"
-    return Reader("Polars", release, Elsewhere(read_by_polars), _lacks_polars)
-
-
-def duckdb_reader() -> Reader:
-    """Return DuckDB."""
-    release = f"DuckDB {version('duckdb')}"
-    return Reader("DuckDB", release, Elsewhere(read_by_duckdb), _lacks_duckdb)
-
-
 # --- parquet-java --------------------------------------------------------------------------------
-
-
-def _read_by_java_keys(java: ParquetJava, path: Path, reading: Reading) -> Rows:
-    options: ReadOptions = {
-        "footer_key": FOOTER_KEY, "column_keys": dict(reading.column_keys),
-        "verify_crc": reading.crc,
-    }  # fmt: skip
-    if reading.aad_prefix is not None:
-        options["aad_prefix"] = reading.aad_prefix
-    if reading.columns:
-        options["columns"] = reading.columns
-    if reading.where is not None:
-        options["where"] = reading.where
-    return java.read(path, **options)
-
-
-def _read_by_java_kms(java: ParquetJava, tools: JavaKeyTools, path: Path, reading: Reading) -> Rows:
-    """Read as `JavaKeyTools.read` does, with a filter and with columns."""
-    tools.knows(MemoryKms.of(MASTERS))  # and keeps no connection
-    configuration = tools.configuration(**{"key.access.token": TOKEN})
-    return _read_by_configuration(java, configuration, path, reading)
 
 
 class JavaFactory:
@@ -429,7 +192,10 @@ class JavaFactory:
         """Return the answer of parquet-java with our factory to a file."""
         if self._loader is None:
             self._start(Path(self._folder.enter_context(TemporaryDirectory())))
-        return _in_java(self._read, path, reading)
+        try:
+            return Answer("rows", self._read(path, reading))
+        except Exception as error:
+            return Answer("error", text=f"{type(error).__name__}: {error}"[:500])
 
     def close(self) -> None:
         """Remove the keyring and the jar."""
@@ -494,33 +260,19 @@ def _read_by_configuration(
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _in_java(read: Read, path: Path, reading: Reading) -> Answer:
-    answer = attempt(read, path, reading)
-    if "OutOfMemoryError" in answer.text or "StackOverflowError" in answer.text:
-        return Answer("crash", text=answer.text)
-    return answer
-
-
 def java_version() -> str:
     """Return the version of parquet-java that pyspark has in it."""
     (jar,) = pyspark_jars().glob("parquet-hadoop-[0-9]*.jar")
     return f"parquet-java {jar.stem.rpartition('-')[2]}"
 
 
-def java_readers(java: ParquetJava) -> list[Reader]:
-    """Return parquet-java with keys, with a key service, and with our factory."""
-    tools = JavaKeyTools.of(java)
-    keys = partial(_in_java, partial(_read_by_java_keys, java))
-    kms = partial(_in_java, partial(_read_by_java_kms, java, tools))
-    return [
-        Reader("parquet-java, keys", java_version(), keys, _lacks_java_keys),
-        Reader("parquet-java, KMS", java_version(), kms, _lacks_java_kms),
-        Reader("parquet-java, modcrypt", java_version(), JavaFactory(java), _lacks_native),
-    ]
+def java_reader(java: ParquetJava) -> Reader:
+    """Return parquet-java with our factory."""
+    return Reader("parquet-java, modcrypt", java_version(), JavaFactory(java), _lacks_native)
 
 
 def close(readers: Iterable[Reader]) -> None:
     """Stop what was started for readers."""
     for reader in readers:
-        if isinstance(reader.answer, Elsewhere | JavaFactory):
+        if isinstance(reader.answer, JavaFactory):
             reader.answer.close()
