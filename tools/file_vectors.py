@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -54,7 +54,8 @@ def region_offset(module: Module, region: str) -> int:
 
 
 # Nothing but its own length field says where a header module ends: the reader takes a byte more
-# or less for it, which does not authenticate. All other lengths are stored a second time elsewhere.
+# or less for it, which does not authenticate. All other lengths are stored a second time elsewhere;
+# the tests of modcrypt's parsers compare the two.
 TOLD_ONCE = {T.DATA_PAGE_HEADER, T.DICTIONARY_PAGE_HEADER, T.BLOOM_FILTER_HEADER}
 
 
@@ -92,12 +93,13 @@ def regions_of(name: str, kind: ModuleType, prefix: str) -> Iterator[Json]:
     module, in_footer = first(name, kind), kind is T.COLUMN_METADATA
     for region, comment in REGIONS.items():
         patches = [flip(encrypt_base(name), region_offset(module, region))]
-        told_twice = region == "length" and kind not in TOLD_ONCE
+        if region == "length" and kind not in TOLD_ONCE:
+            continue
         yield case(
             name, f"{prefix}{slug(kind)}-{region}-flipped",
             comment + (", and the footer signed again" if in_footer else ""),
             resign(name, patches) if in_footer else patches,
-            "truncation" if told_twice else "tag", module=address(name, module),
+            "tag", module=address(name, module),
         )  # fmt: skip
 
 
@@ -179,11 +181,6 @@ def signature_cases() -> Iterator[Json]:
         [footer_patch(data, drop_column_metadata, signature=28)], "signature", spec="PME 5.3, 5.5",
     )  # fmt: skip
     yield case(
-        name, "row-groups-reordered", "by a holder of the footer key: ordinals and positions "
-        "disagree, and readers go by one or the other",
-        resign(name, [footer_patch(data, reorder, signature=28)]), "format", spec="PME 5.2",
-    )  # fmt: skip
-    yield case(
         name, "row-groups-reordered-and-renumbered", "by a holder of the footer key",
         resign(name, [footer_patch(data, renumber, signature=28)]), "tag",
         module=address(name, (T.COLUMN_METADATA, 0, 0, None)), spec="PME 4.4.2",
@@ -224,9 +221,6 @@ def key_cases() -> Iterator[Json]:
         yield case(name, f"column-key-wrong-{mode}", "another key of the same length",
                    expect="tag", columns={**mixed, "buyer": "other-128"},
                    module=address(name, sealed_id))  # fmt: skip
-        yield case(name, f"column-key-for-plaintext-column-{mode}", "the reader has a key for a "
-                   "column that the file has in plaintext", expect="plaintext",
-                   columns={**mixed, "note": "column-a-128"}, tags=("policy",))  # fmt: skip
     yield case("gcm-pf-columns", "footer-key-absent-unchecked", "a plaintext footer can be read "
                "without its key, unchecked", footer=None, tags=("policy",), spec="PME 5.5",
                properties={"check_footer_integrity": False})  # fmt: skip
@@ -264,22 +258,6 @@ def prefix_cases() -> Iterator[Json]:
     at = data.index(PREFIX, footer_start(data))
     yield case("prefix-stored", "prefix-stored-flipped", "one bit of the stored prefix",
                [flip(data, at)], "tag", module=footer, spec=spec)  # fmt: skip
-    # Lengths of the two Thrift binaries, 1 byte each, and the field header between them.
-    old = data[at - 1 : at + len(PREFIX) + 10]
-    prefix_end = at + len(PREFIX)
-    header, unique = data[prefix_end : prefix_end + 1], data[prefix_end + 2 : prefix_end + 10]
-    new = (
-        bytes([len(PREFIX) - 1]) + PREFIX[:-1] + header + bytes([len(unique) + 1])
-        + PREFIX[-1:] + unique
-    )  # fmt: skip
-    moved = [replace(at - 1, old, new)]
-    comment = "a byte moved from the prefix to aad_file_unique: every AAD stays the same, and "
-    yield case("prefix-stored", "prefix-border-moved", comment + "part.10 passes for part.1",
-               moved, "aad-prefix", properties=prefix_of(PREFIX[:-1]), spec="PME 4.4",
-               tags=("policy",))  # fmt: skip
-    yield case("prefix-stored", "prefix-border-moved-unchecked", comment + "a reader that expects "
-               "no prefix can't tell", moved, spec="PME 4.4", tags=("unauthenticated",),
-               )  # fmt: skip
     data = encrypt_base("gcm-ef-mixed")
     at = data.index(UNUSED_PREFIX, footer_start(data)) + 8
     patch = {"at": at, "remove": 1, "insert": "11"}
@@ -329,8 +307,6 @@ def algorithm_cases() -> Iterator[Json]:
     yield case("ctr-ef-uniform", "ctr-relabelled-gcm", "the first page has no tag",
                relabel(ctr_file, "1c"), "tag", properties=both, spec=spec,
                module=address("ctr-ef-uniform", (T.DATA_PAGE, 0, 0, 0)))  # fmt: skip
-    yield case("gcm-ef-mixed", "algorithm-unknown", "a member that the union does not have",
-               relabel(gcm_file, "3c"), "unsupported", spec=spec)  # fmt: skip
     pf = encrypt_base("gcm-pf-mixed")
     at = pf.index(fixed_bytes("random gcm-pf-mixed", 8), footer_start(pf)) - 3
     assert pf[at : at + 3] == b"\x1c\x28\x08"
@@ -346,8 +322,6 @@ def ctr_page_cases() -> Iterator[Json]:
     for kind in (T.DATA_PAGE, T.DICTIONARY_PAGE):
         module = first(name, kind)
         at = module.offset or 0
-        yield case(name, f"ctr-{slug(kind)}-length-flipped", REGIONS["length"], [flip(data, at)],
-                   "truncation", module=address(name, module))  # fmt: skip
         for region, place in (("nonce", at + 4), ("ciphertext", at + module.size - 1)):
             patches = [flip(data, place)]
             payload = other_payload(name, patches, [module])
@@ -405,60 +379,23 @@ def v2_cases() -> Iterator[Json]:
     yield case("v2-whole", "v2-whole-level-flipped", "sealed whole, levels are authenticated",
                [flip(encrypt_base("v2-whole"), (whole.offset or 0) + 16)], "tag",
                module=address("v2-whole", whole))  # fmt: skip
-    bare = first("v2-no-levels", T.DATA_PAGE)
-    yield case("v2-no-levels", "v2-no-levels-length-flipped", REGIONS["length"],
-               [flip(encrypt_base("v2-no-levels"), bare.offset or 0)], "truncation",
-               module=address("v2-no-levels", bare))  # fmt: skip
 
 
 def insider_cases() -> Iterator[Json]:
-    """Yield cases in which a key holder encrypts contradictions between parts of the file."""
-    name, compressed = "gcm-ef-mixed", "gcm-ef-uniform-192"
-
-    def lie(
-        name: str, kind: ModuleType, change: Callable[[Any], None], struct: str
-    ) -> list[Patch]:  # fmt: skip
-        module = first(name, kind)
-        value = idl.decode(struct, open_module(name, encrypt_base(name), module))[0]
-        change(value)
-        return [reseal(name, module, idl.encode(value))]
-
-    def bigger_page(header: Any) -> None:
-        header.uncompressed_page_size += 1
-
-    def longer_page(header: Any) -> None:
-        header.compressed_page_size += 1
-
-    def other_place(index: Any) -> None:
-        index.page_locations[0].offset += 1
-
-    def bigger_bitset(header: Any) -> None:
-        header.numBytes += 1
-
-    page = address(name, (T.DATA_PAGE, 0, 0, 0))
-    yield case(name, "page-header-uncompressed-size-lies", "an uncompressed page opens to another "
-               "size", lie(name, T.DATA_PAGE_HEADER, bigger_page, "PageHeader"), "format",
-               module=page, tags=("insider",))  # fmt: skip
-    page = address(compressed, (T.DATA_PAGE, 0, 0, 0))
-    yield case(compressed, "page-header-compressed-size-lies", "the page module's length field "
-               "says otherwise", lie(compressed, T.DATA_PAGE_HEADER, longer_page, "PageHeader"),
-               "truncation", module=page, tags=("insider",))  # fmt: skip
-    yield case(name, "offset-index-lies", "a page location is not where the page is",
-               lie(name, T.OFFSET_INDEX, other_place, "OffsetIndex"), "format",
-               tags=("insider",), opens="page-indexes")  # fmt: skip
+    """Yield a case in which a key holder encrypts a contradiction between parts of the file."""
+    name = "gcm-ef-mixed"
+    module = first(name, T.BLOOM_FILTER_HEADER)
+    header = idl.decode("BloomFilterHeader", open_module(name, encrypt_base(name), module))[0]
+    header.numBytes += 1
     yield case(name, "bloom-filter-header-lies", "the bitset has another size",
-               lie(name, T.BLOOM_FILTER_HEADER, bigger_bitset, "BloomFilterHeader"), "format",
-               tags=("insider",), opens="bloom-filters")  # fmt: skip
+               [reseal(name, module, idl.encode(header))], "format", tags=("insider",),
+               opens="bloom-filters")  # fmt: skip
 
 
 def file_cases() -> Iterator[Json]:
     name = "gcm-ef-mixed"
     data = encrypt_base(name)
     size = len(data)
-    yield case(name, "plaintext-file", "a plaintext file in the encrypted one's place",
-               expect="plaintext", file="plain/flat.parquet", spec="PME 5.4")  # fmt: skip
-    yield case(name, "head-magic-par1", "the magics of head and end differ",
-               [replace(0, b"PARE", b"PAR1")], "format", spec="PME 5.4")  # fmt: skip
     yield case(name, "tail-magic-par1", "the magics of head and end differ",
                [replace(size - 4, b"PARE", b"PAR1")], "format", spec="PME 5.4")  # fmt: skip
     yield case(name, "last-byte-missing", "the file is cut short",

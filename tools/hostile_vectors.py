@@ -8,9 +8,7 @@ from typing import Any
 
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format import idl
-from tools.module_vectors import PREFIX
 from tools.vector_files import (
-    BY_NAME,
     CTR_V1,
     GCM_V1,
     address,
@@ -26,19 +24,18 @@ from tools.vector_files import (
     reseal,
     resign,
 )
-from tools.vector_patches import Patch, fixed_bytes, flip, replace
+from tools.vector_patches import Patch, flip, replace
 
 T = ModuleType
 Json = dict[str, Any]
 UNIFORM, SIMPLE, SIGNED = "gcm-ef-uniform", "gcm-ef-simple", "gcm-pf-simple"
-NUMBERS = "gcm-ef-numbers"
 INSIDER = ("insider",)
 
 
 def hostile_cases() -> Iterator[Json]:
     for maker in (
-        extension_cases, page_kind_cases, ordinal_cases, label_cases, border_cases, module_cases,
-        footer_cases, signature_cases, metadata_cases,
+        extension_cases, page_kind_cases, ordinal_cases, label_cases, footer_cases,
+        signature_cases,
     ):  # fmt: skip
         yield from maker()
 
@@ -50,7 +47,7 @@ EXTENSION = bytes.fromhex("08feff03") + b"\4fbft"
 
 
 def extension_cases() -> Iterator[Json]:
-    """Yield valid files with the extension field 32767, and one that carries it unauthenticated."""
+    """Yield valid files with the extension field 32767."""
     spec = "parquet-format, Binary Protocol Extensions"
     name = SIGNED
     data = encrypt_base(name)
@@ -63,8 +60,6 @@ def extension_cases() -> Iterator[Json]:
     yield case(name, "extension-in-signed-footer", "FileMetaData carries an extension that the "
                "signature covers", sign_longer(name, patches), spec=spec, payload=plain("simple"),
                tags=("extension", "rows-only"))  # fmt: skip
-    yield case(name, "extension-in-signed-footer-unsigned", "the same, added without the key",
-               patches, "signature", spec="PME 5.5")  # fmt: skip
     name = SIMPLE
     data = encrypt_base(name)
     stop = (first(name, T.FOOTER).offset or 0) - 1
@@ -73,14 +68,6 @@ def extension_cases() -> Iterator[Json]:
                [{"at": stop, "remove": 0, "insert": EXTENSION.hex()},
                 {"at": len(data) - 8 + len(EXTENSION), "remove": 4, "insert": footer_size(
                     data, len(EXTENSION))}], spec=spec, tags=("unauthenticated",))  # fmt: skip
-    start = footer_start(data)
-    supply = data.index(b"\x12", start + 4 + 8)  # field 3 of the algorithm, a bool: false
-    patches = [
-        {"at": len(data) - 8, "remove": 4, "insert": footer_size(data, -1)},
-        {"at": supply, "remove": 1, "insert": ""},
-    ]
-    yield case(name, "supply-aad-prefix-unset", "an optional field that arrow-rs leaves unset for "
-               "false", patches, spec="PME 5.2")  # fmt: skip
     metadata = footer_of(name)
     yield case(name, "extension-in-encrypted-footer", "FileMetaData carries an extension, inside "
                "the encrypted footer", replace_footer(name, metadata[:-1] + EXTENSION + b"\0"),
@@ -130,35 +117,20 @@ def change_header(name: str, change: Callable[[Any], None], page: int = 0) -> li
 
 
 def ordinal_cases() -> Iterator[Json]:
-    """Yield cases whose row group ordinals are not their positions."""
+    """Yield a case without row group ordinals, and some with those of other positions."""
     spec = "PME 4.4.2, 5.2"
-    for ordinal in (-1, 1, 32_767):
-        patches = resign(
-            SIGNED,
-            [footer_patch(encrypt_base(SIGNED), partial(set_ordinal, ordinal), signature=28)],
-        )
-        yield case(SIGNED, f"row-group-ordinal-{ordinal}", "the first row group has another "
-                   "ordinal than its position", patches, "format",
-                   tags=INSIDER, spec=spec)  # fmt: skip
     patches = resign(SIGNED, [footer_patch(encrypt_base(SIGNED), drop_ordinals, signature=28)])
     yield case(SIGNED, "row-group-ordinals-absent", "the field is optional; parquet-java needs it",
                patches, tags=("unauthenticated", "rows-only"), spec=spec)  # fmt: skip
     for name in (SIMPLE, UNIFORM):
         metadata = idl.decode("FileMetaData", footer_of(name))[0]
         reorder(metadata)
-        yield case(name, f"{name.rpartition('-')[2]}-row-groups-reordered", "in an encrypted "
-                   "footer, by a holder of its key", replace_footer(name, idl.encode(metadata)),
-                   "format", tags=INSIDER, spec="PME 5.2")  # fmt: skip
         for position, row_group in enumerate(metadata.row_groups):
             row_group.ordinal = position
         yield case(name, f"{name.rpartition('-')[2]}-row-groups-renumbered", "in an encrypted "
                    "footer, by a holder of its key", replace_footer(name, idl.encode(metadata)),
                    "tag", tags=INSIDER, spec="PME 4.4.2",
                    module=address(name, (T.DATA_PAGE_HEADER, 1, 0, 0)))  # fmt: skip
-
-
-def set_ordinal(number: int, metadata: Any) -> None:
-    metadata.row_groups[0].ordinal = number
 
 
 def drop_ordinals(metadata: Any) -> None:
@@ -170,9 +142,9 @@ def drop_ordinals(metadata: Any) -> None:
 
 
 def label_cases() -> Iterator[Json]:
-    """Yield cases in which GCM pages pass for CTR pages, in files of a single key."""
+    """Yield cases in which the label of GCM pages says CTR, in files of a single key."""
     both = {"algorithms": [GCM_V1, CTR_V1]}
-    for name in (UNIFORM, SIMPLE, NUMBERS):
+    for name in (UNIFORM, SIMPLE):
         data = encrypt_base(name)
         at = footer_start(data) + 1
         short = name.removeprefix("gcm-ef-")
@@ -182,69 +154,9 @@ def label_cases() -> Iterator[Json]:
                    "garbage of the attacker's making", [label],
                    "format", properties=both, spec="PME 4.2", tags=("ctr",),
                    module=first_page)  # fmt: skip
-        page = first(name, T.DATA_PAGE)
-        at = (page.offset or 0) + 16
-        old = data[at : at + page.size - 16]
-        yield case(name, f"{short}-gcm-page-shifted-into-ctr", "16 bytes before the ciphertext, "
-                   "and no tag: the values come out, with bit flips of the attacker's choice",
-                   [label, replace(at, old, bytes(16) + old[:-16])], "format", properties=both,
-                   spec="PME 4.2", tags=("ctr",), module=first_page)  # fmt: skip
 
 
-# --- the border between prefix and file-unique ----------------------------------------------------
-
-
-def border_cases() -> Iterator[Json]:
-    """Yield cases that move a byte between AAD prefix and aad_file_unique."""
-    name = "prefix-not-stored"
-    data = encrypt_base(name)
-    unique = file_unique(name)
-    at = data.index(unique, footer_start(data)) - 1
-    size = len(unique)
-    longer = bytes([size + 1]) + PREFIX[-1:] + unique
-    yield case(name, "border-moved-into-file-unique", "a file stored as part.10 passes for part.1",
-               grow(data, at, data[at : at + 1 + size], longer), "aad-prefix",
-               properties={"aad_prefix": PREFIX[:-1].hex()}, spec="PME 4.4",
-               tags=("policy",))  # fmt: skip
-    shorter = bytes([size - 1]) + unique[1:]
-    yield case(name, "border-moved-out-of-file-unique", "a byte of file-unique passes for the end "
-               "of the prefix", grow(data, at, data[at : at + 1 + size], shorter), "aad-prefix",
-               properties={"aad_prefix": (PREFIX + unique[:1]).hex()}, spec="PME 4.4",
-               tags=("policy",))  # fmt: skip
-
-
-def file_unique(name: str) -> bytes:
-    """Return aad_file_unique: the first random bytes that are drawn for a base."""
-    return fixed_bytes(f"random {name}", 8)
-
-
-def grow(data: bytes, at: int, old: bytes, new: bytes) -> list[Patch]:
-    """Return patches of FileCryptoMetaData that keep the length in the tail right."""
-    more = len(new) - len(old)
-    return [
-        {"at": len(data) - 8, "remove": 4, "insert": footer_size(data, more)},
-        replace(at, old, new),
-    ]
-
-
-# --- modules --------------------------------------------------------------------------------------
-
-
-def module_cases() -> Iterator[Json]:
-    """Yield cases of length fields that declare far too much or too little."""
-    name = UNIFORM
-    data = encrypt_base(name)
-    opens = {T.COLUMN_INDEX: "page-indexes", T.BLOOM_FILTER_HEADER: "bloom-filters"}
-    sizes = {"1-gib": 1 << 30, "4-gib": 0xFFFFFFFF, "zero": 0, "27": 27}
-    for kind in (T.DATA_PAGE_HEADER, T.DATA_PAGE, T.COLUMN_INDEX, T.BLOOM_FILTER_HEADER):
-        module = first(name, kind)
-        named = None if kind is T.BLOOM_FILTER_HEADER else address(name, module)
-        for size_name, size in sizes.items():
-            at = module.offset or 0
-            yield case(name, f"{kind.name.lower().replace('_', '-')}-length-{size_name}",
-                       f"the length field says {size:,}",
-                       [replace(at, data[at : at + 4], size.to_bytes(4, "little"))],
-                       "truncation", module=named, opens=opens.get(kind))  # fmt: skip
+# --- footers --------------------------------------------------------------------------------------
 
 
 def footer_cases() -> Iterator[Json]:
@@ -288,10 +200,6 @@ def signature_cases() -> Iterator[Json]:
     yield case(name, "simple-signature-stripped", "encryption algorithm and signature removed: the "
                "file looks like a plaintext one", [footer_patch(data, strip, signature=0)],
                "plaintext", spec=spec)  # fmt: skip
-    yield case(name, "simple-plaintext-file", "a plaintext file in the encrypted one's place",
-               expect="plaintext", file="plain/simple.parquet", spec="PME 5.4")  # fmt: skip
-    yield case(SIMPLE, "simple-plaintext-file-ef", "a plaintext file in the encrypted one's place",
-               expect="plaintext", file="plain/simple.parquet", spec="PME 5.4")  # fmt: skip
     for base in (SIMPLE, SIGNED):
         mode = base[4:6]
         wrong = "tag" if mode == "ef" else "signature"
@@ -302,16 +210,3 @@ def signature_cases() -> Iterator[Json]:
 
 def strip(metadata: Any) -> None:
     metadata.encryption_algorithm = None
-
-
-# --- metadata of columns without a key ------------------------------------------------------------
-
-
-def metadata_cases() -> Iterator[Json]:
-    """Yield cases that ask for the metadata of all columns with the footer key alone."""
-    for base in ("gcm-ef-columns", "gcm-pf-columns", "gcm-ef-mixed", "gcm-pf-mixed"):
-        keyless = list(BY_NAME[base].columns)
-        yield case(base, f"metadata-without-column-keys-{base[4:]}", "reading the metadata of a "
-                   "column without its key must fail or leave the column out, in order",
-                   columns={}, expect="no-key", column=keyless[0], operation="metadata",
-                   control=None, keyless=keyless, spec="PME 5.3", tags=("metadata",))  # fmt: skip

@@ -25,8 +25,6 @@ MASTERS = {"kf": "other-128", "kc": "column-b-128"}
 """Master key ids and the names of their keys, which the key service of the reader has."""
 FOOTER_KEY, COLUMN_KEY, COLUMN = "footer-128", "column-a-128", "name"
 SPEC = "PKMT1, key material"
-URL = "http://127.0.0.1:00000/"
-"""An address that files name; the runner puts the port of a listener in, in five digits."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +134,6 @@ FILES = [
              column_key=True),
     Material("double-internal-pf", "in a signed plaintext footer", double=True,
              plaintext_footer=True),
-    Material("url-of-attacker", "the material names the address of another key service",
-             hostile=True, footer={"kmsInstanceURL": URL}),
-    Material("url-of-attacker-double", "the same with a KEK", double=True, hostile=True,
-             footer={"kmsInstanceURL": URL}),
-    Material("url-of-attacker-external", "the same beside the file, where nothing signs it",
-             external=True, hostile=True, footer={"kmsInstanceURL": URL}),
-    Material("url-of-attacker-pf", "the same in a signed plaintext footer", plaintext_footer=True,
-             hostile=True, footer={"kmsInstanceURL": URL}),
     Material("instance-of-attacker", "the material names another instance of the key service",
              hostile=True, footer={"kmsInstanceID": "instance-2"}),
     Material("type-unknown", "another type of key material", hostile=True, expect="format",
@@ -229,7 +219,7 @@ def control_of(made: Material, name: str) -> str | None:
 
 def documents() -> dict[str, bytes]:
     """Return all files under spec-vectors/pkmt1, by their paths in spec-vectors."""
-    listed = {"about": "Key material of the key tools, PKMT1", "url": URL, "cases": cases()}
+    listed = {"about": "Key material of the key tools, PKMT1", "cases": cases()}
     found = {"pkmt1/cases.json": (json.dumps(listed, indent=1) + "\n").encode()}
     for made in FILES:
         found[f"pkmt1/base/{made.name}.parquet"] = encrypted(made.name)

@@ -31,7 +31,7 @@ def copy_fake(behaviour: str, folder: Path) -> str:
 def run_fake(behaviour: str, folder: Path, *arguments: object) -> Json:
     """Run the suite with a client that misbehaves and return its verdicts by case."""
     status, output = run_suite(
-        "--entrypoint", copy_fake(behaviour, folder), "--name", "fake", "--results", folder,
+        "--entrypoint", copy_fake(behaviour, folder), "--name", "fake", "--private", folder,
         "--junit", folder / "junit.xml", *arguments,
     )  # fmt: skip
     assert status == 1, output

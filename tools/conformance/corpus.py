@@ -1,11 +1,15 @@
-"""The cases of spec-vectors/ as requests to clients."""
+"""The cases of spec-vectors/ as requests to clients.
+
+A private folder has further cases in documents of the same names. What these lack, such as the base
+file of a patch or a key, is that of spec-vectors.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +34,7 @@ class Case:
     format: str
     name: str
     raw: Json
+    folder: Path = FOLDER
 
     @property
     def id(self) -> str:
@@ -53,24 +58,25 @@ class Case:
         return None if name is None else f"{self.direction}/{self.format}/{name}"
 
 
-def _load(path: str) -> Any:
-    return json.loads((FOLDER / path).read_text())
-
-
 @cache
-def keys(path: str = "keys.json") -> Mapping[str, str]:
-    """Return keys in hex by name."""
-    found: dict[str, str] = _load(path)
+def _load(folder: Path, path: str) -> Json:
+    """Return a document; that of a private folder is empty if it does not exist."""
+    file = folder / path
+    found: Json = {} if folder != FOLDER and not file.exists() else json.loads(file.read_text())
     return found
 
 
-@cache
-def _streams() -> Json:
-    bases: Json = _load("ags1/cases.json")["bases"]
-    return bases
+def _keys(folder: Path, path: str = "keys.json") -> Json:
+    """Return keys in hex by name."""
+    return _load(FOLDER, path) | _load(folder, path)
 
 
-def read_cases() -> Iterator[Case]:
+def _streams(folder: Path) -> Json:
+    bases = (_load(place, "ags1/cases.json").get("bases", {}) for place in (FOLDER, folder))
+    return {name: base for found in bases for name, base in found.items()}
+
+
+def read_cases(folder: Path = FOLDER) -> Iterator[Case]:
     """Yield the cases for readers; each control comes before the cases that need it."""
     documents = {
         "parquet": "parquet/cases.json",
@@ -81,15 +87,16 @@ def read_cases() -> Iterator[Case]:
         "key-metadata": "ags1/key_metadata.json",
     }
     for form, path in documents.items():
-        found = [Case("read", form, raw["id"], raw) for raw in _load(path)["cases"]]
+        listed = _load(folder, path).get("cases", ())
+        found = [Case("read", form, raw["id"], raw, folder) for raw in listed]
         yield from sorted(found, key=lambda case: case.control is not None)
 
 
 def write_cases() -> Iterator[Case]:
     """Yield the scenarios for writers."""
-    for raw in _load("write.json")["cases"]:
+    for raw in _load(FOLDER, "write.json")["cases"]:
         yield Case("write", raw["format"], raw["id"], raw)
-    for raw in _load("ags1/key_metadata.json")["cases"]:
+    for raw in _load(FOLDER, "ags1/key_metadata.json")["cases"]:
         if raw["expect"] == "ok":
             yield Case("write", "key-metadata", raw["id"], raw)
 
@@ -122,10 +129,10 @@ def case_bytes(case: Case) -> bytes:
     """Return the file of a read case."""
     raw = case.raw
     if case.format == "ags1":
-        base = _streams()[raw["base"]]
-        data = stream(raw["base"]) if base["file"] is None else _read(f"ags1/{base['file']}")
+        base = _streams(case.folder)[raw["base"]]
+        data = _make_stream(base) if base["file"] is None else _read(case, f"ags1/{base['file']}")
     else:
-        data = _read(f"{case.format}/{raw['file']}")
+        data = _read(case, f"{case.format}/{raw['file']}")
     return apply_patches(data, raw.get("patches", []))
 
 
@@ -142,8 +149,9 @@ def apply_patches(data: bytes, patches: list[Json]) -> bytes:
     return data
 
 
-def _read(path: str) -> bytes:
-    return (FOLDER / path).read_bytes()
+def _read(case: Case, path: str) -> bytes:
+    own = case.folder / path
+    return (own if own.exists() else FOLDER / path).read_bytes()
 
 
 def _with_port(port: int) -> bytes:
@@ -154,16 +162,16 @@ def _put_material_beside(case: Case, path: Path, port: int) -> None:
     beside = path.with_name(f"_KEY_MATERIAL_FOR_{path.name}.json")
     beside.unlink(missing_ok=True)
     if case.raw["external"] is not None:
-        material = _read(f"pkmt1/{case.raw['external']}")
+        material = _read(case, f"pkmt1/{case.raw['external']}")
         beside.write_bytes(material.replace(PORT, _with_port(port)))
 
 
-def hex_keys(raw: Json) -> Json:
+def hex_keys(case: Case) -> Json:
     """Return the keys that a case names."""
-    footer = raw["keys"]["footer"]
+    footer, known = case.raw["keys"]["footer"], _keys(case.folder)
     return {
-        "footer_key": None if footer is None else keys()[footer],
-        "column_keys": {path: keys()[name] for path, name in raw["keys"]["columns"].items()},
+        "footer_key": None if footer is None else known[footer],
+        "column_keys": {path: known[name] for path, name in case.raw["keys"]["columns"].items()},
     }
 
 
@@ -175,20 +183,24 @@ def _parquet_members(case: Case) -> Json:
         "check_footer_integrity": True,
     }
     operation = case.raw.get("operation", "rows")
-    return {"operation": operation, **hex_keys(case.raw), **defaults, **case.raw["properties"]}
+    return {"operation": operation, **hex_keys(case), **defaults, **case.raw["properties"]}
+
+
+def _master_keys(case: Case) -> Json:
+    known = _keys(case.folder)
+    return {name: known[key] for name, key in case.raw["master_keys"].items()}
 
 
 def _pkmt1_members(case: Case) -> Json:
-    masters = {name: keys()[key] for name, key in case.raw["master_keys"].items()}
-    return {"master_keys": masters, "external": "external-keys" in case.raw["features"]}
+    return {"master_keys": _master_keys(case), "external": "external-keys" in case.raw["features"]}
 
 
 def _signature_members(case: Case) -> Json:
     raw = case.raw
-    return hex_keys(raw) | {
+    return hex_keys(case) | {
         "aad_prefix": raw["aad_prefix"],
         "algorithms": [raw["algorithm"]],
-        "verifier": _read(f"signatures/{raw['verifier']}").decode().strip(),
+        "verifier": _read(case, f"signatures/{raw['verifier']}").decode().strip(),
     }
 
 
@@ -210,18 +222,21 @@ def _seal_members(case: Case, folder: Path) -> Json:
 
 
 def _ags1_members(case: Case) -> Json:
-    key = keys("ags1/keys.json")[case.raw["key"]]
+    key = _keys(case.folder, "ags1/keys.json")[case.raw["key"]]
     return {"key": key, "aad_prefix": case.raw["aad_prefix"], "length": case.raw["length"]}
 
 
 def stream(name: str) -> bytes:
     """Make an AGS1 stream that is too large to be stored."""
+    return _make_stream(_streams(FOLDER)[name])
+
+
+def _make_stream(base: Json) -> bytes:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
         raise UnavailableError("the stream is not stored; making it needs cryptography") from None
-    base = _streams()[name]
-    cipher = AESGCM(bytes.fromhex(keys("ags1/keys.json")[base["key"]]))
+    cipher = AESGCM(bytes.fromhex(_keys(FOLDER, "ags1/keys.json")[base["key"]]))
     prefix, size = bytes.fromhex(base["aad_prefix"] or ""), int(base["block_length"])
     plaintext, nonces = expand(base["plaintext"]), expand(base["nonces"])
     data: bytes = b"AGS1" + size.to_bytes(4, "little")
@@ -264,11 +279,10 @@ def write_request(case: Case, folder: Path) -> Json:
     request["path"] = str(folder / ("out" + (".ags1" if case.format == "ags1" else ".parquet")))
     if case.format == "ags1":
         (folder / "plaintext").write_bytes(expand(raw["plaintext"]))
-        key = keys("ags1/keys.json")[raw["key"]]
+        key = _keys(FOLDER, "ags1/keys.json")[raw["key"]]
         more = {"input": str(folder / "plaintext"), "key": key, "aad_prefix": raw["aad_prefix"]}
         return request | more
     request["input"] = str(FOLDER / raw["input"])
     if case.format == "pkmt1":
-        masters = {name: keys()[key] for name, key in raw["master_keys"].items()}
-        return request | {"master_keys": masters, "options": raw["options"]}
-    return request | hex_keys(raw) | {"options": _PARQUET_OPTIONS | raw["options"]}
+        return request | {"master_keys": _master_keys(case), "options": raw["options"]}
+    return request | hex_keys(case) | {"options": _PARQUET_OPTIONS | raw["options"]}

@@ -18,13 +18,13 @@ from markupsafe import Markup
 from modcrypt.report import html
 from tools.conformance import corpus, trace
 from tools.conformance.corpus import Case, UnavailableError
-from tools.conformance.page_groups import AREAS, group_cases
+from tools.conformance.disclosure import OURS, is_hostile
+from tools.conformance.page_groups import AREAS, group_cases, is_valid
 from tools.conformance.registry import known_clients
-from tools.conformance.verdicts import EXPECTED, FAIL_CLOSED, FAIL_OPEN, FAILURES, PASS
+from tools.conformance.verdicts import EXPECTED, FAIL_CLOSED, FAILURES, PASS
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).with_name("page")
-SEVERITIES = ("security", "feature")
 SHOWN_BYTES = 48
 
 
@@ -36,11 +36,11 @@ def make_page(folder: Path) -> str:
     areas = group_rows(clients)
     return _environment().get_template("conformance.html").render(
         title="Conformance of Parquet encryption",
-        severities=SEVERITIES,
         cases=len(trace.all_cases()),
         clients=[summarize(run) for run in clients],
         skipped=[(run["client"], run["skipped"]) for run in runs if "skipped" in run],
-        areas=areas,
+        areas=only_rows(areas, valid=True),
+        attacks=only_rows(areas, valid=False),
         matrix=matrix_rows(folder, clients),
         specs=[_specification(spec) for spec in ("pme", "ags1")],
         data=_data([row for _, rows in areas for row in rows], clients, matrix),
@@ -48,9 +48,17 @@ def make_page(folder: Path) -> str:
 
 
 def read_runs(folder: Path) -> list[Json]:
-    """Return the results of the clients that ran, in the order of clients.toml."""
+    """Return the results of the clients that ran, in the order of clients.toml.
+
+    Those of other implementations are of valid files.
+    """
+    hostile = {case.id for case in trace.all_cases() if is_hostile(case)}
     found = [_read(folder / f"{name}.json") for name in known_clients()]
-    return [run for run in found if run is not None and "cases" in run]
+    runs = [run for run in found if run is not None and "cases" in run]
+    for run in runs:
+        if run["client"] != OURS:
+            run["cases"] = {n: found for n, found in run["cases"].items() if n not in hostile}
+    return runs
 
 
 def group_rows(clients: list[Json]) -> list[tuple[str, list[Group]]]:
@@ -58,6 +66,14 @@ def group_rows(clients: list[Json]) -> list[tuple[str, list[Group]]]:
     groups = group_cases(trace.all_cases())
     rows = [Group(number, *key, ids, clients) for number, (key, ids) in enumerate(groups.items())]
     return [(area, [row for row in rows if row.area == area]) for area in AREAS]
+
+
+def only_rows(
+    areas: list[tuple[str, list[Group]]], *, valid: bool
+) -> list[tuple[str, list[Group]]]:
+    """Return the rows of valid files, or of hostile ones, and the areas that have any."""
+    kept = [(area, [row for row in rows if row.valid == valid]) for area, rows in areas]
+    return [(area, rows) for area, rows in kept if rows]
 
 
 def matrix_rows(folder: Path, clients: list[Json]) -> list[Json]:
@@ -79,12 +95,7 @@ class Tally:
     def __init__(self, listed: list[Json], known: int) -> None:
         kinds = Counter(verdict.get("failure") or verdict["verdict"] for verdict in listed)
         self.ran, self.passed = len(listed), kinds[PASS]
-        mild = kinds[FAIL_CLOSED] + sum(
-            FAIL_OPEN in (verdict["verdict"], verdict.get("failure"))
-            and bool(verdict.get("intact"))
-            for verdict in listed
-        )
-        bad = self.ran - self.passed
+        bad, mild = self.ran - self.passed, kinds[FAIL_CLOSED]
         self.state = "open" if bad > mild else "mild" if bad else "good" if self.ran else "none"
         self.text = f"{self.passed}/{self.ran}" if self.ran else "none"
         self.words = f"{self.passed} of {self.ran} passed, {known - self.ran} not declared"
@@ -97,31 +108,22 @@ class Group:
         self, number: int, area: str, title: str, cases: list[str], clients: list[Json]
     ) -> None:
         self.number, self.area, self.title, self.cases = number, area, title, cases
+        self.valid = is_valid(area, title)
         self.tallies = [
             Tally([run["cases"][name] for name in cases if name in run["cases"]], len(cases))
             for run in clients
         ]
-        known = {case.id: case.severity for case in trace.all_cases()}
-        severities = sorted({known[name] for name in cases}, reverse=True)
-        self.severity = " and ".join(severities)
 
 
 def summarize(run: Json) -> Json:
     """Return a client's line in the summary."""
-    counts: dict[str, Counter[str]] = {severity: Counter() for severity in SEVERITIES}
-    for verdict in run["cases"].values():
-        counts[verdict["severity"]][verdict.get("failure") or verdict["verdict"]] += 1
+    counts = Counter(found.get("failure") or found["verdict"] for found in run["cases"].values())
     return {
         "title": run["name"],
         "version": run["version"],
-        "passed": {severity: counts[severity][PASS] for severity in SEVERITIES},
-        "ran": {severity: sum(counts[severity].values()) for severity in SEVERITIES},
-        "failed": {
-            severity: [
-                (kind, counts[severity][kind]) for kind in FAILURES if counts[severity][kind]
-            ]
-            for severity in SEVERITIES
-        },
+        "passed": counts[PASS],
+        "ran": counts.total(),
+        "failed": [(kind, counts[kind]) for kind in FAILURES if counts[kind]],
     }
 
 
@@ -167,7 +169,7 @@ def _data(rows: list[Group], clients: list[Json], matrix: Json) -> Json:
 
 def _verdict(found: Json) -> list[Any]:
     kind = found["failure"] if found["verdict"] == EXPECTED else found["verdict"]
-    return [kind, found.get("detail", "")[:240], found.get("reason", ""), bool(found.get("intact"))]
+    return [kind, found.get("detail", "")[:240], found.get("reason", "")]
 
 
 def _describe(case: Case, numbers: dict[str, int]) -> Json:

@@ -6,13 +6,16 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tools.conformance.run import ClientRun, Matrix, severity_of
+from tools.conformance.disclosure import OURS, SECRET, is_hostile, is_secret
+from tools.conformance.run import ClientRun, Matrix, Verdicts, severity_of
 from tools.conformance.verdicts import (
     ALL,
     EXPECTED,
+    FAIL_CLOSED,
     FAIL_OPEN,
     FAILURES,
     NOT_DECLARED,
@@ -57,6 +60,35 @@ def _unjudged(run: ClientRun) -> Counter[str]:
     """Count the scenarios that were not asked for because nobody here can judge them."""
     details = [verdict.detail for _, verdict in run.verdicts.values()]
     return Counter(detail for detail in details if detail.startswith(NOT_JUDGED))
+
+
+def publish(run: ClientRun) -> ClientRun:
+    """Return what may be published of a run.
+
+    The results of another implementation lack scenarios in which its writer exposes something, and
+    what it reported about hostile files.
+    """
+    if run.entry.name == OURS:
+        return run
+    kept: Verdicts = {}
+    for name, (case, verdict) in run.verdicts.items():
+        if not is_secret(case, verdict.failure or verdict.kind):
+            kept[name] = (case, replace(verdict, detail="") if is_hostile(case) else verdict)
+    return replace(run, verdicts=kept)
+
+
+def publish_matrix(matrix: Matrix) -> Matrix:
+    """Return the matrix with one verdict for all readers that return no rows of a file."""
+    return {
+        writer: {
+            reader: {
+                name: Verdict(FAIL_CLOSED) if verdict.kind in SECRET else verdict
+                for name, verdict in found.items()
+            }
+            for reader, found in readers.items()
+        }
+        for writer, readers in matrix.items()
+    }
 
 
 def write_results(folder: Path, runs: list[ClientRun], matrix: Matrix) -> None:

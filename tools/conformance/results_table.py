@@ -14,32 +14,47 @@ from tools.conformance.registry import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
 START = "<!-- tables: python tools/conformance/results_table.py -->\n"
+HOSTILE = {
+    "Reading hostile Parquet files": "hostile Parquet files",
+    "Key material (PKMT1)": "hostile key material (PKMT1)",
+    "Signatures of writers": "hostile signatures of writers",
+    "Seals of datasets and tables": "hostile seals of datasets and tables",
+    "AGS1 and Iceberg's key metadata": "hostile AGS1 streams and key metadata",
+}
+"""Headings of the tables of hostile files, by area."""
 SIGNS = {"good": "{}", "mild": "{}", "open": "**{}**", "none": "-"}
 
 
 def make_document(folder: Path, before: str) -> str:
     """Return the document with the tables of the results in a folder."""
     head, marker, _ = before.partition(START)
-    return head + marker + "\n" + "\n".join(_tables(folder)) + "\n"
+    return head + marker + "\n" + "\n".join(_tables(folder))
 
 
 def _tables(folder: Path) -> Iterator[str]:
     runs = page.read_runs(folder)
-    titles = [f"{run['name']} {run['version'].removeprefix('v')}" for run in runs]
-    for area, groups in page.group_rows(runs):
-        yield f"### {area}\n"
-        yield "| Cases | " + " | ".join(titles) + " |"
-        yield "| --- |" + " --- |" * len(titles)
-        for group in groups:
-            cells = [SIGNS[tally.state].format(tally.text) for tally in group.tallies]
-            yield f"| {group.title} ({group.severity}) | " + " | ".join(cells) + " |"
-        yield ""
-    yield "### Writers (lines) by readers (columns)\n"
-    yield "| Written by | " + " | ".join(run["name"] for run in runs) + " |"
-    yield "| --- |" + " --- |" * len(runs)
-    for row in page.matrix_rows(folder, runs):
-        cells = [SIGNS[tally.state].format(tally.text) for tally in row["tallies"]]
-        yield f"| {row['title']} | " + " | ".join(cells) + " |"
+    areas = page.group_rows(runs)
+    for area, groups in page.only_rows(areas, valid=True):
+        titles = [f"{run['name']} {run['version'].removeprefix('v')}" for run in runs]
+        yield from _table(area, "Cases", titles, [(row.title, row.tallies) for row in groups])
+    rows = [(row["title"], row["tallies"]) for row in page.matrix_rows(folder, runs)]
+    names = [run["name"] for run in runs]
+    yield from _table("Writers (lines) by readers (columns)", "Written by", names, rows)
+    for area, groups in page.only_rows(areas, valid=False):
+        refused = [(row.title, row.tallies[:1]) for row in groups]
+        yield from _table(f"modcrypt: {HOSTILE.get(area, area)}", "Cases", names[:1], refused)
+
+
+def _table(
+    title: str, corner: str, columns: list[str], rows: list[tuple[str, list[page.Tally]]]
+) -> Iterator[str]:
+    yield f"### {title}\n"
+    yield f"| {corner} | " + " | ".join(columns) + " |"
+    yield "| --- |" + " --- |" * len(columns)
+    for name, tallies in rows:
+        cells = [SIGNS[tally.state].format(tally.text) for tally in tallies]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield ""
 
 
 def main() -> int:

@@ -71,7 +71,9 @@ def run_client(entry: Entry, work: Path, options: argparse.Namespace) -> ClientR
         entry.prepare()
         run.abilities = client.start()
         expected = read_expected(entry.xfails)
-        _run_cases(run, client, work, options.only, expected)
+        if options.private:
+            expected += read_expected(options.private / f"{entry.name}.xfails")
+        _run_cases(run, client, work, options, expected)
         run.unused = [] if options.only != "*" else unused(expected)
     except SkippedError as error:
         run.skipped = str(error)
@@ -84,13 +86,17 @@ def run_client(entry: Entry, work: Path, options: argparse.Namespace) -> ClientR
 
 
 def _run_cases(
-    run: ClientRun, client: Client, work: Path, only: str, expected: list[ExpectedFailure]
+    run: ClientRun,
+    client: Client,
+    work: Path,
+    options: argparse.Namespace,
+    expected: list[ExpectedFailure],
 ) -> None:
     assert run.abilities is not None
     folder = work / run.entry.name
     (folder / "read").mkdir(parents=True)
-    reads = _select(corpus.read_cases(), only)
-    writes = _select(corpus.write_cases(), only)
+    reads = _select(all_read_cases(options.private), options.only)
+    writes = _select(corpus.write_cases(), options.only)
     with Listener() as listener:
         found = run_reads(client, run.abilities, reads, folder / "read", listener)
     written, run.files = run_writes(client, run.abilities, writes, folder / "written")
@@ -98,6 +104,11 @@ def _run_cases(
         name: (case, apply_expected(name, verdict, expected))
         for name, (case, verdict) in (found | written).items()
     }
+
+
+def all_read_cases(private: Path | None) -> list[Case]:
+    """Return the cases for readers, with those of a private folder at the end."""
+    return [*corpus.read_cases(), *(corpus.read_cases(private) if private else ())]
 
 
 def _select(cases: Iterable[Case], only: str) -> list[Case]:

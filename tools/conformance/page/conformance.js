@@ -37,12 +37,11 @@ function preformatted(text) {
   return element;
 }
 
-// A verdict is [kind, detail, reason, intact].
-function describe(id, [kind, told, reason, intact], about) {
+// A verdict is [kind, detail, reason].
+function describe(id, [kind, told, reason], about) {
   const element = make("details"), summary = make("summary"), terms = make("dl");
   summary.append(make("i", `swatch v-${kind.replace(" ", "-")}`), `${id}: ${kind}`);
   if (reason) summary.append(make("span", "tag", "expected"));
-  if (intact) summary.append(make("span", "tag", "rows intact"));
   entry(terms, "Case", about.comment);
   entry(terms, "Demanded", about.demands);
   entry(terms, "Reader said", told);
