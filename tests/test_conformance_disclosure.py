@@ -139,16 +139,17 @@ def test_a_private_run_has_the_cases_of_its_folder_and_writes_there(tmp_path: Pa
 
 
 def test_private_cases_may_use_files_and_keys_of_the_corpus(tmp_path: Path) -> None:
-    for form, name in (("parquet", "gcm-ef-simple"), ("ags1", "four")):
-        case = CASES[f"read/{form}/{name}"].raw | {"id": "mine"}
+    names = {"parquet": "gcm-ef-simple", "ags1": "four"}
+    for form, name in names.items():
+        raw = CASES[f"read/{form}/{name}"].raw | {"id": "mine"}
         (tmp_path / form).mkdir()
-        (tmp_path / form / "cases.json").write_text(json.dumps({"cases": [case]}))
-    folder = tmp_path / "case"
-    folder.mkdir()
-    for case in corpus.read_cases(tmp_path):
-        corpus.read_request(case, folder, 0)
-        assert corpus.case_bytes(case) == corpus.case_bytes(CASES[f"read/{case.format}/" + {
-            "parquet": "gcm-ef-simple", "ags1": "four"}[case.format]])  # fmt: skip
+        (tmp_path / form / "cases.json").write_text(json.dumps({"cases": [raw]}))
+    found = list(corpus.read_cases(tmp_path))
+    assert [case.format for case in found] == [*names]
+    for case in found:
+        assert corpus.read_request(case, tmp_path, 0)["type"] == "read"
+        like = CASES[f"read/{case.format}/{names[case.format]}"]
+        assert corpus.case_bytes(case) == corpus.case_bytes(like)
 
 
 def test_private_cases_need_ids_of_their_own(tmp_path: Path) -> None:

@@ -899,7 +899,7 @@ def test_polars_reads_the_file_object(tmp_path: Path, vault: Vault) -> None:
 def test_duckdb_writes_and_reads_by_url(form: str, tmp_path: Path, vault: Vault) -> None:
     query = "select range a, 'text ' || range b from range(3000)"
     path = f"{tmp_path}/table.{form}"
-    # A connection for each: DuckDB has crashed on a file system that took another's place.
+    # A connection for each, because DuckDB keeps the file systems that it was given.
     with closing(duckdb.connect()) as connection:
         connection.register_filesystem(make_filesystem(**vault.new))
         connection.execute(f"copy ({query}) to 'ags1://{path}' (format {form})")

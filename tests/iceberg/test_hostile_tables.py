@@ -472,7 +472,7 @@ def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
 
 
 def test_a_bitmap_of_more_positions_than_it_says() -> None:
-    """Older versions of pyroaring wrote all of them into memory for those it says."""
+    """Its size is compared before it is decoded."""
     from modcrypt.iceberg.read.position_deletes import read_vector
 
     said, there = 4097, b"\xff" * 8192
@@ -837,7 +837,7 @@ def test_table_properties_that_are_no_numbers(folder: Path, name: str, text: str
     ],
 )  # fmt: skip
 def test_properties_by_which_no_file_can_be_written(tmp_path: Path, name: str, text: str) -> None:
-    """With batches of no rows, PyArrow would write forever."""
+    """Properties of a table are refused before anything is written."""
     rows = pa.table({"id": [1]})
     create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
     path = tmp_path / "metadata" / "v2.metadata.json"
@@ -853,7 +853,7 @@ def test_properties_by_which_no_file_can_be_written(tmp_path: Path, name: str, t
 
 @pytest.mark.parametrize("transform", ["bucket[0]", "truncate[0]", "bucket[9999999999]", "odd"])
 def test_partition_transforms_that_are_none(tmp_path: Path, transform: str) -> None:
-    """For some pyiceberg's Rust panics, which is no Exception."""
+    """Such transforms are refused before pyiceberg sees them."""
     rows = pa.table({"id": [1]})
     create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
     path = tmp_path / "metadata" / "v1.metadata.json"

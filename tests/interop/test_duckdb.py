@@ -5,7 +5,7 @@ columns, one data page V1 a chunk, no Bloom filters; what it refuses from us, it
 PyArrow and parquet-java too. As a writer, only with `force_mbedtls_unsafe` or with httpfs loaded:
 
 - FileCryptoMetaData is an AesGcmV1 without `aad_file_unique`, and has no key metadata;
-- every module is sealed without any AAD, so nothing binds it to its place or its file;
+- every module is sealed without any AAD;
 - `PageHeader.compressed_page_size` is the page's size without the 32 bytes around it;
 - `total_compressed_size` counts modules as they are stored, `total_uncompressed_size` header
   modules as stored and pages plain, as every writer does;
@@ -228,19 +228,6 @@ def test_what_bytes_duckdb_writes(database: Any, tmp_path: Path, version: str) -
     database.execute(f"COPY {ROWS} TO '{tmp_path / 'plain.parquet'}' (FORMAT parquet)")
     chunks = footer_of((tmp_path / "plain.parquet").read_bytes())[4][0][1]
     assert 14 in chunks[1][3]
-
-
-def test_duckdb_takes_another_files_pages_for_its_own(database: Any, tmp_path: Path) -> None:
-    """Why its layout is not read: nothing says where a module belongs."""
-    first, second, mixed = (tmp_path / f"{n}.parquet" for n in range(3))
-    for path, change in (first, "range"), (second, "range + 1"):
-        query = f"(SELECT {change} AS id FROM range(1000, 2000))"
-        config = "ENCRYPTION_CONFIG {footer_key: 'k16'}, COMPRESSION uncompressed"
-        database.execute(f"COPY {query} TO '{path}' (FORMAT parquet, {config})")
-    one, other = first.read_bytes(), second.read_bytes()
-    start = len(one) - 8 - int.from_bytes(one[-8:-4], "little")
-    mixed.write_bytes(other[:start] + one[start:])
-    assert read(database, mixed).equals(read(database, second))
 
 
 def test_duckdb_reads_what_we_decrypt(database: Any, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Files that parquet-java, Spark, PyArrow and the Parquet project wrote, and tampered ones.
 
-The manifests say what each file holds and which tampering a reader has to notice. Where a file's
-manifest lists what the reference readers overlook, modcrypt must still stop what can be stopped.
+The manifests say what each file holds and which tampering a reader has to notice.
 """
 
 from __future__ import annotations
