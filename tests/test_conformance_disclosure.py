@@ -107,6 +107,15 @@ def test_a_run_with_a_failed_security_case_warns_and_writes_nothing(tmp_path: Pa
     assert not (tmp_path / "junit.xml").exists()
 
 
+def test_a_crash_in_a_valid_case_is_not_written(tmp_path: Path) -> None:
+    status, output = run_suite(
+        "--entrypoint", copy_fake("crash", tmp_path), "--name", "fake", "--results",
+        tmp_path / "results", "--only", VALID,
+    )  # fmt: skip
+    assert (status, "warning: fake fails 1 security" in output) == (1, True), output
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_failed_security_case_that_is_expected_is_not_written_either(tmp_path: Path) -> None:
     expected = tmp_path / "fake.xfails"
     expected.write_text("read/key-metadata/* fail-open # known\n")

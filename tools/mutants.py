@@ -195,8 +195,9 @@ def run_group(modules: list[str], tests: str, number: int, seed: str) -> list[Re
     trial = Trial(modules, number, seed)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest reports each mutant it kills
     arguments = [str(ROOT / "tests" / test) for test in tests.split()]
-    plugins = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "faulthandler")]
-    pytest.main([*arguments, "-q", *plugins], [trial])
+    # Without its plugin, pytest would not know the options of faulthandler in pyproject.toml.
+    quiet = ["-pno:cacheprovider", "-pno:xdist", "-ofaulthandler_timeout=0"]
+    pytest.main([*arguments, "-q", *quiet], [trial])
     return trial.results
 
 

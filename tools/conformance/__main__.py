@@ -47,6 +47,7 @@ def main() -> int:
         return 1
     elif options.results:
         published = [report.publish(run) for run in runs]
+        report.print_left_out(runs, published)
         report.write_results(options.results, published, report.publish_matrix(matrix))
     if options.junit:
         report.write_junit(options.junit, runs)

@@ -54,7 +54,7 @@ def find_secrets(run: ClientRun) -> list[str]:
     return [
         name
         for name, (case, verdict) in run.verdicts.items()
-        if run.entry.name != OURS and is_hostile(case)
+        if run.entry.name != OURS and case.direction == "read"
         and is_secret(case, verdict.failure or verdict.kind, verdict.detail)
     ]  # fmt: skip
 

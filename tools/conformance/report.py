@@ -77,6 +77,13 @@ def publish(run: ClientRun) -> ClientRun:
     return replace(run, verdicts=kept)
 
 
+def print_left_out(runs: list[ClientRun], published: list[ClientRun]) -> None:
+    """Print how many scenarios of each client are left out of its results."""
+    for run, shown in zip(runs, published, strict=True):
+        if count := len(run.verdicts) - len(shown.verdicts):
+            print(f"{run.entry.name}: {count} scenarios are left out of the results; report them")
+
+
 def publish_matrix(matrix: Matrix) -> Matrix:
     """Return the matrix with one verdict for all readers that return no rows of a file."""
     return {
