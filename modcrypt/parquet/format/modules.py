@@ -285,8 +285,8 @@ def check_file_path(chunk: ColumnChunk, row_group: int, column: int) -> None:
 def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
     """Yield an error for each RowGroup.ordinal that differs from the row group's position.
 
-    Some readers use the ordinal and others the position, so all of them interpret a file in the same
-    way only if both agree.
+    Some readers use the ordinal and others the position, so all readers interpret a file in the
+    same way only if both agree.
     """
     for r, row_group in enumerate(metadata.row_groups):
         if row_group.ordinal not in (None, r):
