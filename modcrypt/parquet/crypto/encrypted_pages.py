@@ -164,7 +164,7 @@ def open_header(
     return opened
 
 
-def _size_error(sealed: EncryptedPage) -> IntegrityError | FormatError:
+def _size_error(sealed: EncryptedPage) -> FormatError:
     """Return the error for an uncompressed page whose body has another size than declared."""
     page, declared = sealed.page, sealed.header.uncompressed_size
     overhead = page.cipher.page.overhead
@@ -172,7 +172,7 @@ def _size_error(sealed: EncryptedPage) -> IntegrityError | FormatError:
     if overhead == GCM_OVERHEAD:
         hint = label_hint(sealed)
     elif opens_as_gcm(page.cipher, sealed.body[measure_levels(sealed) :], sealed.aad):
-        return _label_error(page)
+        return FormatError(str(_label_error(page)))
     return FormatError(
         f"{page.id()}: an uncompressed page of {declared} bytes decrypts to "
         f"{len(sealed.body) - overhead}{hint and '. ' + hint}"
