@@ -292,7 +292,7 @@ def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
         if row_group.ordinal not in (None, r):
             yield FormatError(
                 f"row group {r} declares ordinal {row_group.ordinal}: row groups were reordered or "
-                "removed; parquet-java opens modules by the ordinal, Arrow C++ by the position"
+                "removed"
             )
 
 
