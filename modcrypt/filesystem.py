@@ -257,12 +257,12 @@ class ModcryptFileSystem(StackedFileSystem):
     mv_file = mv
 
     def _move_folder(self, old: str, new: str) -> None:
+        if new.startswith(f"{old}/"):
+            raise ValueError(f"{new}: a folder cannot be moved into itself")
         moves = {path: new + path[len(old) :] for path in self.fs.find(old)}
         if not any(self._is_bound(*move) for move in moves.items()):
             self.fs.mv(old, new, recursive=True)
             return
-        if new.startswith(f"{old}/"):
-            raise ValueError(f"{new}: a folder cannot be moved into itself")
         for path in moves:
             Place(self._place(old).filesystem, path, old).check_writable()
         for path, target in moves.items():

@@ -277,6 +277,9 @@ def test_files_of_a_store_move_as_local_ones_do(name: str) -> None:
         assert filesystem.ls("/moves", detail=False) == ["/moves/a.parquet"]
         filesystem.cp("/moves/a.parquet", "/moves/b.parquet")
         assert read(filesystem, "/moves/b.parquet").equals(NEW)
+        with pytest.raises(ValueError, match="into itself"):
+            filesystem.mv("/moves", "/moves/inside", recursive=True)
+        assert read(filesystem, "/moves/a.parquet").equals(NEW)
         filesystem.rm(["/moves/a.parquet", "/moves/b.parquet"])
         assert memory.find("/moves") == []
     finally:

@@ -31,13 +31,13 @@ from modcrypt.parquet.crypto.index_checks import misleads_readers
 from modcrypt.parquet.format.compact import last_field_id
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, known_bytes
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
-from modcrypt.parquet.format.schema import leaf_elements
+from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 
 def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> list[PartReader]:
     """Return a reader for each of these spans of a plan."""
-    windows = Windows(source)
-    readers = {span: _make_part_reader(windows, plan, span) for span in spans}
+    windows, claims = Windows(source), _Claims(plan)
+    readers = {span: _make_part_reader(windows, plan, span, claims) for span in spans}
     found = {(span.part, span.row_group, span.column): readers[span] for span in readers}
 
     def add_index(span: Span) -> PartReader:
@@ -49,14 +49,29 @@ def make_part_readers(source: Source, plan: ReadPlan, spans: Iterable[Span]) -> 
             return readers[span]
         return _IndexPart(readers[span], offsets, pages)
 
+    for reader in readers.values():
+        if isinstance(reader, _ColumnIndex):
+            reader.offsets = found.get((Part.OFFSET_INDEX, *reader.span[3:]))
     return [add_index(span) for span in readers]
 
 
-def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span) -> PartReader:
+class _Claims:
+    """What the footer of a file states about its chunks."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self.metadata, self.chunks = plan.footer.metadata, plan.chunks
+
+    @cached_property
+    def leaves(self) -> list[Leaf]:
+        """The columns, listed when the first column index is read."""
+        return leaf_elements(self.metadata.schema)
+
+
+def _make_part_reader(windows: Windows, plan: ReadPlan, span: Span, claims: _Claims) -> PartReader:
     place = span.row_group, span.column
     cipher = plan.ciphers.get(place)
     if span.part is Part.COLUMN_INDEX:
-        return _ColumnIndex(windows, span, cipher, plan)
+        return _ColumnIndex(windows, span, cipher, claims)
     if cipher is None and span.part is Part.PAGES:
         return PlainPages(windows, span)
     if cipher is None:
@@ -115,38 +130,33 @@ class _ColumnIndex(_SmallPart):
     """A column index; readers get zeros if they would lose rows by it."""
 
     def __init__(
-        self, windows: Windows, span: Span, cipher: ChunkCipher | None, plan: ReadPlan
+        self, windows: Windows, span: Span, cipher: ChunkCipher | None, claims: _Claims
     ) -> None:
         super().__init__(windows, span, cipher)
-        self._plan = plan
+        self._claims = claims
+        self.offsets: PartReader | None = None  # of the same chunk
 
     def _open(self, data: bytes) -> bytes:
-        opened, schema = super()._open(data), self._plan.footer.metadata.schema
+        opened, claims = super()._open(data), self._claims
         try:
             index, _ = decode("ColumnIndex", opened)
         except FormatError:
             return opened
-        leaf, md = (
-            leaf_elements(schema)[self.span.column],
-            self._plan.chunks[self.span[3:]].meta_data,
-        )
-        element = schema[leaf.element]
+        leaf, md = claims.leaves[self.span.column], claims.chunks[self.span[3:]].meta_data
+        element = claims.metadata.schema[leaf.element]
         if misleads_readers(index, md, leaf, element, self._count_rows, of_rows=True):
             return self._replace(data, "contradicts itself: re-key the file, which hides it")
         return opened
 
     def _count_rows(self) -> list[int]:
         """Return the number of rows of each page: each row has at least one value."""
-        _, _, _, r, c = self.span
-        spans = (s for s in self._plan.spans if s[2:] == (Part.OFFSET_INDEX, r, c))
-        span = next(spans, None)
-        if span is None:
+        if self.offsets is None:
             return []
-        data = self._fetch(span)
-        if self._cipher is not None:
-            data = open_part(self._cipher.copy_for_thread(), span, data).header
-        locations = decode("OffsetIndex", data)[0].page_locations
-        rows = self._plan.footer.metadata.row_groups[r].num_rows
+        try:
+            locations = _read_struct(self.offsets).page_locations
+        except FormatError:
+            return []
+        rows = self._claims.metadata.row_groups[self.span.row_group].num_rows
         return [b - a for a, b in pairwise([*(p.first_row_index for p in locations), rows])]
 
 

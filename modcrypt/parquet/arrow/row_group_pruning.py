@@ -147,7 +147,8 @@ class _Column:
         `bounds` has the lower and upper bound by their names in Statistics; the number of nulls is
         None if unknown.
         """
-        if nulls == rows and not any(bounds.values()):  # Bounds would contradict the count.
+        is_optional = self.leaf.max_definition > 0
+        if nulls == rows and is_optional and not any(bounds.values()):  # Bounds contradict it.
             return self.make_chunk(new("Statistics", null_count=1))
         width = self.element.type_length if self.element.type == _FIXED else None
         width = _WIDTHS.get(self.element.type, width)
@@ -402,10 +403,10 @@ def _summarize_pages(
     agrees = null_pages_agree(index, [b - a for a, b in pairwise(borders)], column.leaf)
     for page, (start, stop) in enumerate(pairwise(borders)):
         bounds = {"min_value": index.min_values[page], "max_value": index.max_values[page]}
-        if not agrees[page]:
-            out.append(column.make_chunk())
-        elif index.null_pages[page]:
+        if index.null_pages[page] and agrees[page]:
             out.append(column.summarize_rows({}, stop - start, stop - start))
+        elif not agrees[page] or not any(bounds.values()):  # Two empty texts may be no bounds.
+            out.append(column.make_chunk())
         else:
             out.append(column.summarize_rows(bounds, counts[page], stop - start))
     return out

@@ -63,7 +63,7 @@ def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
     if statistics is None:
         return
     nulls = statistics.null_count
-    if nulls is not None and not 0 <= nulls <= md.num_values:
+    if nulls is not None and nulls > md.num_values:  # a negative number is unknown
         yield f"its statistics count {nulls} nulls in {md.num_values} values"
     read = _bound_reader(element)
     low, high = statistics.min_value, statistics.max_value

@@ -395,13 +395,16 @@ def hide_index(chunk: ColumnChunk) -> None:
 
 
 def hide_bounds(md: ColumnMetaData, *, keep: bool) -> None:
-    """Remove a chunk's bounds from its statistics; `keep` lets decryption restore them."""
+    """Remove bounds and null counts from a chunk's statistics; `keep` lets decryption restore them.
+
+    A null count that is wrong, without bounds, would make the chunk look like one of nulls.
+    """
     statistics = md.statistics
     if statistics is None:
         return
     if keep:
         _add_pair(md, _HIDDEN_STATISTICS, encode(statistics).hex().encode())  # pairs are text
-    md.statistics = copy(statistics, keep=("null_count", "distinct_count"))
+    md.statistics = copy(statistics, keep=("distinct_count",))
 
 
 def note_added(md: ColumnMetaData, names: frozenset[str]) -> None:

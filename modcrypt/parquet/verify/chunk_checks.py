@@ -168,8 +168,13 @@ class _Check:
         self.report.add_fault(
             "plaintext",
             f"{self.chunk.where}: its {name} is not encrypted although the column is, "
-            + ("as arrow-rs writes it" if is_filter else "as no known writer leaves it")
-            + "; modcrypt does not use it, and re-keying encrypts it",
+            + (
+                "as arrow-rs writes it; modcrypt does not use it, and re-keying encrypts it if it "
+                "holds all values"
+                if is_filter
+                else "as no known writer leaves it; modcrypt does not use it, and re-keying leaves "
+                "it out"
+            ),
             span.start, span.end, module, "warning" if is_filter else "fault",
         )  # fmt: skip
         self.report.add_module_region(span.start, span.end, name, "plaintext")

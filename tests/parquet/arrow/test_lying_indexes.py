@@ -7,15 +7,16 @@ import io
 import math
 import random
 from decimal import Decimal
-from typing import Any
+from typing import IO, Any, cast
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.format.idl import decode
+from modcrypt.parquet.format.idl import ThriftStruct, decode
 from tests.support import forging
 from tests.support.keys import FOOTER_KEY
 from tests.support.lying_indexes import LIES, lie_about_pages
@@ -165,3 +166,38 @@ def _column_indexes(plain: bytes) -> list[bytes]:
     return [
         body[c.column_index_offset : c.column_index_offset + c.column_index_length] for c in chunks
     ]
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_false_number_of_nulls_in_the_chunk_hides_no_row_of_the_copy(optional: bool) -> None:
+    """Its bounds contradict it; without them, the chunk would look like one of nulls."""
+    schema = pa.schema([pa.field("k", pa.int64(), nullable=optional)])
+    plain = forging.plain_file(
+        pa.table({"k": range(400)}, schema=schema), write_page_index=True, max_rows_per_page=100,
+        write_batch_size=100, use_dictionary=False,
+    )  # fmt: skip
+
+    def lie(metadata: ThriftStruct) -> None:
+        metadata.row_groups[0].columns[0].meta_data.statistics.null_count = 400
+
+    plain = forging.edit_plain(plain, lie)
+    sealed = forging.encrypt_bytes(plain, WRITERS[0])
+    for data in (plain, sealed, versions(plain, dice("nulls"))["re-keyed"]):
+        assert mc.read_table(data, KEYS, filters=[("k", "=", 77)]).num_rows == 1
+    with mc.open_parquet(sealed, KEYS) as view:
+        assert pq.read_table(view, filters=[("k", "=", 77)]).num_rows == 1
+
+
+def test_a_view_ignores_an_offset_index_that_cannot_be_decoded() -> None:
+    """Also where the column index beside it flags a page of nulls."""
+    table = pa.table({"f": [None if 100 <= n < 200 else n / 4 for n in range(400)]})
+    plain = forging.plain_file(
+        table, write_page_index=True, max_rows_per_page=100, write_batch_size=100,
+        use_dictionary=False,
+    )  # fmt: skip
+    chunk = forging.read_plain_footer(plain).row_groups[0].columns[0]
+    start, size = chunk.offset_index_offset, chunk.offset_index_length
+    for junk in (b"\0", b"U"):
+        data = plain[:start] + junk * size + plain[start + size :]
+        with mc.open_parquet(data, KEYS) as view:
+            assert pl.read_parquet(cast(IO[bytes], view)).height == 400
