@@ -24,7 +24,7 @@ from modcrypt.parquet.arrow.page_parts import (
     overlay,
     pad_struct,
 )
-from modcrypt.parquet.crypto.bloom_filters import is_in_clear, open_part
+from modcrypt.parquet.crypto.bloom_filters import BLOCK, is_in_clear, open_part
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.index_checks import misleads_readers
@@ -119,6 +119,8 @@ class _SmallPart(PartReader):
         if self.span.part is not Part.BLOOM_FILTER:
             return bytes(len(data))
         header, size = decode("BloomFilterHeader", data)
+        if header.numBytes <= 0 or header.numBytes % BLOCK:
+            return bytes(len(data))
         return data[:size] + b"\xff" * int(header.numBytes)
 
     def _make_paddable(self, struct: bytes) -> bytes:
