@@ -26,9 +26,10 @@ from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
 from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds
 from modcrypt.parquet.crypto.properties import AnyDecryption
+from modcrypt.parquet.format.chunk_notes import hide_bounds
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, encode
-from modcrypt.parquet.format.modules import Part, Span, drop_part, hide_bounds
+from modcrypt.parquet.format.modules import Part, Span, drop_part
 from modcrypt.parquet.format.schema import leaf_elements, leaves_of
 
 _GAP = 64 << 10

@@ -47,6 +47,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
+from modcrypt.parquet.format.chunk_notes import note_added
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.format.idl import (
     ThriftStruct,
@@ -62,7 +63,6 @@ from modcrypt.parquet.format.modules import (
     check_shape,
     file_spans,
     names_dictionary,
-    note_added,
     sort_for_writing,
     too_many_pages_error,
 )

@@ -19,14 +19,9 @@ from modcrypt.parquet.crypto.index_checks import (
     offset_index_faults,
 )
 from modcrypt.parquet.crypto.relocation import Relocation
+from modcrypt.parquet.format.chunk_notes import hide_bounds, hide_index
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes
-from modcrypt.parquet.format.modules import (
-    STRUCTS,
-    Part,
-    Span,
-    hide_bounds,
-    hide_index,
-)
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 

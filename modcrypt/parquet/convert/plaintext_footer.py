@@ -8,8 +8,8 @@ from modcrypt.parquet.convert.null_chunks import put_nulls
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.file_plan import ReadPlan
 from modcrypt.parquet.crypto.footer import take_mark
+from modcrypt.parquet.format.chunk_notes import drop_hidden
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new, set_extension, without_unknown
-from modcrypt.parquet.format.modules import drop_hidden
 from modcrypt.parquet.format.structs import ColumnChunk
 
 

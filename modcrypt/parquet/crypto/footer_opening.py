@@ -47,6 +47,7 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import State
+from modcrypt.parquet.format.chunk_notes import find_added
 from modcrypt.parquet.format.findings import ALWAYS_OPEN, Report
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
@@ -59,7 +60,6 @@ from modcrypt.parquet.format.framing import (
     read_tail,
 )
 from modcrypt.parquet.format.idl import CHUNKS, STATISTICS, ThriftStruct, copy, decode
-from modcrypt.parquet.format.modules import find_added
 from modcrypt.parquet.signatures.leaf_list import commit_to_key, find_hash, key_place
 from modcrypt.parquet.signatures.signature_block import (
     SignatureBlock,

@@ -8,8 +8,9 @@ from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.chunk_opening import Chunk
 from modcrypt.parquet.crypto.index_checks import WHO_MISLEADS
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1
+from modcrypt.parquet.format.chunk_notes import find_hidden_index
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
-from modcrypt.parquet.format.modules import find_hidden_index, names_dictionary
+from modcrypt.parquet.format.modules import names_dictionary
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_quirks import describe_page_quirks
 from modcrypt.parquet.verify.region_walk import RegionWalk
