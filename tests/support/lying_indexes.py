@@ -151,7 +151,8 @@ def lie_about_pages(plain: bytes, names: list[str], rng: random.Random) -> bytes
             index, _ = decode("ColumnIndex", body, chunk.column_index_offset)
             offsets, _ = decode("OffsetIndex", body, chunk.offset_index_offset)
             places = [lie for lie in names if lie.startswith(("column", "offset", "no length"))]
-            for name in set(names).difference(places):
+            others = [lie for lie in dict.fromkeys(names) if lie not in places]
+            for name in sorted(others, key=lambda lie: lie.endswith(" less")):  # shortened last
                 LIES[name](rng, index, offsets, chunk)
             for part, struct in (("column_index", index), ("offset_index", offsets)):
                 data = encode(struct)
