@@ -24,7 +24,7 @@ from modcrypt.parquet.arrow.page_parts import PartReader, overlay
 from modcrypt.parquet.arrow.plaintext_parts import make_part_readers
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
-from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds
+from modcrypt.parquet.crypto.index_checks import has_doubtful_bounds, is_of_polars
 from modcrypt.parquet.crypto.properties import AnyDecryption
 from modcrypt.parquet.format.chunk_notes import hide_bounds
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
@@ -84,7 +84,7 @@ def _hide_doubtful_claims(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
 
     Encryption hides those that it finds; those of Polars are never shown.
     """
-    doubtful = (metadata.created_by or b"").startswith(b"Polars")
+    doubtful = is_of_polars(metadata.created_by)
     leaves = leaf_elements(metadata.schema) if doubtful else []
     for row_group in metadata.row_groups if doubtful else ():
         for leaf, chunk in zip(leaves, row_group.columns, strict=True):

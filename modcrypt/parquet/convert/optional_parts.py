@@ -40,7 +40,7 @@ class OptionalParts:
     ) -> None:
         self._feed, self._plan, self._moves, self._encrypts = feed, plan, moves, encrypts
         self._row_groups: list[ThriftStruct] = plan.metadata.row_groups
-        self._misleading: list[tuple[int, int]] = []  # row groups and columns
+        self._misleading: dict[tuple[int, int], None] = {}  # row groups and columns
         self._unusable: list[FormatError] = []  # why parts were left out
         self._moved: dict[tuple[int, int], bytes] = {}  # offset indexes that wait for their turn
         self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
@@ -151,7 +151,7 @@ class OptionalParts:
         element = self._plan.metadata.schema[leaf.element]
         md = self._row_groups[span.row_group].columns[span.column].meta_data
         if misleads_readers(index, md, leaf, element, lambda: self._count_values(place)):
-            self._misleading.append(place)
+            self._misleading[place] = None
 
     def _count_values(self, place: tuple[int, int]) -> list[int]:
         """Return the number of values of each data page of a chunk."""

@@ -205,15 +205,20 @@ def known_null_counts(index: ThriftStruct) -> list[int | None]:
     return [None if count < 0 else count for count in index.null_counts]
 
 
+def is_of_polars(created_by: bytes | None) -> bool:
+    """Return whether Polars, which states no version, wrote a file."""
+    return (created_by or b"").startswith(b"Polars")
+
+
 def has_doubtful_bounds(created_by: bytes | None, element: ThriftStruct) -> bool:
     """Return whether the bounds of a column's chunks may leave out values.
 
-    Those of Polars, which states no version, leave out pages with NaN (1.28 to 2.0), and strings
+    Those of Polars leave out pages with NaN (1.28 to 2.0), and strings
     that begin as the bound of another page (0.20.31 to 1.36).
     """
     half = element.logicalType is not None and element.logicalType.FLOAT16 is not None
     doubtful = half or element.type in (_FLOAT, _DOUBLE, _BYTE_ARRAY)
-    return doubtful and (created_by or b"").startswith(b"Polars")
+    return doubtful and is_of_polars(created_by)
 
 
 WHO_MISLEADS = (

@@ -295,7 +295,7 @@ class Rewriting:
     def _confirm_filter(self, row_group: int, column: int, data: bytes) -> bool:
         from modcrypt.parquet.rewrite.clear_filters import holds_all_values
 
-        old = next(c for c, new in self.new_ordinal.items() if new == column)
+        old = self.old.footer_leaves[column]
         return holds_all_values(self._file, self.old.row_groups[row_group], old, data)
 
     def _list_spans(self, metadata: ThriftStruct, source: Source) -> list[Span]:

@@ -15,6 +15,7 @@ from modcrypt.parquet.crypto.index_checks import (
     chunk_faults,
     claim_faults,
     column_index_faults,
+    is_of_polars,
     missing_in_bloom,
     null_page_quirks,
     offset_index_faults,
@@ -48,8 +49,8 @@ class ChunkChecker:
         self.frames = Frames(Window(self.hashed or plan.source), footer.algorithm_name)
         # Readers of a plaintext file, which no tag protects, ignore indexes that they cannot use.
         self.optional: Severity = "fault" if footer.encrypted else "warning"
-        created_by = b"" if footer.metadata is None else footer.metadata.created_by
-        self.is_polars = (created_by or b"").startswith(b"Polars")
+        metadata = footer.metadata
+        self.is_polars = metadata is not None and is_of_polars(metadata.created_by)
         self._cipher: FileCipher | None = None
         self._detective: Detective | None = None
         self._regions = plan.report.regions is not None
