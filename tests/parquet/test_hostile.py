@@ -12,7 +12,6 @@ import mmap
 import os
 import random
 import signal
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from tests.support.cases import each_case
 from tests.support.forging import decrypt_bytes, encrypt_bytes, plain_file
 from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice
+from tests.support.resident_memory import forget_peak, resident_memory
 from tools import fuzz
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -78,14 +78,13 @@ def bound_resources(most: int = SMALL) -> Iterator[None]:
 
     previous = signal.signal(signal.SIGALRM, hang)
     signal.alarm(HANGS_AFTER)
-    tracemalloc.start()
+    before = forget_peak()
     try:
         yield
-        _, peak = tracemalloc.get_traced_memory()
     finally:
-        tracemalloc.stop()
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
+    peak = resident_memory("VmHWM") - before
     assert peak < most, f"{peak >> 20} MB"
 
 
