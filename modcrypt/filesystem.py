@@ -55,7 +55,7 @@ from modcrypt.io.stores import locate
 from modcrypt.io.uploads import move_stored
 from modcrypt.kms.external_keys import carry_keys, remove_keys
 from modcrypt.kms.recipients.explicit_keys import explicit_keys_name
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.parquet.arrow.encrypted_output import EncryptedOutput
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.path_prefix import PathPrefix

@@ -9,19 +9,37 @@ that a whole folder was rolled back, if the reader knows the last number.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from modcrypt.errors import FormatError, LimitError
+from modcrypt.errors import FormatError, IntegrityError, LimitError, list_names
+from modcrypt.io.addresses import is_url
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
-from modcrypt.kms.signing.required_seal import load_seal
-from modcrypt.kms.signing.seal_format import Seal, SealedFile, encode_seal, open_seal
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME, name_seal, read_seal, replace_seal
-from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
+from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
+from modcrypt.kms.signing.required_seal import RequiredSeal, load_seal
+from modcrypt.kms.signing.seal_format import (
+    Changes,
+    Seal,
+    SealedFile,
+    apply_changes,
+    dataset_ledger,
+    encode_files,
+    list_since,
+    load_newest,
+)
+from modcrypt.kms.signing.seal_writing import (
+    Former,
+    SealWriter,
+    make_seal_writer,
+    new_dataset_id,
+)
+from modcrypt.kms.signing.sealed_statements import Draft
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import WriterChange
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
@@ -51,13 +69,15 @@ class SealVerification(JsonFields):
 
     Attributes:
         sequence: Number of the seal; store it, and pass it as `at_least` next time.
-        signer: Id of the key that signed.
+        signer: Ids of the keys that signed, with commas between them.
+        dataset: Id of the dataset; None for seals of version 1.
         files: Number of files in the seal.
         findings: Differences; none if the dataset is what the writer signed.
     """
 
     sequence: int
     signer: str
+    dataset: str | None
     files: int
     findings: tuple[SealFinding, ...] = ()
 
@@ -67,49 +87,142 @@ class SealVerification(JsonFields):
         return not self.findings
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealUpdate(JsonFields):
+    """A new seal that states changes.
+
+    Attributes:
+        sequence: Number of the seal.
+        signer: Ids of the keys that signed, with commas between them.
+        dataset: Id of the dataset.
+        added: Paths of files that were added or replaced.
+        removed: Paths of files that were removed.
+    """
+
+    sequence: int
+    signer: str
+    dataset: str
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
 def seal_dataset(
     where: Any,
-    key: SigningKey,
+    key: SigningKey | Sequence[SigningKey],
     *,
     signed_by: Iterable[VerifyingKey] = (),
+    accept: Iterable[str] = (),
+    at_least: int = 0,
+    valid_for: int | None = None,
     filesystem: Any = None,
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> SealVerification:
     """Sign what files a dataset has, in a new seal beside them that replaces the old one.
 
-    Every file that readers of the folder read is hashed; encrypted or not, no key is needed.
+    Every file that readers of the folder read is hashed; encrypted or not, no key is needed. If
+    there is an old seal, the files must be those that it states: `update_seal` states changes.
 
     Args:
         where: Path or URL of a folder.
-        key: Key that signs.
+        key: Key that signs, or several of them.
         signed_by: Keys of other writers who may have signed the old seal.
+        accept: Files that may differ from the old seal, by their paths inside the dataset; a folder
+            stands for all files below it, and `"_modcrypt_seal.json"` for an old seal that was lost
+            or replaced by an older one.
+        at_least: Number that the old seal must have at least; the key's memory has a number, too.
+        valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
+            for ever.
         filesystem: The pyarrow or fsspec filesystem of `where`.
         threads: Number of files read concurrently, 4 by default.
         progress: Function called with the number of files hashed, and of all files.
 
     Raises:
-        IntegrityError: The old seal is signed by none of these keys.
+        IntegrityError: Files differ from the old seal and are not accepted; or the old seal is
+            signed by none of these keys, is older than the last one that this key signed, or lost.
         CommitConflictError: Another writer replaced the seal at the same time; nothing changed.
         ValueError: A symbolic link leads to a folder whose files the dataset has anyway.
         OSError, FileNotFoundError: The file system reports an error.
     """
-    known = check_verifying_keys((key.verifier, *signed_by))
-    place = _seal_place(where, filesystem)
-    old = read_seal(place)
-    if old is not None:
-        with name_seal(place):
-            open_seal(old, known)
+    ledger, allowed = _ledger_at(where, filesystem), [*accept]
+    writer = make_seal_writer(key, signed_by, at_least, accept_lost=SEAL_NAME in allowed)
+    former = writer.begin(ledger)
+    old = None if former.statement is None else _load_all(ledger, writer)
     found = _hash_files(where, filesystem, threads, progress)
     if found.links:
         raise ValueError(
             f"{found.links[0]} leads to a folder of the dataset, so that readers may read its rows "
             "twice; remove the link"
         )
+    if old is not None:
+        _check_accepted(ledger, _compare(old, found), allowed)
     files = {path: file for path, file in found.files.items() if path not in found.hidden}
-    data = encode_seal(key, old, files)
-    replace_seal(place, old, data)
-    return _make_result(open_seal(data, known), ())
+    draft = Draft(former.dataset or new_dataset_id(), {"since": []}, encode_files(files), valid_for)
+    return _make_result(Seal(writer.write(ledger, former, draft), files), ())
+
+
+def update_seal(
+    where: Any,
+    key: SigningKey | Sequence[SigningKey],
+    *,
+    added: Iterable[str] = (),
+    removed: Iterable[str] = (),
+    signed_by: Iterable[VerifyingKey] = (),
+    at_least: int = 0,
+    valid_for: int | None = None,
+    filesystem: Any = None,
+    threads: int | None = None,
+) -> SealUpdate:
+    """Sign that files of a dataset were added, replaced or removed since its seal.
+
+    Only these files are hashed, as they are now; the new seal states of all others what the old one
+    did.
+
+    Args:
+        where, key, signed_by, at_least, valid_for, filesystem, threads: As for `seal_dataset`.
+        added: Files that were added or replaced, by their paths inside the dataset or as they are;
+            a folder stands for all files below it.
+        removed: Files that were removed, by their paths inside the dataset.
+
+    Raises:
+        IntegrityError: There is no seal, or as `seal_dataset`.
+        ValueError: Readers of the dataset do not read a file that was added, or the seal has none
+            of a path that was removed.
+        CommitConflictError, OSError: As `seal_dataset`.
+    """
+    ledger = _ledger_at(where, filesystem)
+    writer = make_seal_writer(key, signed_by, at_least)
+    former = _require_former(ledger, writer)
+    gone = [_path_of(name, ledger.folder) for name in removed]
+    if gone:
+        _check_sealed(gone, _load_all(ledger, writer))
+    places = [place for name in added for place in _list_added(name, ledger.folder)]
+    changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
+    for place, file in zip(places, run_job(Job(hash_file), places, threads=threads), strict=True):
+        changes[_path_inside(place, ledger.folder)] = file
+    return sign_changes(ledger, writer, former, changes, valid_for)
+
+
+def sign_changes(
+    ledger: Ledger, writer: SealWriter, former: Former, changes: Changes,
+    valid_for: int | None = None, writers: WriterChange | None = None,
+) -> SealUpdate:  # fmt: skip
+    """Sign changes of files, or of writers; raise as `SealWriter.write`."""
+    assert former.statement is not None
+    since, content = list_since(former.statement), encode_files(changes)
+    if not since:  # enough changes to add up: list all files again
+        files = dict(_load_all(ledger, writer).files)
+        apply_changes(files, changes)
+        content = encode_files(files)
+    draft = Draft(
+        former.dataset or new_dataset_id(), {"since": since}, content, valid_for, writers
+    )  # fmt: skip
+    statement = writer.write(ledger, former, draft)
+    return SealUpdate(
+        sequence=statement.sequence, signer=statement.signer_ids, dataset=draft.dataset,
+        added=tuple(path for path, file in changes.items() if file is not None),
+        removed=tuple(path for path, file in changes.items() if file is None),
+    )  # fmt: skip
 
 
 def verify_seal(
@@ -117,6 +230,8 @@ def verify_seal(
     signed_by: Iterable[VerifyingKey],
     *,
     at_least: int = 1,
+    needed: int = 1,
+    dataset: str | None = None,
     filesystem: Any = None,
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -130,22 +245,80 @@ def verify_seal(
         where, filesystem, threads, progress: As for `seal_dataset`.
         signed_by: Keys whose signatures are accepted.
         at_least: Number that the seal must have at least: the last one that you have seen.
+        needed: Number of these keys that must have signed.
+        dataset: Id that the dataset must have; None accepts another dataset of the same writers.
 
     Raises:
-        IntegrityError: There is no seal, none of the keys signed it, or it is an older one.
+        IntegrityError: There is no seal, too few of the keys signed it, or it is an older one, has
+            expired or is that of another dataset.
         FormatError: The seal is signed, but malformed.
         OSError, FileNotFoundError: The file system reports an error.
     """
-    seal = load_seal(_folder_at(where, filesystem), signed_by, at_least)
+    required = RequiredSeal(tuple(signed_by), at_least, needed=needed, dataset=dataset)
+    seal = load_seal(_folder_at(where, filesystem), required)
     found = _hash_files(where, filesystem, threads, progress)
     return _make_result(seal, _compare(seal, found))
+
+
+def _require_former(ledger: Ledger, writer: SealWriter) -> Former:
+    former = writer.begin(ledger)
+    if former.statement is None:
+        raise IntegrityError(
+            f"{ledger.place.path} does not exist: sign all files first, with seal_dataset "
+            "(modcrypt seals create)"
+        )
+    return former
+
+
+def _load_all(ledger: Ledger, writer: SealWriter) -> Seal:
+    seal = load_newest(ledger, writer.trust)
+    if seal is None:
+        raise IntegrityError(f"{ledger.place.path} was removed just now")
+    return seal
+
+
+def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accept: Iterable[str]) -> None:
+    accepted = {_path_of(name, ledger.folder) for name in accept}
+    left = [f for f in findings if not _is_below(f.path, accepted)]
+    if left:
+        names = list_names(f"{finding.path} ({finding.problem})" for finding in left)
+        raise IntegrityError(
+            f"{ledger.folder.path} is not what its seal states: {names}; find out who changed "
+            "them, then name them with accept= (--accept), or sign your own changes with "
+            "update_seal (modcrypt seals add, remove)"
+        )
+
+
+def _is_below(path: str, folders: set[str]) -> bool:
+    parts = path.split("/")
+    return any("/".join(parts[:end]) in folders for end in range(1, len(parts) + 1))
+
+
+def _path_of(name: str, folder: Place) -> str:
+    """Return the path inside a dataset that a caller names, whole or inside the dataset."""
+    inside = Place(*locate(name, folder.filesystem if not is_url(name) else None)).inside(folder)
+    return (inside or name).rstrip("/")
+
+
+def _check_sealed(paths: Iterable[str], seal: Seal) -> None:
+    if unknown := [path for path in paths if path not in seal.files]:
+        raise ValueError(f"the seal has no {list_names(unknown)}")
+
+
+def _list_added(name: str, folder: Place) -> list[Place]:
+    """Return the places of a file, or of the files below a folder, which readers read."""
+    path = _path_of(name, folder)
+    place = folder.below(path)
+    if any(part.startswith((".", "_")) for part in path.split("/")):
+        raise ValueError(f"{path}: readers of datasets skip names that begin with . or _")
+    return list_files(place, None, every_link=True)
 
 
 def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerification:
     statement = seal.statement
     return SealVerification(
-        sequence=statement.sequence, signer=statement.signer.hex_id, files=len(seal.files),
-        findings=tuple(findings),
+        sequence=statement.sequence, signer=statement.signer_ids, dataset=statement.dataset,
+        files=len(seal.files), findings=tuple(findings),
     )  # fmt: skip
 
 
@@ -176,8 +349,8 @@ def _folder_at(where: Any, filesystem: Any) -> Place:
     return Place(*locate(where, filesystem))
 
 
-def _seal_place(where: Any, filesystem: Any) -> Place:
-    return _folder_at(where, filesystem).below(SEAL_NAME)
+def _ledger_at(where: Any, filesystem: Any) -> Ledger:
+    return dataset_ledger(_folder_at(where, filesystem))
 
 
 def _hash_files(
@@ -188,7 +361,7 @@ def _hash_files(
     places = list_files(where, filesystem, every_link=True, folder_links=links)
     paths = [_path_inside(place, folder) for place in places]
     hashed: dict[str, SealedFile] = {}
-    for path, file in zip(paths, run_job(Job(_hash_file), places, threads=threads), strict=True):
+    for path, file in zip(paths, run_job(Job(hash_file), places, threads=threads), strict=True):
         hashed[path] = file
         if progress is not None:
             progress(len(hashed), len(places))
@@ -203,7 +376,8 @@ def _path_inside(place: Place, folder: Place) -> str:
     return path
 
 
-def _hash_file(place: Place) -> SealedFile:
+def hash_file(place: Place) -> SealedFile:
+    """Return what a seal states about a file; raise OSError if it cannot be read."""
     digest = hashlib.sha256()
     with open_source_at(place) as source:
         for start in range(0, source.size, _BLOCK):

@@ -15,7 +15,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.errors import CommitConflictError, FormatError, IntegrityError
 from modcrypt.jobs import dataset_seals
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from tests.support.cases import each_case
 from tests.support.tables import write_plain
 from tools import verify_seal

@@ -14,7 +14,7 @@ from modcrypt.errors import ERRORS_BY_WORD
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.read.table_seals import check_table_seal
 from modcrypt.io.places import Place
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.kms.signing.signing_keys import check_verifying_keys
 from tests.support.cases import each_case
 from tools import seal_vectors, vectors, verify_seal

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, make_lake

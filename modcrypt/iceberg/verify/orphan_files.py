@@ -42,7 +42,7 @@ from modcrypt.iceberg.verify.table_findings import (
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.parquet.datasets.discovery import as_arrow
 
 DAY = 24 * 60 * 60

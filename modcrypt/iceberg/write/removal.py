@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from modcrypt.iceberg.format.table_versions import HINT, METADATA
 from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 
 JOBS = 4
 """Number of files read or deleted concurrently."""

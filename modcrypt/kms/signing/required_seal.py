@@ -18,27 +18,28 @@ from modcrypt.errors import IntegrityError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place, Root, Stamp
 from modcrypt.io.stores import locate
-from modcrypt.kms.signing.seal_format import Seal, open_seal
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME, check_sequence, name_seal, read_seal
-from modcrypt.kms.signing.signing_keys import VerifyingKey, check_verifying_keys
+from modcrypt.kms.signing.ledger import Ledger
+from modcrypt.kms.signing.seal_format import Seal, dataset_ledger, load_newest
+from modcrypt.kms.signing.signing_keys import VerifyingKey
+from modcrypt.kms.signing.trusted_writers import make_trust
 from modcrypt.parquet.signatures.signers import SealedFooter
 
 
-def load_seal(folder: Place, signed_by: Iterable[VerifyingKey], at_least: int) -> Seal:
+def load_seal(folder: Place, required: RequiredSeal) -> Seal:
     """Return the seal of a dataset's folder.
 
     Raises:
-        IntegrityError: There is no seal, none of the keys signed it, or it is an older one.
+        IntegrityError: There is no seal, too few of the keys signed it, or it is an older one, has
+            expired or is that of another dataset.
         FormatError: The seal is signed, but malformed.
         OSError: The file system reports an error.
     """
-    known, place = check_verifying_keys(signed_by), folder.below(SEAL_NAME)
-    data = read_seal(place)
-    if data is None:
-        raise IntegrityError(f"{place.path} does not exist: the dataset is not sealed")
-    with name_seal(place):
-        seal = open_seal(data, known)
-        check_sequence(seal.statement, at_least, "dataset")
+    ledger = dataset_ledger(folder)
+    seal = load_newest(ledger, make_trust(required.signed_by, required.needed))
+    if seal is None:
+        raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
+    with ledger.name_errors():
+        seal.statement.check(required.at_least, "dataset", required.dataset)
     return seal
 
 
@@ -49,14 +50,18 @@ class RequiredSeal:
     A seal that was read is kept until its file changes; the new one must not be older.
 
     Args:
-        signed_by: Keys of writers, one of whom must have signed the seal.
+        signed_by: Keys of writers, of whom `needed` must have signed the seal.
         at_least: Number that the seal must have at least: the last one that you have seen.
         root: Folder of the dataset. None for the folder that is read.
+        needed: Number of keys that must have signed.
+        dataset: Id that the dataset must have; None accepts another dataset of the same writers.
     """
 
     signed_by: tuple[VerifyingKey, ...]
     at_least: int = 1
     root: Root | None = None
+    needed: int = 1
+    dataset: str | None = None
 
     def with_root(self, root: Root) -> RequiredSeal:
         """Return the requirement for the dataset at `root`, unless it has a root."""
@@ -106,7 +111,7 @@ class RequiredSeal:
         return Place(place.filesystem, place.root)
 
     def _load(self, folder: Place) -> Seal:
-        return _LAST.read(folder, self.signed_by, self.at_least)
+        return _LAST.read(folder, self)
 
 
 _KEPT = 2
@@ -131,32 +136,32 @@ class _LastSeals:
         self._known: OrderedDict[tuple[object, ...], _KnownSeal] = OrderedDict()
         self._lock = fork_safe(threading.Lock())
 
-    def read(self, folder: Place, signed_by: tuple[VerifyingKey, ...], at_least: int) -> Seal:
+    def read(self, folder: Place, required: RequiredSeal) -> Seal:
         """Return the seal of a folder; raise as `load_seal`."""
-        place = folder.below(SEAL_NAME)
-        key = (id(folder.filesystem), place.full_name, *(str(writer) for writer in signed_by))
+        ledger = dataset_ledger(folder)
+        writers = (str(writer) for writer in required.signed_by)
+        key = (id(folder.filesystem), ledger.place.full_name, required.needed, *writers)
         with self._lock:
             known, now = self._known.get(key), time.monotonic()
             is_local = folder.filesystem is None
             if known is None or is_local or now - known.checked > _TRUSTED_FOR:
-                known = self._known[key] = _look_again(place, folder, signed_by, known)
+                known = self._known[key] = _look_again(ledger, required, known)
             self._known.move_to_end(key)
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        with name_seal(place):
-            check_sequence(known.seal.statement, at_least, "dataset")
+        with ledger.name_errors():
+            known.seal.statement.check(required.at_least, "dataset", required.dataset)
         return known.seal
 
 
-def _look_again(
-    place: Place, folder: Place, signed_by: tuple[VerifyingKey, ...], known: _KnownSeal | None
-) -> _KnownSeal:
+def _look_again(ledger: Ledger, required: RequiredSeal, known: _KnownSeal | None) -> _KnownSeal:
     """Return a seal as it is now; it must not be older than the one that is known."""
-    stamp, now = place.stamp(), time.monotonic()
+    stamp, now = ledger.place.stamp(), time.monotonic()
     if known is not None and stamp is not None and stamp == known.stamp:
         return replace(known, checked=now)
-    seal = load_seal(folder, signed_by, 0 if known is None else known.seal.statement.sequence)
-    return _KnownSeal(seal, folder.filesystem, stamp, now)
+    seen = 0 if known is None else known.seal.statement.sequence
+    seal = load_seal(ledger.folder, replace(required, at_least=max(seen, required.at_least)))
+    return _KnownSeal(seal, ledger.folder.filesystem, stamp, now)
 
 
 _LAST = _LastSeals()

@@ -1,171 +1,334 @@
 """Signed statements that follow each other: the form of all seals.
 
-    {"format":"...","version":1,"signer":"modcrypt-verifier:...","sequence":7,"previous":HEX,...}
-    {"signature":"..."}
+    {"format":"...","version":2,"dataset":ID,"sequence":7,"previous":HEX,"time":1764362628,
+     "expires":null,"writers":null,"content":HEX,...}
+    {"writers":[...],"signatures":{ID:BASE64,...}}
+    CONTENT
 
-Two lines of JSON. `previous` is the SHA-256 of the seal before, null for the first one; the members
-that follow depend on the format. The signature, in base64, is over `"modcrypt-seal" | 0x00 | 0x01`
-and the SHA-256 of the first line: key services sign short messages.
+Lines of JSON. `previous` is the hash of the statement before, null for the first one; `content` is
+the SHA-256 of the third line, and `writers` that of the changes in the second one, each null
+without; the members that follow depend on the format. Each signature is over
+`"modcrypt-seal" | 0x00 | 0x02` and the SHA-256 of the first line, which is the hash of the
+statement: key services sign short messages. Readers check the signatures before they parse the
+statement, and read the content only then.
+
+Version 1 has one signer, `"signer":LINE`, a second line `{"signature":BASE64}`, and its content
+among its members; its hash is over the whole file. A statement of version 2 may follow it.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import errno
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from modcrypt.errors import (
-    CommitConflictError,
-    FormatError,
-    IntegrityError,
-    KeyMaterialError,
-    ModcryptError,
-)
-from modcrypt.io.destinations import open_sink_at
-from modcrypt.io.places import Place
-from modcrypt.io.sources import open_source_at
+from modcrypt.errors import FormatError, IntegrityError, KeyMaterialError
+from modcrypt.io.sources import Source
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import (
+    Trust,
+    WriterChange,
+    parse_changes,
+    parse_signatures,
+)
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 
-SEAL_NAME = "_modcrypt_seal.json"
-"""Name of a seal; readers of datasets and tables skip names that begin with an underscore."""
-
-VERSION = 1
+VERSION = 2
 
 MAX_SEAL = 1 << 30
-"""Size limit of a seal in bytes: enough for some million files."""
-MAX_SIGNATURE_LINE = 8192
+"""Size limit of a statement in bytes: enough for some million files."""
+MAX_HEAD = 1 << 20
+"""Size limit of the first line of version 2 in bytes: it has no content but for short lists."""
+MAX_SIGNATURES = 256 << 10
 """Size limit of the second line in bytes, which is parsed before anything is verified."""
+MAX_FIRST_SIGNATURE = 8192
+"""Size limit of the second line of version 1 in bytes."""
 MAX_NUMBER = 2**63 - 1
-"""Limit of sizes and sequence numbers: an int64, for other readers of JSON."""
+"""Limit of sizes, times and sequence numbers: an int64, for other readers of JSON."""
 
-_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP)
-"""Errors of opening a folder, a pipe, a socket, and links in a circle."""
-
-_CONTEXT = b"modcrypt-seal\x00\x01"
+_BLOCK = 1 << 20
+_CONTEXT = b"modcrypt-seal\x00"
+_NO_SIGNATURE = "the seal has no signature, or one that is malformed or too long"
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_COMMON = ("format", "version", "signer", "sequence", "previous")
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
+_FIRST = ("format", "version", "signer", "sequence", "previous")
+_SECOND = (
+    "format", "version", "dataset", "sequence", "previous", "time", "expires", "writers", "content",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """The content of a seal, which a writer has signed.
+class SealFormat:
+    """A kind of seal.
 
     Attributes:
-        signer: Key that verifies the signature.
-        sequence: Number of the seal, from 1 on.
-        previous: SHA-256 of the previous seal in hex; None for the first one.
-        members: The other members, which the format of the seal defines.
+        name: Value of `format`.
+        first: Names of its own members in version 1; none if it came with version 2.
+        members: Names of its own members in version 2.
     """
 
-    signer: VerifyingKey
+    name: str
+    first: tuple[str, ...]
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A signed statement, without its content.
+
+    Attributes:
+        dataset: Id of the dataset, the same in all its statements; None in version 1.
+        signers: Trusted keys that signed.
+        sequence: Number of the statement, from 1 on.
+        previous: Hash of the statement before, in hex; None for the first one.
+        hash: Hash of this statement, in hex.
+        time: Seconds since 1970 at which it was signed; None in version 1.
+        expires: Seconds since 1970 from which on readers refuse it; None for never.
+        writers: Changes of the keys that may sign, since the first statement.
+        content: SHA-256 of the content in hex; None without content.
+        members: The other members, which the format of the seal defines.
+        start: Offset at which the content begins in the file.
+    """
+
+    dataset: str | None
+    signers: tuple[VerifyingKey, ...]
     sequence: int
     previous: str | None
+    hash: str
+    time: int | None
+    expires: int | None
+    writers: tuple[WriterChange, ...]
+    content: str | None
     members: Mapping[str, Any]
+    start: int
+
+    @property
+    def signer_ids(self) -> str:
+        """Ids of the keys that signed, as messages and results show them."""
+        return ", ".join(key.hex_id for key in self.signers)
+
+    def check(self, at_least: int, what: str, dataset: str | None = None) -> None:
+        """Raise IntegrityError if a reader must refuse the statement about `what`.
+
+        It is older than one seen before, has expired, or is about another dataset.
+        """
+        if self.sequence < at_least:
+            raise IntegrityError(
+                f"the seal has number {self.sequence}, but {at_least} was seen before: the {what} "
+                "was rolled back"
+            )
+        if self.expires is not None and time.time() >= self.expires:
+            raise IntegrityError(
+                f"seal number {self.sequence} expired at {format_time(self.expires)}: its writer "
+                "has not renewed it, or someone withholds a newer one"
+            )
+        if dataset is not None and self.dataset != dataset:
+            raise IntegrityError(
+                f"seal number {self.sequence} is that of another {what}, with the id "
+                f"{self.dataset or 'none'}, not {dataset}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a new statement states; the rest follows from the statement before.
+
+    Attributes:
+        dataset: Id of the dataset.
+        members: Members that the format defines.
+        content: Content, JSON in one line; None without.
+        valid_for: Seconds until readers refuse the statement; 0 for ever, None for as long as the
+            statement before.
+        writers: A change of the keys that may sign.
+    """
+
+    dataset: str
+    members: Mapping[str, Any]
+    content: bytes | None = None
+    valid_for: int | None = None
+    writers: WriterChange | None = None
 
 
 def encode_statement(
-    key: SigningKey, format_name: str, old: bytes | None, members: Mapping[str, Any]
-) -> bytes:
-    """Return a signed seal that follows the seal `old`, which the caller has verified."""
-    before = None if old is None else _parse_statement(_split(old)[0], format_name, [*members])
+    keys: Sequence[SigningKey], form: SealFormat, draft: Draft, after: tuple[int, str | None],
+    former: Statement | None,
+) -> bytes:  # fmt: skip
+    """Return a signed statement.
+
+    Args:
+        keys: Keys that sign.
+        form: Kind of seal.
+        draft: What it states.
+        after: Number and hash of the statement before; 0 and None without one.
+        former: The statement before, if it is known.
+    """
+    now = int(time.time())
+    known = () if former is None else former.writers
+    added = () if draft.writers is None else (draft.writers,)
+    changes = [change.encode() for change in (*known, *added)]
     document = {
-        "format": format_name,
+        "format": form.name,
         "version": VERSION,
-        "signer": str(key.verifier),
-        "sequence": 1 if before is None else before.sequence + 1,
-        "previous": None if old is None else hashlib.sha256(old).hexdigest(),
-        **members,
+        "dataset": draft.dataset,
+        "sequence": after[0] + 1,
+        "previous": after[1],
+        "time": now,
+        "expires": _expiry(draft.valid_for, former, now),
+        "writers": _hash_changes(changes),
+        "content": None if draft.content is None else hashlib.sha256(draft.content).hexdigest(),
+        **draft.members,
     }
-    statement = json.dumps(document, separators=(",", ":")).encode()
-    signature = base64.b64encode(key.sign(_message(statement))).decode()
-    return statement + b"\n" + json.dumps({"signature": signature}).encode() + b"\n"
+    head = _compact(document)
+    message = _message(VERSION, hashlib.sha256(head).digest())
+    signed = {key.verifier.hex_id: base64.b64encode(key.sign(message)).decode() for key in keys}
+    lines = [head, _compact({"writers": changes, "signatures": signed})]
+    return b"\n".join([*lines, *([] if draft.content is None else [draft.content]), b""])
 
 
-def open_statement(
-    data: bytes, signed_by: Mapping[str, VerifyingKey], format_name: str, names: list[str]
-) -> Statement:
-    """Verify and parse a seal of a format whose own members have these names.
+def _expiry(valid_for: int | None, former: Statement | None, now: int) -> int | None:
+    if valid_for is None and former is not None and former.expires is not None:
+        valid_for = former.expires - (former.time or now)
+    return now + valid_for if valid_for else None
+
+
+def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:
+    """Verify and parse a statement, without its content.
 
     Raises:
-        IntegrityError: None of the keys signed the seal, or it was altered.
+        IntegrityError: Too few of the trusted keys signed it, or it was altered.
         FormatError: It is signed, but malformed, or of another format.
     """
-    statement, rest = _split(data)
-    signature = _parse_signature(rest)
-    message = _message(statement)
-    signers = [key for key in signed_by.values() if key.verify(signature, message)]
-    if not signers:
-        raise IntegrityError(
-            f"the seal is not signed by {', '.join(signed_by)}: it was altered, or others signed it"
-        )
-    seal = _parse_statement(statement, format_name, names)
-    if seal.signer not in signers:
+    if source.size > MAX_SEAL:
+        raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
+    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
+    head, _, rest = start.partition(b"\n")
+    line, ended, _ = rest.partition(b"\n")
+    if not ended or b'"signatures"' not in line:
+        return _read_first(source, trust, form)
+    changes, signatures = _parse_signatures(line)
+    hash_ = hashlib.sha256(head)
+    try:
+        signers = trust.follow(changes).check_signed(signatures, _message(2, hash_.digest()))
+    except IntegrityError as error:
+        raise IntegrityError(f"{error}{_state_number(head)}") from None
+    return Statement(
+        **_parse_head(head, form, changes), signers=signers, hash=hash_.hexdigest(),
+        start=len(head) + len(line) + 2,
+    )  # fmt: skip
+
+
+def _parse_head(head: bytes, form: SealFormat, changes: tuple[WriterChange, ...]) -> dict[str, Any]:
+    members = _parse_members(head, form.name, VERSION, (*_SECOND, *form.members))
+    dataset, made, expires, content = (
+        members.pop(name) for name in ("dataset", "time", "expires", "content")
+    )
+    if not isinstance(dataset, str) or not _ID.fullmatch(dataset):
+        raise FormatError("the dataset of the seal has no valid id")
+    if not is_number(made) or not (expires is None or is_number(expires)):
+        raise FormatError("the times of the seal are not numbers of seconds")
+    if not (content is None or is_hash(content)):
+        raise FormatError("the hash of the content is not SHA-256 in hex")
+    others = any(change.dataset != dataset for change in changes)
+    if others or members.pop("writers") != _hash_changes([change.encode() for change in changes]):
+        raise IntegrityError("the changes of the writers are not those that were signed")
+    return {
+        "dataset": dataset, "time": made, "expires": expires, "content": content,
+        "writers": changes, "sequence": members.pop("sequence"),
+        "previous": members.pop("previous"), "members": members,
+    }  # fmt: skip
+
+
+def _parse_signatures(line: bytes) -> tuple[tuple[WriterChange, ...], dict[str, bytes]]:
+    with contextlib.suppress(KeyMaterialError):
+        if len(line) <= MAX_SIGNATURES:  # parsed lists take 40 times their size
+            members = require_members(strict_json(line), "writers", "signatures")
+            return parse_changes(members["writers"]), parse_signatures(members["signatures"])
+    raise IntegrityError(_NO_SIGNATURE)
+
+
+def _state_number(head: bytes) -> str:
+    """Return the number that an unverified head states, for a message."""
+    found = re.search(rb'"sequence":([0-9]{1,19})[,}]', head[:4096])
+    return "" if found is None else f" (it claims the number {int(found[1])})"
+
+
+def _read_first(source: Source, trust: Trust, form: SealFormat) -> Statement:
+    """Read a statement of version 1, whose signature is in its last line."""
+    first = max(0, source.size - MAX_FIRST_SIGNATURE - 1)
+    last = source.read_at(first, source.size - first).removesuffix(b"\n")
+    before, ended, line = last.rpartition(b"\n")
+    try:
+        members = require_members(strict_json(line if ended else b""), "signature")
+        signature = decode_base64(members["signature"], "the signature")
+    except KeyMaterialError:
+        raise IntegrityError(_NO_SIGNATURE) from None
+    end = first + len(before)
+    digest = _hash_range(source, end)
+    signers = trust.check_signed(dict.fromkeys(trust.keys, signature), _message(1, digest))
+    data = source.read_at(0, source.size)
+    if hashlib.sha256(data[:end]).digest() != digest:
+        raise IntegrityError("the seal changed while it was being read")
+    return _parse_first(data[:end], form, signers, hashlib.sha256(data).hexdigest())
+
+
+def _parse_first(
+    data: bytes, form: SealFormat, signers: tuple[VerifyingKey, ...], hash_: str
+) -> Statement:
+    members = _parse_members(data, form.name, 1, (*_FIRST, *form.first))
+    if members.pop("signer") not in {str(key) for key in signers}:
         raise IntegrityError("the seal names another signer than the one whose signature it has")
-    return seal
+    return Statement(
+        dataset=None, signers=signers, sequence=members.pop("sequence"),
+        previous=members.pop("previous"), hash=hash_, time=None, expires=None, writers=(),
+        content=None, members=members, start=len(data),
+    )  # fmt: skip
 
 
-def check_sequence(seal: Statement, at_least: int, what: str) -> None:
-    """Raise IntegrityError if a seal of something (`what`) is older than one seen before."""
-    if seal.sequence < at_least:
+def _parse_members(data: bytes, name: str, version: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the members of a statement but for its format, with a checked place in the chain."""
+    try:
+        members = dict(require_members(strict_json(data), *names))
+    except KeyMaterialError as error:
+        raise FormatError(f"the seal is malformed: {error}") from None
+    found, number = members.pop("format"), members.pop("version")
+    if found != name or type(number) is not int or number != version:
+        raise FormatError(f"the format of the seal is not {name}, version {version}")
+    if not (members["previous"] is None or is_hash(members["previous"])):
+        raise FormatError("the hash of the previous seal is not SHA-256 in hex")
+    if not is_number(members["sequence"]) or members["sequence"] == 0:
+        raise FormatError("the sequence number of the seal is not a number from 1 on")
+    return members
+
+
+def read_content(source: Source, statement: Statement) -> bytes:
+    """Return the content of a statement; raise IntegrityError if it is not what was signed."""
+    content = source.read_at(statement.start, max(0, source.size - statement.start))
+    content = content.removesuffix(b"\n")
+    if hashlib.sha256(content).hexdigest() != statement.content:
         raise IntegrityError(
-            f"the seal has number {seal.sequence}, but {at_least} was seen before: the {what} was "
-            "rolled back"
+            f"the content of seal number {statement.sequence} is not what was signed"
         )
+    return content
 
 
-@contextlib.contextmanager
-def name_seal(place: Place) -> Iterator[None]:
-    """Add the path of a seal to errors about it."""
-    try:
-        yield
-    except ModcryptError as error:
-        error.args = (f"{place.path}: {error}",)
-        raise
+def hash_statement(source: Source) -> tuple[str, bytes | None, int]:
+    """Return the hash of an archived statement, its head in version 2, and where content begins.
 
-
-def read_seal(place: Place) -> bytes | None:
-    """Return the bytes of a seal; None if it does not exist.
-
-    Raises:
-        IntegrityError: It is too large, or something else than a file stands in its place.
-        OSError: The file system reports an error.
+    Nothing is verified: the caller compares the hash with that of a verified statement.
     """
-    try:
-        with open_source_at(place) as source:
-            if source.size > MAX_SEAL:
-                raise IntegrityError(f"{place.path}: a seal has at most {MAX_SEAL} bytes")
-            return bytes(source.read_at(0, source.size))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        if error.errno not in _NO_FILE:
-            raise
-        raise IntegrityError(f"{place.path} is not a file, so the seal is missing") from None
-
-
-def replace_seal(place: Place, old: bytes | None, new: bytes) -> None:
-    """Write a seal in place of the old one.
-
-    Raises:
-        CommitConflictError: Another writer replaced it at the same time; nothing changed.
-    """
-    if len(new) > MAX_SEAL:
-        raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
-    with place.lock():
-        if read_seal(place) != old:
-            raise CommitConflictError(
-                f"{place.path}: another writer has made a seal meanwhile; check what it seals, and "
-                "seal again"
-            )
-        with open_sink_at(place) as sink:
-            sink.append(new)
+    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
+    head, _, rest = start.partition(b"\n")
+    line, ended, _ = rest.partition(b"\n")
+    if not ended or b'"signatures"' not in line:
+        return _hash_range(source, source.size).hex(), None, 0
+    return hashlib.sha256(head).hexdigest(), head, len(head) + len(line) + 2
 
 
 def is_number(value: Any) -> bool:
@@ -178,33 +341,28 @@ def is_hash(value: Any) -> bool:
     return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
-def _message(statement: bytes) -> bytes:
-    return _CONTEXT + hashlib.sha256(statement).digest()
+def format_time(seconds: int) -> str:
+    """Return seconds since 1970 as people read them, in UTC."""
+    with contextlib.suppress(OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"second {seconds}"
 
 
-def _split(data: bytes) -> tuple[bytes, bytes]:
-    statement, _, rest = data.partition(b"\n")
-    return statement, rest
+def _hash_changes(changes: list[list[Any]]) -> str | None:
+    return hashlib.sha256(_compact(changes)).hexdigest() if changes else None
 
 
-def _parse_signature(line: bytes) -> bytes:
-    with contextlib.suppress(KeyMaterialError):
-        if len(line) <= MAX_SIGNATURE_LINE:  # parsed lists take 40 times their size
-            members = require_members(strict_json(line), "signature")
-            return decode_base64(members["signature"], "the signature")
-    raise IntegrityError("the seal has no signature, or one that is malformed or too long")
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _parse_statement(statement: bytes, format_name: str, names: list[str]) -> Statement:
-    try:
-        members = dict(require_members(strict_json(statement), *_COMMON, *names))
-        found, version, signer, sequence, previous = (members.pop(name) for name in _COMMON)
-        if found != format_name or type(version) is not int or version != VERSION:
-            raise FormatError(f"the format of the seal is not {format_name}, version {VERSION}")
-        if previous is not None and not is_hash(previous):
-            raise FormatError("the hash of the previous seal is not SHA-256 in hex")
-        if not is_number(sequence) or sequence == 0:
-            raise FormatError("the sequence number of the seal is not a number from 1 on")
-        return Statement(VerifyingKey.parse(str(signer)), sequence, previous, members)
-    except KeyMaterialError as error:
-        raise FormatError(f"the seal is malformed: {error}") from None
+def _message(version: int, digest: bytes) -> bytes:
+    return _CONTEXT + bytes((version,)) + digest
+
+
+def _hash_range(source: Source, end: int) -> bytes:
+    """Hash the first bytes of a file in blocks: it may be large, and nothing is verified yet."""
+    digest = hashlib.sha256()
+    for start in range(0, end, _BLOCK):
+        digest.update(source.read_at(start, min(_BLOCK, end - start)))
+    return digest.digest()

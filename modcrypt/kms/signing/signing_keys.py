@@ -98,9 +98,14 @@ class SigningKey(Unpicklable):
     """A private key that signs; it never shows itself, and can't be pickled.
 
     Create one with `generate`, `load` or `open`.
+
+    Attributes:
+        verifier: The key that verifies.
+        kept_at: Path of the file that keeps the key; "" for a key service, None if nothing does.
+        remembered: Newest statements that this object has signed, by the ids of their datasets.
     """
 
-    __slots__ = ("_secret", "_sign", "verifier")
+    __slots__ = ("_secret", "_sign", "kept_at", "remembered", "verifier")
     _advice = "pass its path or URI instead"
 
     def __init__(
@@ -111,6 +116,8 @@ class SigningKey(Unpicklable):
     ) -> None:
         """Keep a private key, or the function of a key service that signs with it."""
         self.verifier, self._secret, self._sign = verifier, secret, sign
+        self.kept_at: str | None = None if sign is None else ""
+        self.remembered: dict[str, Any] = {}
 
     @classmethod
     @hide_frames
@@ -132,7 +139,9 @@ class SigningKey(Unpicklable):
             or scheme.encode_public(secret()) != verifier.public_key
         ):
             raise KeyMaterialError("the private key does not belong to the verifier in the file")
-        return cls(verifier, secret)
+        key = cls(verifier, secret)
+        key.kept_at = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        return key
 
     @classmethod
     @hide_frames
@@ -165,6 +174,7 @@ class SigningKey(Unpicklable):
         if self._secret is None:
             raise ValueError("this signing key stays in its key service; it can't be saved")
         save_private_key(path, SIGNING_FILE, str(self.verifier), self._secret(), passphrase)
+        self.kept_at = os.path.abspath(os.fspath(path))
 
     @hide_frames
     def sign(self, message: bytes) -> bytes:

@@ -28,7 +28,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.read.table_seals import encode_table_seal
 from modcrypt.iceberg.write import table_sealing
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.table_changes import ids, rows

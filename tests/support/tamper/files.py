@@ -28,9 +28,9 @@ from modcrypt import (
 )
 from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Secret
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.kms.signing.schemes import find_scheme
 from modcrypt.kms.signing.seal_format import SealedFile, encode_seal
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
 from tests.support.forging import encrypt_bytes, plain_file

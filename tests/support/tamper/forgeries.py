@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from modcrypt import ModuleType
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME
+from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new, set_extension
 from tests.support import forging
 from tests.support.forging import plain_file

@@ -1,0 +1,185 @@
+"""Ledgers: the statements of a dataset or table, the newest one beside its files.
+
+    lake/_modcrypt_seal.json                 the newest statement
+    lake/_modcrypt_seals/0000000006.json     older ones
+
+A new statement follows the newest one, which its writer has verified. The newest one is copied to
+the archive first, so that a writer that is killed leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sinks import copy_range
+from modcrypt.io.sources import Source, open_source_at
+from modcrypt.kms.signing.sealed_statements import (
+    MAX_SEAL,
+    SealFormat,
+    Statement,
+    hash_statement,
+    read_content,
+    read_statement,
+)
+from modcrypt.kms.signing.trusted_writers import Trust
+from modcrypt.pkmt1.strict_json import strict_json
+
+SEAL_NAME = "_modcrypt_seal.json"
+"""Name of the newest statement; readers of datasets and tables skip names that begin with "_"."""
+ARCHIVE = "_modcrypt_seals"
+"""Name of the folder of older statements and of witnesses."""
+
+MAX_STEPS = 100_000
+"""Largest number of statements that are followed back, each a file."""
+
+_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP)
+"""Errors of opening a folder, a pipe, a socket, and links in a circle."""
+
+_PREVIOUS = re.compile(rb'"previous":"([0-9a-f]{64})"')
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The statements about one dataset or table.
+
+    Attributes:
+        folder: Folder of the newest statement.
+        form: Kind of seal.
+        what: Word for messages: `"dataset"` or `"table"`.
+    """
+
+    folder: Place
+    form: SealFormat
+    what: str = "dataset"
+
+    @property
+    def place(self) -> Place:
+        """The place of the newest statement."""
+        return self.folder.below(SEAL_NAME)
+
+    def archived(self, sequence: int) -> Place:
+        """Return the place of an older statement."""
+        return self.folder.below(f"{ARCHIVE}/{sequence:010d}.json")
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Source | None]:
+        """Open the newest statement; None if it does not exist. Errors name its path.
+
+        Raises:
+            IntegrityError: Something else than a file stands in its place.
+            OSError: The file system reports an error.
+        """
+        with self.name_errors(), contextlib.ExitStack() as stack:
+            try:
+                source = stack.enter_context(open_source_at(self.place))
+            except (FileNotFoundError, NotADirectoryError):
+                source = None
+            except OSError as error:
+                if error.errno not in _NO_FILE:
+                    raise
+                raise IntegrityError("it is not a file, so the seal is missing") from None
+            yield source
+
+    def read(self, trust: Trust) -> tuple[Statement, bytes | None] | None:
+        """Return the newest statement with its content; None if it does not exist.
+
+        Raises:
+            IntegrityError: Too few trusted keys signed it, or it was altered.
+            FormatError: It is signed, but malformed.
+            OSError: The file system reports an error.
+        """
+        with self.open() as source:
+            if source is None:
+                return None
+            statement = read_statement(source, trust, self.form)
+            content = None if statement.content is None else read_content(source, statement)
+            return statement, content
+
+    def read_head(self, trust: Trust) -> Statement | None:
+        """Return the newest statement, whose content is not read; raise as `read`."""
+        with self.open() as source:
+            return None if source is None else read_statement(source, trust, self.form)
+
+    def read_archived(self, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:
+        """Return the members and the content of an older statement, by its hash.
+
+        Its signatures are not verified: a statement that was verified has its hash.
+
+        Raises:
+            IntegrityError: It is missing, or another one.
+        """
+        place = self.archived(sequence)
+        try:
+            with open_source_at(place) as source:
+                if source.size > MAX_SEAL or hash_statement(source)[0] != expected:
+                    raise IntegrityError(f"{place.path} is not seal number {sequence}")
+                _, head, start = hash_statement(source)
+                data = source.read_at(start, source.size - start)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise
+            raise IntegrityError(
+                f"{place.path} is missing: newer seals refer to it, so restore it from a copy"
+            ) from None
+        members: dict[str, Any] = strict_json(data.partition(b"\n")[0] if head is None else head)
+        return members, data.removesuffix(b"\n") if head is not None else b""
+
+    def find_ancestor(self, statement: Statement, sequence: int) -> str:
+        """Return the hash of an older statement that a verified one follows.
+
+        Raises:
+            IntegrityError: A statement between them is missing, or another one.
+        """
+        number, hash_, previous = statement.sequence, statement.hash, statement.previous
+        for _ in range(MAX_STEPS):
+            if number <= sequence or previous is None:
+                return hash_
+            number, hash_ = number - 1, previous
+            if number > sequence:
+                previous = self.read_archived(number, hash_)[0].get("previous")
+        raise IntegrityError(f"more than {MAX_STEPS} seals lie between two numbers")
+
+    def publish(self, former: Statement | None, data: bytes) -> None:
+        """Write a new statement in place of the newest one, which goes into the archive.
+
+        Raises:
+            CommitConflictError: The newest statement is not `former`; nothing changed.
+            ValueError: The new statement is too large.
+        """
+        if len(data) > MAX_SEAL:
+            raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
+        with self.place.lock():
+            with self.open() as source:
+                found = None if source is None else hash_statement(source)[0]
+                if found != (None if former is None else former.hash):
+                    raise CommitConflictError(
+                        "another writer has made a seal meanwhile; check what it seals, and seal "
+                        "again"
+                    )
+                if source is not None and former is not None:
+                    self._archive(source, former.sequence)
+            with open_sink_at(self.place) as sink:
+                sink.append(data)
+
+    def _archive(self, source: Source, sequence: int) -> None:
+        place = self.archived(sequence)
+        place.make_folder()
+        with open_sink_at(place) as sink:
+            copy_range(source, sink, 0, source.size)
+
+    @contextlib.contextmanager
+    def name_errors(self) -> Iterator[None]:
+        """Add the path of the newest statement to errors about it."""
+        try:
+            yield
+        except ModcryptError as error:
+            error.args = (f"{self.place.path}: {error}",)
+            raise

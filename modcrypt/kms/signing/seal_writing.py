@@ -1,0 +1,156 @@
+"""Sign the next statement of a ledger, after the one that its writer knows to be the newest."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from modcrypt.errors import IntegrityError
+from modcrypt.io.sources import open_source
+from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
+from modcrypt.kms.signing.seal_memory import Remembered, recall, remember
+from modcrypt.kms.signing.sealed_statements import (
+    Draft,
+    Statement,
+    encode_statement,
+    read_statement,
+)
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import Trust, check_signing_keys, make_trust
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What the next statement follows.
+
+    Attributes:
+        statement: The newest statement; None without one.
+        dataset: Id of the dataset; None if it has none yet.
+        sequence: Number of the statement before, 0 for none.
+        hash: Hash of the statement before; None for none.
+    """
+
+    statement: Statement | None
+    dataset: str | None
+    sequence: int
+    hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SealWriter:
+    """Who signs a statement, and what the statement before must be.
+
+    Attributes:
+        keys: Keys that sign.
+        trust: Keys that may have signed the statement before.
+        at_least: Number that the statement before must have at least.
+        accept_lost: Whether to go on if the newest statement is lost or was replaced by an older
+            one.
+    """
+
+    keys: tuple[SigningKey, ...]
+    trust: Trust
+    at_least: int = 0
+    accept_lost: bool = False
+
+    def begin(self, ledger: Ledger) -> Former:
+        """Return what the next statement follows.
+
+        Raises:
+            IntegrityError: The newest statement was removed, is older than the last one that these
+                keys have signed, another one, or that of another dataset, or is not signed by
+                writers who may sign.
+            FormatError: It is signed, but malformed.
+            KeyRetrievalError, OSError: A key's memory or the statement cannot be read.
+        """
+        former = _follow(ledger.read_head(self.trust))
+        if former.sequence < self.at_least and not self.accept_lost:
+            raise _lost(ledger, former.statement, self.at_least)
+        for key in self.keys:
+            for dataset, last in recall(key).about(former.dataset, ledger.folder.full_name):
+                if self.accept_lost:
+                    former = _continue_after(former, dataset, last)
+                else:
+                    _check_follows(ledger, former.statement, dataset, last)
+        return former
+
+    def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
+        """Sign a statement, publish it and remember it; return it as readers see it.
+
+        Raises:
+            ValueError: These keys are too few, or may not sign.
+            CommitConflictError: Another writer was faster; nothing changed.
+            OSError: The file system fails, or the number cannot be remembered.
+        """
+        data = encode_statement(
+            self.keys, ledger.form, draft, (former.sequence, former.hash), former.statement
+        )
+        try:
+            with open_source(data) as source:
+                statement = read_statement(source, self.trust, ledger.form)
+        except IntegrityError as error:
+            raise ValueError(f"these keys cannot sign the seal: {error}") from None
+        ledger.publish(former.statement, data)
+        for key in self.keys:
+            remember(key, statement, ledger.folder.full_name)
+        return statement
+
+
+def make_seal_writer(
+    keys: SigningKey | Sequence[SigningKey], signed_by: Iterable[VerifyingKey] = (),
+    at_least: int = 0, *, accept_lost: bool = False,
+) -> SealWriter:  # fmt: skip
+    """Return a writer with these keys, who trusts them and those of other writers.
+
+    Raises:
+        ValueError: There is no key, or there are too many.
+        TypeError: Something is not a key.
+    """
+    given = check_signing_keys(keys)
+    own = {key.verifier.hex_id: key.verifier for key in given}
+    others = [key for key in signed_by if key.hex_id not in own]
+    return SealWriter(given, make_trust([*own.values(), *others]), at_least, accept_lost)
+
+
+def new_dataset_id() -> str:
+    """Return a random id for the first statement about a dataset."""
+    return secrets.token_hex(16)
+
+
+_ACCEPT = f"find out who did it, or accept {SEAL_NAME} to go on with the next number"
+
+
+def _follow(statement: Statement | None) -> Former:
+    if statement is None:
+        return Former(None, None, 0, None)
+    return Former(statement, statement.dataset, statement.sequence, statement.hash)
+
+
+def _continue_after(former: Former, dataset: str, last: Remembered) -> Former:
+    """Return what follows the last one that was signed, unless a newer one was found."""
+    if former.dataset == dataset and former.sequence >= last.sequence:
+        return former
+    return Former(former.statement, dataset, last.sequence, last.hash)
+
+
+def _check_follows(
+    ledger: Ledger, statement: Statement | None, dataset: str, last: Remembered
+) -> None:
+    """Raise IntegrityError unless a statement is, or follows, the last one that was signed."""
+    if statement is None or statement.dataset != dataset or statement.sequence < last.sequence:
+        raise _lost(ledger, statement, last.sequence)
+    if ledger.find_ancestor(statement, last.sequence) != last.hash:
+        raise IntegrityError(
+            f"{ledger.place.path}: seal number {statement.sequence} does not follow number "
+            f"{last.sequence} as it was signed here; {_ACCEPT}"
+        )
+
+
+def _lost(ledger: Ledger, statement: Statement | None, last: int) -> IntegrityError:
+    found = "there is no seal" if statement is None else f"the seal has number {statement.sequence}"
+    other = " of another dataset" * (statement is not None and statement.sequence >= last)
+    return IntegrityError(
+        f"{ledger.place.path}: {found}{other}, but number {last} was signed before: it was "
+        f"removed, replaced or rolled back; {_ACCEPT}"
+    )
