@@ -33,6 +33,7 @@ from modcrypt.jobs.dataset_seals import SealUpdate as SealUpdate
 from modcrypt.jobs.dataset_seals import SealVerification as SealVerification
 from modcrypt.jobs.dataset_seals import seal_dataset as seal_dataset
 from modcrypt.jobs.dataset_seals import update_seal as update_seal
+from modcrypt.jobs.declared_changes import sealing as sealing
 from modcrypt.jobs.dataset_seals import verify_seal as verify_seal
 from modcrypt.jobs.dataset_verification import verify_dataset as verify_dataset
 from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile

@@ -10,6 +10,7 @@ from typing import IO, Any, TypeAlias
 
 from modcrypt.io.places import Place
 from modcrypt.io.publication import open_local_sink
+from modcrypt.io.recorded_writes import HashingSink, WriteRecord, find_records
 from modcrypt.io.sinks import ObjectSink, Sink
 from modcrypt.io.stores import locate
 from modcrypt.io.uploads import open_upload
@@ -60,10 +61,26 @@ def open_sink_at(
 def _open_stored(
     place: Place, name: str, overwrite: bool, check: Callable[[], object] | None
 ) -> AbstractContextManager[Sink]:
+    opened: AbstractContextManager[Sink]
     if place.filesystem is None:
-        return open_local_sink(place, overwrite=overwrite, check=check)
-    upload = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
-    return upload if check is None else _check_at_end(upload, check)
+        opened = open_local_sink(place, overwrite=overwrite, check=check)
+    else:
+        opened = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
+        opened = opened if check is None else _check_at_end(opened, check)
+    records = find_records(place)
+    return _record(opened, place, records) if records else opened
+
+
+@contextlib.contextmanager
+def _record(
+    opened: AbstractContextManager[Sink], place: Place, records: list[WriteRecord[object]]
+) -> Iterator[Sink]:
+    """Hash what is appended, and note it once the file has appeared."""
+    with opened as sink:
+        hashing = HashingSink(sink)
+        yield hashing
+    for record in records:
+        record.note_written(place, hashing)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from modcrypt.io.addresses import is_url
 from modcrypt.io.folders import open_folder, relative_to, split_below, symbolic_link_error
 from modcrypt.io.locks import LOCKS_FOLDERS, lock, unlock
+from modcrypt.io.recorded_writes import note_removed
 from modcrypt.io.store_errors import add_url_to_errors, format_url
 from modcrypt.io.stores import is_arrow, is_same_store, locate
 
@@ -170,6 +171,7 @@ class Place:
                 self.filesystem.delete_file(self.path)
             else:
                 self.filesystem.rm_file(self.path)
+        note_removed(self)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

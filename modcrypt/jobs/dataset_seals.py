@@ -382,10 +382,11 @@ def hash_file(place: Place) -> SealedFile:
     with open_source_at(place) as source:
         for start in range(0, source.size, _BLOCK):
             digest.update(source.read_at(start, min(_BLOCK, source.size - start)))
-        return SealedFile(source.size, digest.hexdigest(), _hash_end(source))
+        return SealedFile(source.size, digest.hexdigest(), hash_end(source))
 
 
-def _hash_end(source: Source) -> str | None:
+def hash_end(source: Source) -> str | None:
+    """Return the hash of the end of a Parquet file; None for other files."""
     try:
         tail = read_tail(source)
     except (FormatError, LimitError):

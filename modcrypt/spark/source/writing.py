@@ -47,6 +47,7 @@ from pyspark.sql.types import StructType
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder, publish
+from modcrypt.io.recorded_writes import note_moved
 from modcrypt.io.stores import locate
 from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
@@ -431,6 +432,7 @@ def _move(source: Place, target: Place) -> None:
         publish(source.path, target.path, overwrite=False)
     else:
         as_arrow(source.filesystem).move(source.path, target.path)
+    note_moved(source, target)
 
 
 def _remove(place: Place) -> None:

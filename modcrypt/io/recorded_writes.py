@@ -1,0 +1,137 @@
+"""Record which files of a folder this process writes, moves and removes, as it does so.
+
+A file that is hashed afterwards may be another one already: anyone who can write to its folder can
+replace it. So the bytes are hashed on their way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from modcrypt.fork_safety import fork_safe
+
+KEPT_END = 1 << 20
+"""Bytes at the end of a file that are kept at least, beside its last appends."""
+_KEPT_APPENDS = 8
+"""Number of last appends that are kept whole: writers append a footer at once, however large."""
+
+T = TypeVar("T")
+
+
+class _Located(Protocol):
+    """A place; those are in a module above this one."""
+
+    def inside(self, root: Any) -> str | None:
+        """Return the path relative to a folder; None if it is not inside."""
+
+
+class _Grows(Protocol):
+    """A sink; those are in a module above this one."""
+
+    def append(self, data: memoryview | bytes) -> None:
+        """Write all of `data` at the end."""
+
+
+class HashingSink:
+    """Appends to a sink, and keeps hash, size, beginning and end of what was appended."""
+
+    def __init__(self, sink: _Grows) -> None:
+        self._sink, self._digest = sink, hashlib.sha256()
+        self._last: deque[bytes] = deque()
+        self._kept = 0
+        self.size, self.start = 0, b""
+
+    def append(self, data: memoryview | bytes) -> None:
+        """Write all of `data` at the end."""
+        self._sink.append(data)
+        self._digest.update(data)
+        part = bytes(data)
+        self.size += len(part)
+        self.start = (self.start + part[:4])[:4]
+        self._last.append(part)
+        self._kept += len(part)
+        while len(self._last) > _KEPT_APPENDS and self._kept - len(self._last[0]) >= KEPT_END:
+            self._kept -= len(self._last.popleft())
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of all bytes, in hex."""
+        return self._digest.hexdigest()
+
+    def read_end(self) -> bytes:
+        """Return the last bytes: `KEPT_END` of them or more, or all."""
+        return b"".join(self._last)
+
+
+class WriteRecord(Generic[T]):
+    """The files below a folder that were written or removed, by their paths inside it.
+
+    `changes` has what `describe` returned of a written file, and None for one that was removed.
+    """
+
+    def __init__(self, folder: _Located, describe: Callable[[HashingSink], T]) -> None:
+        self._folder, self._describe = folder, describe
+        self._lock = fork_safe(threading.Lock())
+        self.changes: dict[str, T | None] = {}
+
+    def covers(self, place: _Located) -> bool:
+        """Return whether a place is below the folder."""
+        return place.inside(self._folder) is not None
+
+    def note_written(self, place: _Located, sink: HashingSink) -> None:
+        """Note a file that has appeared."""
+        self._note(place, self._describe(sink))
+
+    def note_removed(self, place: _Located) -> None:
+        """Note a file that was removed."""
+        self._note(place, None)
+
+    def note_moved(self, old: _Located, new: _Located) -> None:
+        """Note a file that was written before and has been moved."""
+        path = old.inside(self._folder)
+        with self._lock:
+            known = None if path is None else self.changes.pop(path, None)
+        if known is not None:
+            self._note(new, known)
+
+    def _note(self, place: _Located, change: T | None) -> None:
+        path = place.inside(self._folder)
+        if path is not None:
+            with self._lock:
+                self.changes[path] = change
+
+
+_RECORDS: list[WriteRecord[object]] = []
+
+
+@contextlib.contextmanager
+def record_writes(folder: _Located, describe: Callable[[HashingSink], T]) -> Iterator[WriteRecord[T]]:
+    """Record what this process, in all its threads, writes below a folder while the block runs."""
+    record: WriteRecord[T] = WriteRecord(folder, describe)
+    _RECORDS.append(record)  # type: ignore[arg-type]  # it only calls its own describe
+    try:
+        yield record
+    finally:
+        _RECORDS.remove(record)  # type: ignore[arg-type]
+
+
+def find_records(place: _Located) -> list[WriteRecord[object]]:
+    """Return the records of folders above a place."""
+    return [record for record in _RECORDS if record.covers(place)] if _RECORDS else []
+
+
+def note_removed(place: _Located) -> None:
+    """Note in the records of folders above a place that its file was removed."""
+    for record in find_records(place):
+        record.note_removed(place)
+
+
+def note_moved(old: _Located, new: _Located) -> None:
+    """Note in the records of folders above a place that a file was moved there."""
+    for record in find_records(new):
+        record.note_moved(old, new)
