@@ -33,9 +33,9 @@ from modcrypt.jobs.dataset_seals import SealUpdate as SealUpdate
 from modcrypt.jobs.dataset_seals import SealVerification as SealVerification
 from modcrypt.jobs.dataset_seals import seal_dataset as seal_dataset
 from modcrypt.jobs.dataset_seals import update_seal as update_seal
-from modcrypt.jobs.declared_changes import sealing as sealing
 from modcrypt.jobs.dataset_seals import verify_seal as verify_seal
 from modcrypt.jobs.dataset_verification import verify_dataset as verify_dataset
+from modcrypt.jobs.declared_changes import sealing as sealing
 from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
 from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
 from modcrypt.jobs.key_scan import ScannedKey as ScannedKey
@@ -46,6 +46,11 @@ from modcrypt.jobs.recipient_changes import remove_recipients as remove_recipien
 from modcrypt.jobs.recipient_listing import ListedRecipient as ListedRecipient
 from modcrypt.jobs.recipient_listing import ListedRecipients as ListedRecipients
 from modcrypt.jobs.recipient_listing import list_recipients as list_recipients
+from modcrypt.jobs.seal_log import SealEntry as SealEntry
+from modcrypt.jobs.seal_log import SealLog as SealLog
+from modcrypt.jobs.seal_log import seal_log as seal_log
+from modcrypt.jobs.seal_writers import change_seal_writers as change_seal_writers
+from modcrypt.jobs.seal_writers import witness_seal as witness_seal
 from modcrypt.jobs.shredding import ShreddedFile as ShreddedFile
 from modcrypt.jobs.shredding import shred_keys as shred_keys
 from modcrypt.jobs.shredding_proof import Proof as Proof

@@ -110,7 +110,9 @@ _RECORDS: list[WriteRecord[object]] = []
 
 
 @contextlib.contextmanager
-def record_writes(folder: _Located, describe: Callable[[HashingSink], T]) -> Iterator[WriteRecord[T]]:
+def record_writes(
+    folder: _Located, describe: Callable[[HashingSink], T]
+) -> Iterator[WriteRecord[T]]:
     """Record what this process, in all its threads, writes below a folder while the block runs."""
     record: WriteRecord[T] = WriteRecord(folder, describe)
     _RECORDS.append(record)  # type: ignore[arg-type]  # it only calls its own describe

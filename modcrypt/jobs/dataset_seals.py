@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from modcrypt.errors import FormatError, IntegrityError, LimitError, list_names
 from modcrypt.io.addresses import is_url
-from modcrypt.io.places import Place
+from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
@@ -38,7 +38,7 @@ from modcrypt.kms.signing.seal_writing import (
     new_dataset_id,
 )
 from modcrypt.kms.signing.sealed_statements import Draft
-from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.kms.signing.trusted_writers import WriterChange
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.framing import close_tail, read_tail
@@ -192,7 +192,7 @@ def update_seal(
     """
     ledger = _ledger_at(where, filesystem)
     writer = make_seal_writer(key, signed_by, at_least)
-    former = _require_former(ledger, writer)
+    former = begin_change(ledger, writer)
     gone = [_path_of(name, ledger.folder) for name in removed]
     if gone:
         _check_sealed(gone, _load_all(ledger, writer))
@@ -205,9 +205,12 @@ def update_seal(
 
 def sign_changes(
     ledger: Ledger, writer: SealWriter, former: Former, changes: Changes,
-    valid_for: int | None = None, writers: WriterChange | None = None,
+    valid_for: int | None = None, writers: WriterChange | None = None, dataset: str | None = None,
 ) -> SealUpdate:  # fmt: skip
-    """Sign changes of files, or of writers; raise as `SealWriter.write`."""
+    """Sign changes of files, or of writers; raise as `SealWriter.write`.
+
+    `dataset` is the id of a dataset that has none yet.
+    """
     assert former.statement is not None
     since, content = list_since(former.statement), encode_files(changes)
     if not since:  # enough changes to add up: list all files again
@@ -215,7 +218,7 @@ def sign_changes(
         apply_changes(files, changes)
         content = encode_files(files)
     draft = Draft(
-        former.dataset or new_dataset_id(), {"since": since}, content, valid_for, writers
+        former.dataset or dataset or new_dataset_id(), {"since": since}, content, valid_for, writers
     )  # fmt: skip
     statement = writer.write(ledger, former, draft)
     return SealUpdate(
@@ -232,6 +235,8 @@ def verify_seal(
     at_least: int = 1,
     needed: int = 1,
     dataset: str | None = None,
+    witnessed_by: Iterable[VerifyingKey] = (),
+    witness_store: Root | None = None,
     filesystem: Any = None,
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -247,6 +252,8 @@ def verify_seal(
         at_least: Number that the seal must have at least: the last one that you have seen.
         needed: Number of these keys that must have signed.
         dataset: Id that the dataset must have; None accepts another dataset of the same writers.
+        witnessed_by: Keys of witnesses, each of whom must have countersigned the seal.
+        witness_store: Folder of their statements; None for the one beside the seal.
 
     Raises:
         IntegrityError: There is no seal, too few of the keys signed it, or it is an older one, has
@@ -254,13 +261,17 @@ def verify_seal(
         FormatError: The seal is signed, but malformed.
         OSError, FileNotFoundError: The file system reports an error.
     """
-    required = RequiredSeal(tuple(signed_by), at_least, needed=needed, dataset=dataset)
+    required = RequiredSeal(
+        tuple(check_verifying_keys(signed_by).values()), at_least, needed=needed, dataset=dataset,
+        witnessed_by=tuple(witnessed_by), witness_store=witness_store,
+    )  # fmt: skip
     seal = load_seal(_folder_at(where, filesystem), required)
     found = _hash_files(where, filesystem, threads, progress)
     return _make_result(seal, _compare(seal, found))
 
 
-def _require_former(ledger: Ledger, writer: SealWriter) -> Former:
+def begin_change(ledger: Ledger, writer: SealWriter) -> Former:
+    """Return what a seal with changes follows; raise as `update_seal`."""
     former = writer.begin(ledger)
     if former.statement is None:
         raise IntegrityError(

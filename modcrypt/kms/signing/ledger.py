@@ -116,21 +116,26 @@ class Ledger:
         Raises:
             IntegrityError: It is missing, or another one.
         """
-        place = self.archived(sequence)
-        try:
-            with open_source_at(place) as source:
-                if source.size > MAX_SEAL or hash_statement(source)[0] != expected:
-                    raise IntegrityError(f"{place.path} is not seal number {sequence}")
-                _, head, start = hash_statement(source)
-                data = source.read_at(start, source.size - start)
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise
-            raise IntegrityError(
-                f"{place.path} is missing: newer seals refer to it, so restore it from a copy"
-            ) from None
+        with self.open_archived(sequence, expected) as source:
+            _, head, start = hash_statement(source)
+            data = source.read_at(start, source.size - start)
         members: dict[str, Any] = strict_json(data.partition(b"\n")[0] if head is None else head)
         return members, data.removesuffix(b"\n") if head is not None else b""
+
+    @contextlib.contextmanager
+    def open_archived(self, sequence: int, expected: str) -> Iterator[Source]:
+        """Open an older statement; raise as `read_archived`."""
+        place = self.archived(sequence)
+        with contextlib.ExitStack() as stack:
+            try:
+                source = stack.enter_context(open_source_at(place))
+            except (FileNotFoundError, NotADirectoryError):
+                raise IntegrityError(
+                    f"{place.path} is missing: newer seals refer to it, so restore it from a copy"
+                ) from None
+            if source.size > MAX_SEAL or hash_statement(source)[0] != expected:
+                raise IntegrityError(f"{place.path} is not seal number {sequence}")
+            yield source
 
     def find_ancestor(self, statement: Statement, sequence: int) -> str:
         """Return the hash of an older statement that a verified one follows.

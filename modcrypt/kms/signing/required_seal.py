@@ -22,6 +22,7 @@ from modcrypt.kms.signing.ledger import Ledger
 from modcrypt.kms.signing.seal_format import Seal, dataset_ledger, load_newest
 from modcrypt.kms.signing.signing_keys import VerifyingKey
 from modcrypt.kms.signing.trusted_writers import make_trust
+from modcrypt.kms.signing.witnesses import check_witnesses
 from modcrypt.parquet.signatures.signers import SealedFooter
 
 
@@ -40,6 +41,8 @@ def load_seal(folder: Place, required: RequiredSeal) -> Seal:
         raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
     with ledger.name_errors():
         seal.statement.check(required.at_least, "dataset", required.dataset)
+        store = None if required.witness_store is None else _place_of(required.witness_store)
+        check_witnesses(ledger, seal.statement, required.witnessed_by, store)
     return seal
 
 
@@ -55,6 +58,8 @@ class RequiredSeal:
         root: Folder of the dataset. None for the folder that is read.
         needed: Number of keys that must have signed.
         dataset: Id that the dataset must have; None accepts another dataset of the same writers.
+        witnessed_by: Keys of witnesses, each of whom must have countersigned the seal.
+        witness_store: Folder of their statements; None for the one beside the seal.
     """
 
     signed_by: tuple[VerifyingKey, ...]
@@ -62,6 +67,8 @@ class RequiredSeal:
     root: Root | None = None
     needed: int = 1
     dataset: str | None = None
+    witnessed_by: tuple[VerifyingKey, ...] = ()
+    witness_store: Root | None = None
 
     def with_root(self, root: Root) -> RequiredSeal:
         """Return the requirement for the dataset at `root`, unless it has a root."""
@@ -102,7 +109,7 @@ class RequiredSeal:
 
     def _folder_of(self, place: Place | None) -> Place:
         if self.root is not None:
-            return self.root if isinstance(self.root, Place) else Place(*locate(self.root, None))
+            return _place_of(self.root)
         if place is None or place.root is None:
             raise ValueError(
                 "the dataset of the file is unknown, so its seal cannot be found; pass root=, the "
@@ -112,6 +119,10 @@ class RequiredSeal:
 
     def _load(self, folder: Place) -> Seal:
         return _LAST.read(folder, self)
+
+
+def _place_of(root: Root) -> Place:
+    return root if isinstance(root, Place) else Place(*locate(root, None))
 
 
 _KEPT = 2
@@ -139,8 +150,10 @@ class _LastSeals:
     def read(self, folder: Place, required: RequiredSeal) -> Seal:
         """Return the seal of a folder; raise as `load_seal`."""
         ledger = dataset_ledger(folder)
-        writers = (str(writer) for writer in required.signed_by)
-        key = (id(folder.filesystem), ledger.place.full_name, required.needed, *writers)
+        key = (
+            id(folder.filesystem), ledger.place.full_name, required.signed_by, required.needed,
+            required.witnessed_by, str(required.witness_store),
+        )  # fmt: skip
         with self._lock:
             known, now = self._known.get(key), time.monotonic()
             is_local = folder.filesystem is None

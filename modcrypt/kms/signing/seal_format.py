@@ -121,7 +121,11 @@ def load_files(ledger: Ledger, statement: Statement, content: bytes | None) -> S
 
 
 def _load_older(ledger: Ledger, sequence: int, hash_: str) -> Changes:
-    members, content = ledger.read_archived(sequence, hash_)
+    return parse_archived(*ledger.read_archived(sequence, hash_))
+
+
+def parse_archived(members: Mapping[str, Any], content: bytes) -> Changes:
+    """Return the files that a statement of any version lists, given its members and content."""
     return parse_content(content) if content else _parse_files(members.get("files"))
 
 

@@ -68,11 +68,11 @@ class SealWriter:
         if former.sequence < self.at_least and not self.accept_lost:
             raise _lost(ledger, former.statement, self.at_least)
         for key in self.keys:
+            if not self.accept_lost:
+                check_remembered(ledger, former.statement, key)
+                continue
             for dataset, last in recall(key).about(former.dataset, ledger.folder.full_name):
-                if self.accept_lost:
-                    former = _continue_after(former, dataset, last)
-                else:
-                    _check_follows(ledger, former.statement, dataset, last)
+                former = _continue_after(former, dataset, last)
         return former
 
     def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
@@ -111,6 +111,13 @@ def make_seal_writer(
     own = {key.verifier.hex_id: key.verifier for key in given}
     others = [key for key in signed_by if key.hex_id not in own]
     return SealWriter(given, make_trust([*own.values(), *others]), at_least, accept_lost)
+
+
+def check_remembered(ledger: Ledger, statement: Statement | None, key: SigningKey) -> None:
+    """Raise IntegrityError unless a statement is, or follows, the last one that a key signed."""
+    id_ = None if statement is None else statement.dataset
+    for dataset, last in recall(key).about(id_, ledger.folder.full_name):
+        _check_follows(ledger, statement, dataset, last)
 
 
 def new_dataset_id() -> str:

@@ -35,6 +35,7 @@ from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.trusted_writers import (
     Trust,
     WriterChange,
+    find_signers,
     parse_changes,
     parse_signatures,
 )
@@ -261,21 +262,25 @@ def _state_number(head: bytes) -> str:
 
 def _read_first(source: Source, trust: Trust, form: SealFormat) -> Statement:
     """Read a statement of version 1, whose signature is in its last line."""
-    first = max(0, source.size - MAX_FIRST_SIGNATURE - 1)
-    last = source.read_at(first, source.size - first).removesuffix(b"\n")
-    before, ended, line = last.rpartition(b"\n")
-    try:
-        members = require_members(strict_json(line if ended else b""), "signature")
-        signature = decode_base64(members["signature"], "the signature")
-    except KeyMaterialError:
-        raise IntegrityError(_NO_SIGNATURE) from None
-    end = first + len(before)
+    end, signature = _find_first_signature(source)
     digest = _hash_range(source, end)
     signers = trust.check_signed(dict.fromkeys(trust.keys, signature), _message(1, digest))
     data = source.read_at(0, source.size)
     if hashlib.sha256(data[:end]).digest() != digest:
         raise IntegrityError("the seal changed while it was being read")
     return _parse_first(data[:end], form, signers, hashlib.sha256(data).hexdigest())
+
+
+def _find_first_signature(source: Source) -> tuple[int, bytes]:
+    """Return the signature of version 1, and where the statement before it ends."""
+    first = max(0, source.size - MAX_FIRST_SIGNATURE - 1)
+    last = source.read_at(first, source.size - first).removesuffix(b"\n")
+    before, ended, line = last.rpartition(b"\n")
+    try:
+        members = require_members(strict_json(line if ended else b""), "signature")
+        return first + len(before), decode_base64(members["signature"], "the signature")
+    except KeyMaterialError:
+        raise IntegrityError(_NO_SIGNATURE) from None
 
 
 def _parse_first(
@@ -305,6 +310,23 @@ def _parse_members(data: bytes, name: str, version: int, names: tuple[str, ...])
     if not is_number(members["sequence"]) or members["sequence"] == 0:
         raise FormatError("the sequence number of the seal is not a number from 1 on")
     return members
+
+
+def find_statement_signers(
+    source: Source, keys: Mapping[str, VerifyingKey]
+) -> tuple[VerifyingKey, ...]:
+    """Return which of these keys have signed a statement, whoever may sign it.
+
+    Nothing else is verified: the caller knows the statement by its hash.
+    """
+    start = source.read_at(0, min(source.size, MAX_HEAD + MAX_SIGNATURES + 2))
+    head, _, rest = start.partition(b"\n")
+    line = rest.partition(b"\n")[0]
+    if b'"signatures"' in line:
+        message = _message(2, hashlib.sha256(head).digest())
+        return find_signers(keys, _parse_signatures(line)[1], message)
+    end, signature = _find_first_signature(source)
+    return find_signers(keys, dict.fromkeys(keys, signature), _message(1, _hash_range(source, end)))
 
 
 def read_content(source: Source, statement: Statement) -> bytes:

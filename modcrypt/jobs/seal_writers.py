@@ -1,0 +1,91 @@
+"""Change who signs the seals of a dataset, and countersign them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from modcrypt.errors import IntegrityError
+from modcrypt.io.places import Place, Root
+from modcrypt.io.stores import locate
+from modcrypt.jobs.dataset_seals import SealUpdate, begin_change, sign_changes
+from modcrypt.kms.signing.seal_format import dataset_ledger
+from modcrypt.kms.signing.seal_writing import make_seal_writer, new_dataset_id
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import WriterChange, make_trust
+from modcrypt.kms.signing.witnesses import countersign
+
+
+def change_seal_writers(
+    where: Any,
+    key: SigningKey | Sequence[SigningKey],
+    writers: Iterable[VerifyingKey],
+    *,
+    needed: int = 1,
+    signed_by: Iterable[VerifyingKey] = (),
+    at_least: int = 0,
+    filesystem: Any = None,
+) -> SealUpdate:
+    """Sign who may sign the seals of a dataset from now on; all others may no longer.
+
+    As many keys as were needed until now sign the change, and as many of the new ones as are needed
+    from now on sign the seal that has it. Readers who trust the old keys follow the change.
+
+    Args:
+        where: Path or URL of the dataset's folder.
+        key: Keys that sign: of old and of new writers.
+        writers: Keys that may sign from now on.
+        needed: Number of them that must sign.
+        signed_by, at_least, filesystem: As for `update_seal`.
+
+    Raises:
+        ValueError: The keys are too few for the change or for the new seal.
+        IntegrityError, CommitConflictError, OSError: As `update_seal`.
+    """
+    new = make_trust(writers, needed)
+    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    writer = make_seal_writer(key, [*signed_by, *new.keys.values()], at_least)
+    former = begin_change(ledger, writer)
+    dataset = former.dataset or new_dataset_id()
+    change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), needed)
+    return sign_changes(ledger, writer, former, {}, None, change.sign(writer.keys), dataset=dataset)
+
+
+def witness_seal(
+    where: Any,
+    key: SigningKey,
+    signed_by: Iterable[VerifyingKey],
+    *,
+    needed: int = 1,
+    at_least: int = 1,
+    store: Root | None = None,
+    filesystem: Any = None,
+) -> int:
+    """Countersign the newest seal of a dataset, and return its number.
+
+    The witness remembers what it has countersigned, and refuses a seal that does not follow it.
+
+    Args:
+        where: Path or URL of the dataset's folder.
+        key: Key of the witness.
+        signed_by: Keys of writers whose seals are accepted.
+        needed: Number of them that must have signed.
+        at_least: Number that the seal must have at least.
+        store: Folder that keeps the witness's statement; None for the one beside the seal.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
+
+    Raises:
+        IntegrityError: There is no seal, too few writers signed it, it has expired, or it does not
+            follow the last one that the witness countersigned.
+        FormatError: It is signed, but malformed.
+        OSError: The file system reports an error.
+    """
+    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    statement = ledger.read_head(make_trust(signed_by, needed))
+    if statement is None:
+        raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
+    with ledger.name_errors():
+        statement.check(at_least, "dataset")
+    place = store if store is None or isinstance(store, Place) else Place(*locate(store, None))
+    countersign(ledger, statement, key, place)
+    return statement.sequence
