@@ -85,11 +85,7 @@ class WriteRecord(Generic[T]):
 
     def note_written(self, place: _Located, sink: HashingSink) -> None:
         """Note a file that has appeared."""
-        self._note(place, self._describe(sink))
-
-    def note_removed(self, place: _Located) -> None:
-        """Note a file that was removed."""
-        self._note(place, None)
+        self.note(place, self._describe(sink))
 
     def note_moved(self, old: _Located, new: _Located) -> None:
         """Note a file that was written before and has been moved."""
@@ -97,9 +93,10 @@ class WriteRecord(Generic[T]):
         with self._lock:
             known = None if path is None else self.changes.pop(path, None)
         if known is not None:
-            self._note(new, known)
+            self.note(new, known)
 
-    def _note(self, place: _Located, change: T | None) -> None:
+    def note(self, place: _Located, change: T | None) -> None:
+        """Note the description of a file that was written, or None for one that was removed."""
         path = place.inside(self._folder)
         if path is not None:
             with self._lock:
@@ -129,8 +126,13 @@ def find_records(place: _Located) -> list[WriteRecord[object]]:
 
 def note_removed(place: _Located) -> None:
     """Note in the records of folders above a place that its file was removed."""
+    note_described(place, None)
+
+
+def note_described(place: _Located, change: object | None) -> None:
+    """Note in the records of folders above a place what another process recorded of its file."""
     for record in find_records(place):
-        record.note_removed(place)
+        record.note(place, change)
 
 
 def note_moved(old: _Located, new: _Located) -> None:

@@ -270,9 +270,9 @@ def verify_seal(
     return _make_result(seal, _compare(seal, found))
 
 
-def begin_change(ledger: Ledger, writer: SealWriter) -> Former:
+def begin_change(ledger: Ledger, writer: SealWriter, *, signs: bool = True) -> Former:
     """Return what a seal with changes follows; raise as `update_seal`."""
-    former = writer.begin(ledger)
+    former = writer.begin(ledger, signs=signs)
     if former.statement is None:
         raise IntegrityError(
             f"{ledger.place.path} does not exist: sign all files first, with seal_dataset "

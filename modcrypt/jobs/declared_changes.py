@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, IntegrityError
 from modcrypt.io.places import Place
-from modcrypt.io.recorded_writes import HashingSink, record_writes
+from modcrypt.io.recorded_writes import (
+    HashingSink,
+    WriteRecord,
+    note_described,
+    record_writes,
+)
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.jobs.dataset_seals import SealUpdate, hash_end, sign_changes
 from modcrypt.kms.signing.ledger import Ledger
-from modcrypt.kms.signing.seal_format import Changes, SealedFile, dataset_ledger, encode_files
+from modcrypt.kms.signing.seal_format import (
+    Changes,
+    SealedFile,
+    dataset_ledger,
+    encode_files,
+    parse_content,
+)
 from modcrypt.kms.signing.seal_writing import SealWriter, make_seal_writer, new_dataset_id
 from modcrypt.kms.signing.sealed_statements import Draft
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
@@ -61,7 +73,7 @@ def sealing(
         >>> with mc.sealing("lake", writer):
         ...     mc.write_dataset(people, "lake", properties)
     """
-    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    ledger = _ledger_at(where, filesystem)
     writer, done = make_seal_writer(key, signed_by, at_least), DeclaredChanges()
     _check_ready(ledger, writer)
     with record_writes(ledger.folder, _describe) as record:
@@ -70,6 +82,12 @@ def sealing(
         finally:
             changes = select_visible(record.changes)
             done.update = declare_changes(ledger, writer, changes, valid_for) if changes else None
+
+
+def has_seal(where: Any, key: SigningKey, signed_by: Iterable[VerifyingKey]) -> bool:
+    """Return whether a dataset has a seal; raise IntegrityError if it lost one."""
+    writer = make_seal_writer(key, signed_by)
+    return writer.begin(_ledger_at(where, None)).statement is not None
 
 
 def declare_changes(
@@ -92,6 +110,11 @@ def select_visible(changes: Changes) -> dict[str, SealedFile | None]:
         for path, file in changes.items()
         if not any(part.startswith((".", "_")) for part in path.split("/"))
     }
+
+
+def _ledger_at(where: Any, filesystem: Any) -> Ledger:
+    place = where if isinstance(where, Place) else Place(*locate(where, filesystem))
+    return dataset_ledger(place)
 
 
 def _check_ready(ledger: Ledger, writer: SealWriter) -> None:
@@ -122,6 +145,22 @@ def _declare(
         sequence=statement.sequence, signer=statement.signer_ids, dataset=draft.dataset,
         added=tuple(files),
     )  # fmt: skip
+
+
+def record_here(folder: Place) -> AbstractContextManager[WriteRecord[SealedFile]]:
+    """Record what this process writes to a dataset, for `note_changes` in the one that signs."""
+    return record_writes(folder, _describe)
+
+
+def format_changes(record: WriteRecord[SealedFile]) -> str:
+    """Return what a process recorded as text that `note_changes` reads."""
+    return encode_files(select_visible(record.changes)).decode()
+
+
+def note_changes(folder: Place, text: str) -> None:
+    """Hand over to `sealing` in this process what another one recorded."""
+    for path, file in parse_content(text.encode()).items():
+        note_described(folder.below(path), file)
 
 
 def _describe(sink: HashingSink) -> SealedFile:

@@ -45,7 +45,7 @@ def change_seal_writers(
     new = make_trust(writers, needed)
     ledger = dataset_ledger(Place(*locate(where, filesystem)))
     writer = make_seal_writer(key, [*signed_by, *new.keys.values()], at_least)
-    former = begin_change(ledger, writer)
+    former = begin_change(ledger, writer, signs=False)
     dataset = former.dataset or new_dataset_id()
     change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), needed)
     return sign_changes(ledger, writer, former, {}, None, change.sign(writer.keys), dataset=dataset)

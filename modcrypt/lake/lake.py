@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -260,7 +261,8 @@ class Lake:
         if table is not None:
             done: Sequence[AppliedFile] = change_table(plan, table, self.ages)
         else:
-            done = carry_out(plan)
+            with self.policies(name).hand_over() if plan.changes else contextlib.nullcontext():
+                done = carry_out(plan)
             cache.note_encrypted(name, [file.path for file in done if not file.code])
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)
 

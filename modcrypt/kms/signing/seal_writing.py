@@ -54,10 +54,13 @@ class SealWriter:
     at_least: int = 0
     accept_lost: bool = False
 
-    def begin(self, ledger: Ledger) -> Former:
+    def begin(self, ledger: Ledger, *, signs: bool = True) -> Former:
         """Return what the next statement follows.
 
+        `signs` is False for a change of the writers, which new ones sign as well.
+
         Raises:
+            ValueError: These keys are too few, or may not sign.
             IntegrityError: The newest statement was removed, is older than the last one that these
                 keys have signed, another one, or that of another dataset, or is not signed by
                 writers who may sign.
@@ -65,6 +68,8 @@ class SealWriter:
             KeyRetrievalError, OSError: A key's memory or the statement cannot be read.
         """
         former = _follow(ledger.read_head(self.trust))
+        if signs and former.statement is not None:
+            self._check_may_sign(former.statement)
         if former.sequence < self.at_least and not self.accept_lost:
             raise _lost(ledger, former.statement, self.at_least)
         for key in self.keys:
@@ -74,6 +79,21 @@ class SealWriter:
             for dataset, last in recall(key).about(former.dataset, ledger.folder.full_name):
                 former = _continue_after(former, dataset, last)
         return former
+
+    def _check_may_sign(self, statement: Statement) -> None:
+        """Raise ValueError unless enough of these keys may sign what follows a statement."""
+        trust = self.trust.follow(statement.writers)
+        own = [key.verifier.hex_id for key in self.keys]
+        for key, sequence in trust.retired:
+            if key.hex_id in own:
+                raise ValueError(
+                    f"the key {key.hex_id} may not sign any more since seal number {sequence}"
+                )
+        if sum(id_ in trust.keys for id_ in own) < trust.needed:
+            raise ValueError(
+                f"{trust.needed} of the keys {', '.join(trust.keys)} must sign; these are "
+                f"{', '.join(own)}"
+            )
 
     def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
         """Sign a statement, publish it and remember it; return it as readers see it.

@@ -92,12 +92,15 @@ class Trust:
         trust = self
         for change in changes:
             if change.is_signed_by(trust):
-                keys = {key.hex_id: key for key in change.keys}
-                gone = [key for id_, key in trust.keys.items() if id_ not in keys]
-                trust = Trust(
-                    keys, change.needed, (*trust.retired, *((key, change.sequence) for key in gone))
-                )
+                trust = trust.replace_keys(change)
         return trust
+
+    def replace_keys(self, change: WriterChange) -> Trust:
+        """Return the trust in the keys that a change names."""
+        keys = {key.hex_id: key for key in change.keys}
+        gone = [*self.retired, *((key, change.sequence) for key in self.keys.values())]
+        retired = tuple(pair for pair in gone if pair[0].hex_id not in keys)
+        return Trust(keys, change.needed, retired)
 
     def check_signed(
         self, signatures: Mapping[str, bytes], message: bytes

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from modcrypt.jobs.declared_changes import format_changes, note_changes, record_here
 from modcrypt.jobs.listing import File
 from modcrypt.lake.application import AppliedFile, LakeApplication, apply_batch, refuse_file
 from modcrypt.lake.examination import FooterExamination
@@ -100,6 +101,7 @@ def _apply_batch(
                 message=row["message"], code=row["code"],
             )  # fmt: skip
             done[result.path, waits] = result
+            note_changes(reference.policies.root.place, row["written"])
     for file in planned:
         path = file.state.path
         yield refuse_file(file) if file.action == "refuse" else done[path, file.waits]
@@ -120,18 +122,26 @@ class ApplyJob(TableJob):
     waits: bool
     filesystem = None
 
-    schema = pa.schema([("name", pa.binary()), ("result", TEXT), ("message", TEXT), ("code", INT)])
+    schema = pa.schema([
+        ("name", pa.binary()), ("result", TEXT), ("message", TEXT), ("code", INT),
+        ("written", TEXT),  # files that the driver seals; in the last row of a task's files
+    ])  # fmt: skip
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Yield a row for each file."""
+        """Return a row for each file."""
         policies = self.reference.policies
         examination = FooterExamination(policies, KeyAges(policies.client))
         planned = [self._plan(file, examination) for file in files]
-        for result in apply_batch(policies, planned):
-            yield {
-                "name": os.fsencode(result.path), "result": result.result,
-                "message": result.message, "code": result.code,
-            }  # fmt: skip
+        with record_here(policies.root.place) as record:
+            rows: list[Row] = [
+                {
+                    "name": os.fsencode(result.path), "result": result.result,
+                    "message": result.message, "code": result.code, "written": "[]",
+                }
+                for result in apply_batch(policies, planned)
+            ]  # fmt: skip
+        rows[-1]["written"] = format_changes(record)
+        return rows
 
     def _plan(self, file: File, examination: FooterExamination) -> PlannedChange:
         """Look at a file again; refuse it if it needs another action than the planned one."""
@@ -147,4 +157,5 @@ class ApplyJob(TableJob):
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
-        return {**super().make_failed_row(file, error), "name": os.fsencode(file.name)}
+        row = super().make_failed_row(file, error)
+        return {**row, "name": os.fsencode(file.name), "written": "[]"}
