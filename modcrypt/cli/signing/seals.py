@@ -45,6 +45,33 @@ _CREATE_EXAMPLE = """\b
 Example:
   modcrypt seals create --sign writer.key lake"""
 
+_ADD_EXAMPLE = """\b
+Example: another tool has written two files
+  modcrypt seals add --sign writer.key lake lake/day=2/*.parquet"""
+
+_REMOVE_EXAMPLE = """\b
+Example: another tool has removed a file
+  modcrypt seals remove --sign writer.key lake day=1/part-0.parquet"""
+
+_RECORD_EXAMPLE = """\b
+Example: encrypt a new file into the dataset, and seal it
+  modcrypt seals record --sign writer.key lake -- \\
+    encrypt --key-file footer.key new.parquet lake/new.parquet"""
+
+_WRITERS_EXAMPLE = """\b
+Example: replace a key; afterwards two of three writers must sign
+  modcrypt seals writers --sign old.key --sign new.key lake new.pub
+  modcrypt seals writers --sign new.key --sign b.key --needed 2 lake new.pub b.pub c.pub"""
+
+_WITNESS_EXAMPLE = """\b
+Example: an auditor countersigns every day; readers require it
+  modcrypt seals witness --verify-key writer.pub --sign auditor.key lake
+  modcrypt seals verify --verify-key writer.pub --witness-key auditor.pub lake"""
+
+_LOG_EXAMPLE = """\b
+Example:
+  modcrypt seals log --verify-key writer.pub lake"""
+
 _VERIFY_EXAMPLE = """\b
 Example: a seal that is not older than number 7
   modcrypt seals verify --verify-key writer.pub --at-least 7 lake"""
@@ -55,6 +82,13 @@ _verify_key_option = click.option(
     metavar="VERIFIER",
     multiple=True,
     help="Accept signatures of this writer: its .pub file or line. Repeatable.",
+)
+_needed_option = click.option(
+    "--needed",
+    metavar="K",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Number of the writers who must have signed. Default: 1.",
 )
 _threads = threads_option("Number of files read concurrently. Default: 4.")
 _passphrase_options = combine_options(
@@ -148,38 +182,195 @@ def _read_passphrase(path: str, ask: bool, options: dict[str, Any], *, twice: bo
     return None if reference is None else make_reference_asker(reference)
 
 
-@seals.command(epilog=_CREATE_EXAMPLE)
-@click.argument("folder")
-@click.option(
-    "--sign",
-    metavar="KEY",
-    required=True,
-    help="Signing key: a file, or the URI of a key in a key service.",
+_sign_options = combine_options(
+    click.option(
+        "--sign",
+        metavar="KEY",
+        required=True,
+        multiple=True,
+        help="Signing key: a file, or the URI of a key in a key service. Repeatable.",
+    ),
+    _passphrase_options,
+    _verify_key_option,
+    click.option(
+        "--at-least",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Require that the old seal has number N, or a newer one.",
+    ),
 )
-@_passphrase_options
-@_verify_key_option
+_valid_option = click.option(
+    "--valid-days",
+    metavar="DAYS",
+    type=click.IntRange(min=0),
+    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
+)
+_folder = click.argument("folder")
+_files = click.argument("files", nargs=-1, required=True)
+
+
+@seals.command(epilog=_CREATE_EXAMPLE)
+@_folder
+@_sign_options
+@click.option(
+    "--accept",
+    metavar="FILE",
+    multiple=True,
+    help="Sign this file, or the files below this folder, although it differs. Repeatable.",
+)
+@_valid_option
 @_threads
 @json_option
 def create(
-    *, folder: str, sign: str, ask: bool, verify_keys: tuple[str, ...], threads: int | None,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    *, folder: str, accept: tuple[str, ...], threads: int | None, as_json: bool, **options: Any
+) -> None:
     """Sign what files FOLDER has, in FOLDER/_modcrypt_seal.json.
 
-    Every visible file is read and hashed; no other key is needed. An older seal must be signed with
-    the same key, or one that --verify-key names; the new one has the next number.
+    Every visible file is read and hashed; no other key is needed. If there is an older seal, it
+    must be signed with the same key, or one that --verify-key names, and the files must be those
+    that it states: `add`, `remove` and `record` sign changes. --accept _modcrypt_seal.json goes on
+    after a seal that was lost or rolled back.
     """
-    key = _load_key(sign, ask, options)
     with batch_bar("Hashing", 0, None) as bar:
         sealed = modcrypt.seal_dataset(
-            folder, key, signed_by=_read_keys(verify_keys), threads=threads,
-            progress=lambda done, total: bar(0, done),
+            folder, _load_keys(options), accept=accept, threads=threads,
+            progress=lambda done, total: bar(0, done), **_writing(options),
         )  # fmt: skip
     _print_result(sealed, as_json)
 
 
+@seals.command(epilog=_ADD_EXAMPLE)
+@_folder
+@_files
+@_sign_options
+@_valid_option
+@_threads
+@json_option
+def add(
+    *, folder: str, files: tuple[str, ...], threads: int | None, as_json: bool, **options: Any
+) -> None:
+    """Sign that FILES were added to FOLDER or replaced, in the next seal.
+
+    Only FILES are read and hashed; of a folder, all files below it. The new seal states of all
+    other files what the old one did.
+    """
+    _print_update(
+        modcrypt.update_seal(
+            folder, _load_keys(options), added=files, threads=threads, **_writing(options)
+        ),
+        as_json,
+    )
+
+
+@seals.command(epilog=_REMOVE_EXAMPLE)
+@_folder
+@_files
+@_sign_options
+@_valid_option
+@json_option
+def remove(*, folder: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Sign that FILES were removed from FOLDER, in the next seal."""
+    _print_update(
+        modcrypt.update_seal(folder, _load_keys(options), removed=files, **_writing(options)),
+        as_json,
+    )
+
+
+@seals.command(epilog=_RECORD_EXAMPLE)
+@_folder
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@_sign_options
+@_valid_option
+@click.pass_context
+def record(context: click.Context, *, folder: str, command: tuple[str, ...], **options: Any) -> Any:
+    """Run a COMMAND of modcrypt, and sign what it writes to FOLDER and removes, in the next seal.
+
+    Files are hashed as they are written. If COMMAND fails, the files that it has written are
+    signed. Executors of Spark are other processes: use `add` for what they write.
+    """
+    with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
+        program = context.find_root().command
+        result = click.Group.main(program, [*command], "modcrypt", standalone_mode=False)  # type: ignore[arg-type]  # it is a group
+    if done.update is not None:
+        click.echo(_describe_update(done.update), err=True)
+    return result
+
+
+@seals.command(epilog=_WRITERS_EXAMPLE)
+@_folder
+@click.argument("writers", nargs=-1, required=True, metavar="VERIFIER...")
+@_sign_options
+@click.option(
+    "--needed",
+    metavar="K",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of these writers who must sign each seal.",
+)
+@json_option
+def writers(
+    *, folder: str, writers: tuple[str, ...], needed: int, as_json: bool, **options: Any
+) -> None:
+    """Sign that from now on only these writers may sign seals of FOLDER; all others may not.
+
+    VERIFIER is a .pub file or line. As many keys as were needed until now must --sign, and as many
+    of the new ones as are needed from now on.
+    """
+    how = _writing(options)
+    how.pop("valid_for")
+    update = modcrypt.change_seal_writers(
+        folder, _load_keys(options), _read_keys(writers), needed=needed, **how
+    )
+    _print_update(update, as_json)
+
+
+@seals.command(epilog=_WITNESS_EXAMPLE)
+@_folder
+@_sign_options
+@_needed_option
+@click.option("--store", metavar="FOLDER", help="Folder for the signature of the witness.")
+def witness(*, folder: str, needed: int, store: str | None, **options: Any) -> None:
+    """Countersign the newest seal of FOLDER, so that readers can require it.
+
+    --verify-key names the writers, and --sign the key of the witness, which remembers what it has
+    signed and refuses a seal that does not follow it.
+    """
+    number = modcrypt.witness_seal(
+        folder, _load_keys(options)[0], _require_writers(options["verify_keys"]), needed=needed,
+        at_least=options["at_least"], store=store,
+    )  # fmt: skip
+    print_line(f"seal {number}: countersigned")
+
+
+@seals.command(epilog=_LOG_EXAMPLE)
+@_folder
+@_verify_key_option
+@_needed_option
+@json_option
+def log(*, folder: str, verify_keys: tuple[str, ...], needed: int, as_json: bool) -> None:
+    """Print who added, replaced and removed files of FOLDER, as its seals state it."""
+    from modcrypt.kms.signing.sealed_statements import format_time
+
+    history = modcrypt.seal_log(folder, _require_writers(verify_keys), needed=needed)
+    if as_json:
+        print_json("seals.log", history.fields())
+        return
+    if not history.complete:
+        print_line(f"seals before number {history.entries[0].sequence} are missing")
+    for entry in history.entries:
+        made = "" if entry.time is None else f"  {format_time(entry.time)}"
+        print_line(f"seal {entry.sequence}{made}  {', '.join(entry.signers) or 'unknown writer'}")
+        for mark, paths in (("+", entry.added), ("~", entry.replaced), ("-", entry.removed)):
+            for path in paths:
+                print_line(f"  {mark} {printable(path)}")
+        if entry.writers is not None:
+            print_line(f"  writers: {', '.join(entry.writers)}")
+
+
 @seals.command(epilog=_VERIFY_EXAMPLE)
-@click.argument("folder")
+@_folder
 @_verify_key_option
 @click.option(
     "--at-least",
@@ -188,31 +379,60 @@ def create(
     default=1,
     help="Require seal number N or a newer one, to detect a folder that was rolled back.",
 )
+@_needed_option
+@click.option("--dataset", metavar="ID", help="Require the dataset with this id.")
+@click.option(
+    "--witness-key",
+    "witness_keys",
+    metavar="VERIFIER",
+    multiple=True,
+    help="Require that this witness has countersigned: its .pub file or line. Repeatable.",
+)
+@click.option("--witness-store", metavar="FOLDER", help="Folder of the signatures of witnesses.")
 @_threads
 @json_option
 def verify(
-    *, folder: str, verify_keys: tuple[str, ...], at_least: int, threads: int | None, as_json: bool
-) -> int:
+    *, folder: str, verify_keys: tuple[str, ...], witness_keys: tuple[str, ...], as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """Compare the files of FOLDER with its seal.
 
     The exit code is 1 if a file is missing, foreign, hidden or changed, or the seal is not signed
-    by one of the writers.
+    by the writers, has expired, or is an older one.
     """
-    if not verify_keys:
-        raise click.UsageError("no writer is named; use --verify-key")
     with batch_bar("Hashing", 0, None) as bar:
         result = modcrypt.verify_seal(
-            folder, _read_keys(verify_keys), at_least=at_least, threads=threads,
-            progress=lambda done, total: bar(0, done),
+            folder, _require_writers(verify_keys), witnessed_by=_read_keys(witness_keys),
+            progress=lambda done, total: bar(0, done), **options,
         )  # fmt: skip
     _print_result(result, as_json)
     return 0 if result.ok else 1
+
+
+def _load_keys(options: dict[str, Any]) -> list[modcrypt.SigningKey]:
+    """Return the keys that --sign names; a passphrase is that of each."""
+    return [_load_key(key, options["ask"], options) for key in options["sign"]]
+
+
+def _writing(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of functions that make the next seal."""
+    days = options.get("valid_days")
+    return {
+        "signed_by": _read_keys(options["verify_keys"]), "at_least": options["at_least"],
+        "valid_for": None if days is None else days * 86_400,
+    }  # fmt: skip
 
 
 def _read_keys(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
     from modcrypt.kms.signing.signing_references import read_verifying_keys
 
     return read_verifying_keys(texts)
+
+
+def _require_writers(texts: tuple[str, ...]) -> tuple[modcrypt.VerifyingKey, ...]:
+    if not texts:
+        raise click.UsageError("no writer is named; use --verify-key")
+    return _read_keys(texts)
 
 
 def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:
@@ -225,4 +445,18 @@ def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:
     print_line(
         f"seal {result.sequence}: {result.files} files, signed by {result.signer}; "
         f"{len(result.findings)} differences"
+    )
+
+
+def _print_update(update: modcrypt.SealUpdate, as_json: bool) -> None:
+    if as_json:
+        print_json("seals.update", update.fields())
+        return
+    print_line(_describe_update(update))
+
+
+def _describe_update(update: modcrypt.SealUpdate) -> str:
+    return (
+        f"seal {update.sequence}: {len(update.added)} files added or replaced, "
+        f"{len(update.removed)} removed, signed by {update.signer}"
     )

@@ -1,0 +1,700 @@
+"""Ledgers: a new seal is the old one and the changes that its writer declares."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    KeyMaterialError,
+    KeyRetrievalError,
+)
+from modcrypt.io.places import Place
+from modcrypt.jobs import dataset_seals
+from modcrypt.kms.signing import seal_format
+from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
+from tests.support.cases import each_case
+from tests.support.keys import FOOTER_KEY
+
+OTHER = mc.SigningKey.generate()
+KEYS = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+TABLE = pa.table({"n": [1, 2]})
+
+
+def write(folder: Path, name: str, table: pa.Table = TABLE) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mc.write_table(table, path, KEYS)
+    return path
+
+
+@pytest.fixture
+def writer() -> mc.SigningKey:
+    """A key that remembers nothing yet."""
+    return mc.SigningKey.generate()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, writer: mc.SigningKey) -> Path:
+    """A sealed dataset of three files."""
+    folder = tmp_path / "lake"
+    for name in ("a", "b", "day=1/c"):
+        write(folder, f"{name}.parquet")
+    mc.seal_dataset(folder, writer)
+    return folder
+
+
+def check(lake: Path, writer: mc.SigningKey, **how: Any) -> list[tuple[str, str]]:
+    findings = mc.verify_seal(lake, [writer.verifier], **how).findings
+    return [(finding.path, finding.problem) for finding in findings]
+
+
+def seal_of(lake: Path) -> bytes:
+    return (lake / SEAL_NAME).read_bytes()
+
+
+# --- comparing first ------------------------------------------------------------------------------
+
+
+def plant(lake: Path) -> None:
+    write(lake, "planted.parquet")
+
+
+def forge(lake: Path) -> None:
+    write(lake, "a.parquet", pa.table({"n": [666]}))
+
+
+def lose(lake: Path) -> None:
+    (lake / "b.parquet").unlink()
+
+
+DIFFERENCES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "planted": (plant, "planted.parquet", "foreign"),
+    "forged": (forge, "a.parquet", "changed"),
+    "missing": (lose, "b.parquet", "missing"),
+    "moved": (
+        lambda lake: (lake / "b.parquet").rename(lake / "z.parquet"), "z.parquet", "foreign",
+    ),
+    "older": (
+        lambda lake: shutil.copy(lake / "a.parquet", lake / "day=1/c.parquet"),
+        "day=1/c.parquet", "changed",
+    ),
+}  # fmt: skip
+
+
+@each_case("name", DIFFERENCES)
+def test_what_differs_is_not_signed(lake: Path, writer: mc.SigningKey, name: str) -> None:
+    attack, path, problem = DIFFERENCES[name]
+    attack(lake)
+    before = seal_of(lake)
+    with pytest.raises(IntegrityError, match=rf"{path} \({problem}\).*--accept"):
+        mc.seal_dataset(lake, writer)
+    with pytest.raises(IntegrityError):
+        mc.seal_dataset(lake, writer, accept=["elsewhere.parquet", f"{path}x"])
+    assert seal_of(lake) == before
+    assert not (lake / ARCHIVE).exists()
+
+
+@pytest.mark.parametrize("spelling", ["path", "whole", "folder"])
+def test_what_is_accepted_is_signed(
+    lake: Path, writer: mc.SigningKey, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lake.parent)
+    write(lake, "day=2/x.parquet")
+    names = {
+        "path": "day=2/x.parquet", "whole": str(lake / "day=2/x.parquet"), "folder": "lake/day=2/",
+    }  # fmt: skip
+    sealed = mc.seal_dataset(lake, writer, accept=[names[spelling]])
+    assert (sealed.sequence, sealed.files) == (2, 4)
+    assert check(lake, writer, at_least=2) == []
+
+
+def test_an_attack_is_not_hidden_among_what_is_added(lake: Path, writer: mc.SigningKey) -> None:
+    forge(lake)
+    plant(lake)
+    lose(lake)
+    write(lake, "d.parquet")
+    update = mc.update_seal(lake, writer, added=["d.parquet"])
+    assert (update.sequence, update.added, update.removed) == (2, ("d.parquet",), ())
+    found = [("a.parquet", "changed"), ("b.parquet", "missing"), ("planted.parquet", "foreign")]
+    assert check(lake, writer) == found
+
+
+def test_files_are_added_replaced_and_removed(lake: Path, writer: mc.SigningKey) -> None:
+    forge(lake)
+    lose(lake)
+    write(lake, "day=2/x.parquet")
+    write(lake, "day=2/y.parquet")
+    update = mc.update_seal(
+        lake, writer, added=["a.parquet", str(lake / "day=2")], removed=["b.parquet"]
+    )
+    assert update.added == ("a.parquet", "day=2/x.parquet", "day=2/y.parquet")
+    assert update.removed == ("b.parquet",)
+    assert check(lake, writer, at_least=2, dataset=update.dataset) == []
+
+
+def test_only_files_of_the_dataset_are_added_and_removed(lake: Path, writer: mc.SigningKey) -> None:
+    (lake / "_hidden").write_bytes(b"x")
+    for name in ("_hidden", "day=1/.c", SEAL_NAME):
+        with pytest.raises(ValueError, match="begin with"):
+            mc.update_seal(lake, writer, added=[name])
+    with pytest.raises(ValueError, match=r"the seal has no x\.parquet"):
+        mc.update_seal(lake, writer, removed=["x.parquet"])
+    with pytest.raises(FileNotFoundError):
+        mc.update_seal(lake, writer, added=["x.parquet"])
+    with pytest.raises((OSError, ValueError)):
+        mc.update_seal(lake, writer, added=["../outside.parquet"])
+    assert json.loads(seal_of(lake).splitlines()[0])["sequence"] == 1
+
+
+def test_a_folder_without_a_seal_gets_none_by_an_update(
+    tmp_path: Path, writer: mc.SigningKey
+) -> None:
+    write(tmp_path, "a.parquet")
+    with pytest.raises(IntegrityError, match="seals create"):
+        mc.update_seal(tmp_path, writer, added=["a.parquet"])
+
+
+def test_many_updates_add_up_and_are_listed_anew(
+    lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seal_format, "MAX_SINCE", 3)
+    lengths = []
+    for number in range(9):
+        write(lake, f"{number}.parquet")
+        removed = [f"{number - 2}.parquet"] if number > 1 else []
+        for name in removed:
+            (lake / name).unlink()
+        mc.update_seal(lake, writer, added=[f"{number}.parquet"], removed=removed)
+        assert check(lake, writer, at_least=number + 2) == []
+        lengths.append(len(json.loads(seal_of(lake).splitlines()[0])["since"]))
+    assert lengths == [1, 2, 3, 0, 1, 2, 3, 0, 1]
+    assert len(list((lake / ARCHIVE).iterdir())) == 9
+
+
+def test_an_update_reads_and_writes_little(
+    lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens the newest seal, and neither other files nor the list of all files."""
+    opened: list[str] = []
+    real = dataset_seals.hash_file
+
+    def hash_and_note(place: Place) -> Any:
+        opened.append(place.name)
+        return real(place)
+
+    monkeypatch.setattr(dataset_seals, "hash_file", hash_and_note)
+    monkeypatch.setattr(seal_format, "parse_content", lambda content: 1 / 0)
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["d.parquet"])
+    assert opened == ["d.parquet"]
+
+
+# --- what a writer remembers ----------------------------------------------------------------------
+
+
+def remove_seal(lake: Path) -> None:
+    (lake / SEAL_NAME).unlink()
+
+
+def remove_all(lake: Path) -> None:
+    remove_seal(lake)
+    shutil.rmtree(lake / ARCHIVE)
+
+
+def roll_back(lake: Path) -> None:
+    shutil.copy(lake / ARCHIVE / "0000000001.json", lake / SEAL_NAME)
+
+
+def put_other_dataset(lake: Path) -> None:
+    """The seal of another dataset of the same writer, with a higher number."""
+    shutil.copy(lake.parent / "other" / SEAL_NAME, lake / SEAL_NAME)
+
+
+LOST = {
+    "removed": remove_seal,
+    "removed with its archive": remove_all,
+    "rolled back": roll_back,
+    "of another dataset": put_other_dataset,
+}
+
+
+@pytest.fixture
+def attacked(lake: Path, writer: mc.SigningKey) -> Path:
+    """A dataset whose newest seal has number 2, and another one with 4 beside it."""
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["d.parquet"])
+    other = lake.parent / "other"
+    write(other, "a.parquet")
+    for _ in range(4):
+        mc.seal_dataset(other, writer)
+    return lake
+
+
+@each_case("attack", LOST)
+def test_a_writer_does_not_go_on_after_a_lost_seal(
+    attacked: Path, writer: mc.SigningKey, attack: str
+) -> None:
+    LOST[attack](attacked)
+    write(attacked, "e.parquet")
+    message = "number 2 was signed before"
+    with pytest.raises(IntegrityError, match=message):
+        mc.seal_dataset(attacked, writer, accept=["e.parquet"])
+    with pytest.raises(IntegrityError, match=message):
+        mc.update_seal(attacked, writer, added=["e.parquet"])
+    with pytest.raises(IntegrityError, match=message), mc.sealing(attacked, writer):
+        write(attacked, "f.parquet")
+    assert not (attacked / "f.parquet").exists()
+
+
+@each_case("attack", LOST)
+def test_a_writer_who_accepts_it_never_begins_at_1(
+    attacked: Path, writer: mc.SigningKey, attack: str
+) -> None:
+    dataset = mc.verify_seal(attacked, [writer.verifier]).dataset
+    LOST[attack](attacked)
+    names = [path.name for path in attacked.iterdir()]
+    sealed = mc.seal_dataset(attacked, writer, accept=[SEAL_NAME, *names])
+    assert (sealed.sequence, sealed.dataset) == (3, dataset)
+    assert check(attacked, writer, at_least=3, dataset=dataset) == []
+    write(attacked, "e.parquet")
+    assert mc.update_seal(attacked, writer, added=["e.parquet"]).sequence == 4
+
+
+def test_a_writer_sees_a_history_that_another_one_forged(
+    attacked: Path, writer: mc.SigningKey
+) -> None:
+    """Another writer, whom the first one accepts, continued an older seal."""
+    roll_back(attacked)
+    for name in ("x.parquet", "y.parquet"):
+        write(attacked, name)
+        mc.update_seal(attacked, OTHER, added=[name], signed_by=[writer.verifier])
+    with pytest.raises(IntegrityError, match="does not follow number 2"):
+        mc.update_seal(attacked, writer, added=["x.parquet"], signed_by=[OTHER.verifier])
+
+
+def test_a_number_that_the_caller_remembers(lake: Path, writer: mc.SigningKey) -> None:
+    with pytest.raises(IntegrityError, match="number 5 was signed before"):
+        mc.seal_dataset(lake, writer, at_least=5)
+
+
+def test_a_key_in_a_file_remembers_beside_it(lake: Path, tmp_path: Path) -> None:
+    key = tmp_path / "writer.key"
+    mc.SigningKey.generate().save(key)
+    folder = tmp_path / "second"
+    write(folder, "a.parquet")
+    for _ in range(2):
+        mc.seal_dataset(folder, mc.SigningKey.load(key))
+    memory = tmp_path / "writer.key.seals"
+    assert memory.stat().st_mode & 0o777 == 0o600
+    (known,) = json.loads(memory.read_text())["datasets"].values()
+    assert (known["sequence"], known["places"]) == (2, [str(folder)])
+    (folder / SEAL_NAME).unlink()
+    with pytest.raises(IntegrityError, match="number 2 was signed before"):
+        mc.seal_dataset(folder, mc.SigningKey.load(key))
+    memory.write_text("{}")
+    with pytest.raises(KeyMaterialError, match=r"writer\.key\.seals"):
+        mc.seal_dataset(folder, mc.SigningKey.load(key))
+    memory.chmod(0o666)
+    with pytest.raises(KeyRetrievalError, match="writable by others"):
+        mc.seal_dataset(folder, mc.SigningKey.load(key))
+
+
+def test_a_key_where_nothing_can_be_written_remembers_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    key = mc.SigningKey.generate()
+    key.kept_at = str(tmp_path / "missing\0folder" / "writer.key")
+    key.kept_at = "/proc/writer.key"  # where nobody can create files
+    folder = tmp_path / "lake"
+    write(folder, "a.parquet")
+    mc.seal_dataset(folder, key)
+    (memory,) = (tmp_path / "state/modcrypt/seals").iterdir()
+    assert memory.name == f"{key.verifier.hex_id}.json"
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc")
+    with pytest.raises(OSError, match="cannot be remembered; set XDG_STATE_HOME"):
+        mc.seal_dataset(folder, key)
+
+
+def test_a_copied_dataset_goes_on(lake: Path, writer: mc.SigningKey) -> None:
+    shutil.copytree(lake, lake.parent / "copy")
+    assert mc.seal_dataset(lake.parent / "copy", writer).sequence == 2
+    assert check(lake.parent / "copy", writer) == []
+
+
+def test_another_dataset_is_told_from_the_expected_one(
+    attacked: Path, writer: mc.SigningKey
+) -> None:
+    dataset = mc.verify_seal(attacked, [writer.verifier]).dataset
+    shutil.rmtree(attacked)
+    shutil.copytree(attacked.parent / "other", attacked)
+    assert check(attacked, writer) == []
+    with pytest.raises(IntegrityError, match="seal number 4 is that of another dataset"):
+        mc.verify_seal(attacked, [writer.verifier], dataset=dataset)
+    keys = mc.FileDecryptionProperties(
+        footer_key=FOOTER_KEY, signed_by=[writer.verifier],
+        seal=mc.RequiredSeal((writer.verifier,), dataset=dataset),
+    )  # fmt: skip
+    with pytest.raises(IntegrityError, match="another dataset"):
+        mc.read_table(str(attacked), keys)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def test_what_a_process_writes_is_sealed(tmp_path: Path, writer: mc.SigningKey) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    table = pa.table({"n": [1, 2, 3], "p": ["x", "y", "x"]})
+    with mc.sealing(lake, writer) as done:
+        mc.write_dataset(table, lake, KEYS, partitioning=["p"])
+    assert done.update is not None
+    assert (done.update.sequence, len(done.update.added)) == (1, 2)
+    plant(lake)
+    with mc.sealing(lake, writer) as done:
+        path = write(lake, "new.parquet")
+        mc.rekey_parquet(
+            path,
+            path,
+            mc.FileDecryptionProperties(footer_key=FOOTER_KEY),
+            mc.FileEncryptionProperties(footer_key=os.urandom(16)),
+            overwrite=True,
+        )
+        write(lake, "gone.parquet")
+        Place(None, str(lake / "gone.parquet")).remove()
+        write(tmp_path, "elsewhere.parquet")
+    assert done.update is not None
+    assert (done.update.added, done.update.removed) == (("new.parquet",), ("gone.parquet",))
+    assert check(lake, writer) == [("planted.parquet", "foreign")]
+
+
+def test_what_is_replaced_after_it_was_written_is_not_sealed(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    with mc.sealing(lake, writer):
+        write(lake, "d.parquet")
+        write(lake.parent, "forged.parquet").replace(lake / "d.parquet")
+    assert check(lake, writer) == [("d.parquet", "changed")]
+
+
+def test_footers_of_all_sizes_are_those_that_readers_compare(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    wide = pa.table({f"column {number:05}": [number] for number in range(3000)})
+    files = {"wide": wide, "empty": TABLE.slice(0, 0), "small": TABLE}
+    with mc.sealing(lake, writer):
+        for name, table in files.items():
+            write(lake, f"{name}.parquet", table)
+        mc.write_table(TABLE, lake / "big.parquet", KEYS, row_group_size=1, compression=None)
+    (_, *entries) = seal_of(lake).splitlines()
+    for path, size, sha256, footer in json.loads(entries[-1]):
+        data = (lake / path).read_bytes()
+        length = int.from_bytes(data[-8:-4], "little") + 8
+        hashes = [hashlib.sha256(part).hexdigest() for part in (data, data[-length:])]
+        assert [size, sha256, footer] == [len(data), *hashes]
+
+
+def test_a_block_that_fails_seals_what_was_published(lake: Path, writer: mc.SigningKey) -> None:
+    with pytest.raises(ZeroDivisionError), mc.sealing(lake, writer):
+        write(lake, "d.parquet")
+        raise ZeroDivisionError
+    assert check(lake, writer, at_least=2) == []
+
+
+def test_a_block_without_changes_makes_no_seal(lake: Path, writer: mc.SigningKey) -> None:
+    before = seal_of(lake)
+    with mc.sealing(lake, writer) as done:
+        pass
+    assert (done.update, seal_of(lake)) == (None, before)
+
+
+def test_a_folder_with_files_but_no_seal_is_not_sealed_in_passing(
+    tmp_path: Path, writer: mc.SigningKey
+) -> None:
+    plant(tmp_path)
+    with pytest.raises(IntegrityError, match="seals create"), mc.sealing(tmp_path, writer):
+        write(tmp_path, "a.parquet")
+    assert not (tmp_path / "a.parquet").exists()
+
+
+def test_two_writers_at_once_lose_nothing(lake: Path, writer: mc.SigningKey) -> None:
+    def work(name: str) -> None:
+        for number in range(5):
+            with mc.sealing(lake / ".", key_of[name], signed_by=known):
+                write(lake, f"{name}-{number}.parquet")
+
+    key_of = {"one": writer, "two": OTHER}
+    known = [key.verifier for key in key_of.values()]
+    threads = [threading.Thread(target=work, args=(name,)) for name in key_of]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mc.verify_seal(lake, known).findings == ()
+
+
+def test_a_writer_who_is_too_slow_changes_nothing(
+    lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = dataset_seals.hash_file
+
+    def hash_while_another_seals(place: Place) -> Any:
+        monkeypatch.setattr(dataset_seals, "hash_file", real)
+        mc.seal_dataset(lake, writer, accept=["d.parquet"])
+        return real(place)
+
+    write(lake, "d.parquet")
+    monkeypatch.setattr(dataset_seals, "hash_file", hash_while_another_seals)
+    with pytest.raises(CommitConflictError):
+        mc.update_seal(lake, writer, added=["d.parquet"])
+    assert check(lake, writer) == []
+
+
+# --- the archive ----------------------------------------------------------------------------------
+
+
+def altered_archive(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"a.parquet", b"b.parquet"))
+
+
+ARCHIVES: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "altered": altered_archive,
+    "altered head": lambda path: path.write_bytes(
+        path.read_bytes().replace(b"version", b"Version")
+    ),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@each_case("name", ARCHIVES)
+def test_an_older_statement_must_be_the_one_that_was_signed(
+    attacked: Path, writer: mc.SigningKey, name: str
+) -> None:
+    ARCHIVES[name](attacked / ARCHIVE / "0000000001.json")
+    with pytest.raises((IntegrityError, FormatError, OSError)):
+        mc.verify_seal(attacked, [writer.verifier])
+
+
+# --- who signs ------------------------------------------------------------------------------------
+
+
+def test_keys_are_replaced_and_readers_follow(lake: Path, writer: mc.SigningKey) -> None:
+    new = mc.SigningKey.generate("mldsa65")
+    mc.change_seal_writers(lake, [writer, new], [new.verifier])
+    assert check(lake, writer) == check(lake, new) == []
+    write(lake, "d.parquet")
+    with pytest.raises(ValueError, match="may not sign any more since seal number 2"):
+        mc.update_seal(lake, writer, added=["d.parquet"])
+    mc.update_seal(lake, new, added=["d.parquet"])
+    assert check(lake, writer) == check(lake, new) == []
+    with pytest.raises(IntegrityError, match="not signed by"):
+        mc.verify_seal(lake, [OTHER.verifier])
+
+
+def sign_head(lake: Path, key: mc.SigningKey, **members: Any) -> None:
+    """Replace the newest seal by one with other members, signed by a key."""
+    head, rest, *content = seal_of(lake).split(b"\n")
+    document = json.loads(head)
+    document |= members
+    new = json.dumps(document, separators=(",", ":")).encode()
+    message = b"modcrypt-seal\0\x02" + hashlib.sha256(new).digest()
+    signatures = json.loads(rest)
+    signatures["signatures"] = {key.verifier.hex_id: base64.b64encode(key.sign(message)).decode()}
+    lines = [new, json.dumps(signatures, separators=(",", ":")).encode(), *content]
+    (lake / SEAL_NAME).write_bytes(b"\n".join(lines))
+
+
+def test_a_revoked_key_is_refused_with_number_and_reason(lake: Path, writer: mc.SigningKey) -> None:
+    mc.change_seal_writers(lake, [writer, OTHER], [OTHER.verifier])
+    sign_head(lake, writer, sequence=9)
+    message = r"may not sign any more since seal number 2 \(it claims the number 9\)"
+    with pytest.raises(IntegrityError, match=message):
+        mc.verify_seal(lake, [writer.verifier])
+    before = seal_of(lake)
+    write(lake, "d.parquet")
+    with pytest.raises(IntegrityError, match="may not sign|not signed"):
+        mc.update_seal(lake, OTHER, added=["d.parquet"], signed_by=[writer.verifier])
+    assert seal_of(lake) == before
+
+
+def test_so_many_writers_must_sign(lake: Path, writer: mc.SigningKey) -> None:
+    third = mc.SigningKey.generate()
+    keys = [writer, OTHER, third]
+    known = [key.verifier for key in keys]
+    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    write(lake, "d.parquet")
+    with pytest.raises(ValueError, match="2 of the keys"):
+        mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known)
+    mc.update_seal(lake, [third, writer], added=["d.parquet"], signed_by=known)
+    for trusted in ([writer.verifier], known):
+        assert mc.verify_seal(lake, trusted).ok
+    assert mc.verify_seal(lake, known, needed=2).ok
+    with pytest.raises(ValueError, match="3 signatures are needed"):
+        mc.verify_seal(lake, known[:2], needed=3)
+    with pytest.raises(ValueError, match="2 of the keys"):
+        mc.change_seal_writers(lake, writer, [writer.verifier], signed_by=known)
+    sign_head(lake, third)
+    with pytest.raises(IntegrityError, match="needs 2 signatures"):
+        mc.verify_seal(lake, [writer.verifier])
+
+
+def test_a_stranger_changes_no_writers(lake: Path, writer: mc.SigningKey) -> None:
+    stranger = mc.SigningKey.generate()
+    with pytest.raises(IntegrityError, match="not signed by"):
+        mc.change_seal_writers(lake, stranger, [stranger.verifier])
+    with pytest.raises(ValueError, match="of the keys"):
+        mc.change_seal_writers(lake, stranger, [stranger.verifier], signed_by=[writer.verifier])
+    with pytest.raises(ValueError, match="signatures are needed"):
+        mc.change_seal_writers(lake, writer, [writer.verifier], needed=2)
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_a_seal_expires(lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    mc.seal_dataset(lake, writer, valid_for=100)
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["d.parquet"])  # which is valid as long
+    assert check(lake, writer) == []
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 101)
+    with pytest.raises(IntegrityError, match="seal number 3 expired at .* UTC"):
+        mc.verify_seal(lake, [writer.verifier])
+    mc.seal_dataset(lake, writer, valid_for=0)
+    monkeypatch.setattr(time, "time", lambda: now + 1e9)
+    assert check(lake, writer) == []
+
+
+# --- witnesses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["beside", "apart"])
+def test_a_witness_notices_what_writer_and_store_roll_back(
+    lake: Path, writer: mc.SigningKey, tmp_path: Path, apart: bool
+) -> None:
+    witness, store = mc.SigningKey.generate(), tmp_path / "store" if apart else None
+    required: dict[str, Any] = {"witnessed_by": [witness.verifier], "witness_store": store}
+    with pytest.raises(IntegrityError, match="has not countersigned"):
+        mc.verify_seal(lake, [writer.verifier], **required)
+    assert mc.witness_seal(lake, witness, [writer.verifier], store=store) == 1
+    assert check(lake, writer, **required) == []
+    old = tmp_path / "old"
+    shutil.copytree(lake, old)
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["d.parquet"])
+    with pytest.raises(IntegrityError, match="not yet 2"):
+        mc.verify_seal(lake, [writer.verifier], **required)
+    assert mc.witness_seal(lake, witness, [writer.verifier], store=store) == 2
+    kept = lake / ARCHIVE if store is None else store
+    (statement,) = kept.glob("witness-*")
+    signed = statement.read_bytes()
+    shutil.rmtree(lake)
+    old.rename(lake)
+    kept.mkdir(exist_ok=True)
+    statement.write_bytes(signed)
+    with pytest.raises(IntegrityError, match="rolled back"):
+        mc.verify_seal(lake, [writer.verifier], **required)
+    with pytest.raises(IntegrityError, match="number 2 was signed before"):
+        mc.witness_seal(lake, witness, [writer.verifier], store=store)
+    writer.remembered.clear()  # a writer who does it on purpose
+    write(lake, "e.parquet")
+    mc.update_seal(lake, writer, added=["e.parquet"])
+    with pytest.raises(IntegrityError, match="countersigned another seal with number 2"):
+        mc.verify_seal(lake, [writer.verifier], **required)
+    with pytest.raises(IntegrityError, match="does not follow number 2"):
+        mc.witness_seal(lake, witness, [writer.verifier], store=store)
+
+
+def test_readers_require_witnesses(lake: Path, writer: mc.SigningKey) -> None:
+    witness = mc.SigningKey.generate()
+    with mc.sealing(lake, writer):
+        signed = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, signing_key=writer)
+        for name in ("a", "b", "day=1/c"):
+            mc.write_table(TABLE, lake / f"{name}.parquet", signed)
+    keys = mc.FileDecryptionProperties(
+        footer_key=FOOTER_KEY, signed_by=[writer.verifier],
+        seal=mc.RequiredSeal((writer.verifier,), witnessed_by=(witness.verifier,)),
+    )  # fmt: skip
+    with pytest.raises(IntegrityError, match="has not countersigned"):
+        mc.read_table(str(lake), keys)
+    mc.witness_seal(lake, witness, [writer.verifier])
+    assert mc.read_table(str(lake), keys).num_rows == 6
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def test_the_log_states_who_changed_what(lake: Path, writer: mc.SigningKey) -> None:
+    forge(lake)
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["a.parquet", "d.parquet"])
+    lose(lake)
+    known = [writer.verifier, OTHER.verifier]
+    mc.update_seal(lake, OTHER, removed=["b.parquet"], signed_by=known)
+    mc.change_seal_writers(lake, OTHER, [OTHER.verifier], signed_by=known)
+    mc.seal_dataset(lake, OTHER)
+    log = mc.seal_log(lake, known)
+    assert log.complete
+    assert [(e.sequence, e.added, e.replaced, e.removed) for e in log.entries] == [
+        (1, ("a.parquet", "b.parquet", "day=1/c.parquet"), (), ()),
+        (2, ("d.parquet",), ("a.parquet",), ()),
+        (3, (), (), ("b.parquet",)),
+        (4, (), (), ()),
+        (5, (), (), ()),
+    ]
+    one, two = writer.verifier.hex_id, OTHER.verifier.hex_id
+    assert [entry.signers for entry in log.entries] == [(one,), (one,), (two,), (two,), (two,)]
+    assert [entry.writers for entry in log.entries] == [None, None, None, (two,), None]
+    (lake / ARCHIVE / "0000000002.json").unlink()
+    log = mc.seal_log(lake, known)
+    assert (log.complete, [entry.sequence for entry in log.entries]) == (False, [3, 4, 5])
+
+
+# --- version 1 ------------------------------------------------------------------------------------
+
+
+def put_first_version(lake: Path, writer: mc.SigningKey) -> None:
+    """Write the seal that modcrypt 0.1 wrote of a folder."""
+    files = json.loads(seal_of(lake).splitlines()[2])
+    statement = json.dumps({
+        "format": "modcrypt-seal", "version": 1, "signer": str(writer.verifier), "sequence": 7,
+        "previous": "0" * 64, "files": files,
+    }).encode()  # fmt: skip
+    signature = writer.sign(b"modcrypt-seal\0\x01" + hashlib.sha256(statement).digest())
+    line = json.dumps({"signature": base64.b64encode(signature).decode()}).encode()
+    (lake / SEAL_NAME).write_bytes(statement + b"\n" + line + b"\n")
+
+
+@pytest.mark.parametrize("how", ["all", "changes"])
+def test_a_seal_of_version_1_is_followed(lake: Path, writer: mc.SigningKey, how: str) -> None:
+    put_first_version(lake, writer)
+    writer.remembered.clear()
+    assert check(lake, writer, at_least=7) == []
+    write(lake, "d.parquet")
+    if how == "all":
+        mc.seal_dataset(lake, writer, accept=["d.parquet"])
+    else:
+        mc.update_seal(lake, writer, added=["d.parquet"])
+    assert check(lake, writer, at_least=8) == []
+    assert [entry.sequence for entry in mc.seal_log(lake, [writer.verifier]).entries] == [7, 8]
+    put_first_version(lake, writer)
+    with pytest.raises(IntegrityError, match="number 8 was signed before"):
+        mc.seal_dataset(lake, writer)
