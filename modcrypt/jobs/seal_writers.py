@@ -11,6 +11,7 @@ from modcrypt.io.stores import locate
 from modcrypt.jobs.dataset_seals import SealUpdate, begin_change, sign_changes
 from modcrypt.kms.signing.seal_format import dataset_ledger
 from modcrypt.kms.signing.seal_writing import make_seal_writer, new_dataset_id
+from modcrypt.kms.signing.sealed_statements import Statement
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
 from modcrypt.kms.signing.trusted_writers import WriterChange, make_trust
 from modcrypt.kms.signing.witnesses import countersign
@@ -42,13 +43,26 @@ def change_seal_writers(
         ValueError: The keys are too few for the change or for the new seal.
         IntegrityError, CommitConflictError, OSError: As `update_seal`.
     """
-    new = make_trust(writers, needed)
+    new, signed_by = make_trust(writers, needed), tuple(signed_by)
     ledger = dataset_ledger(Place(*locate(where, filesystem)))
     writer = make_seal_writer(key, [*signed_by, *new.keys.values()], at_least)
     former = begin_change(ledger, writer, signs=False)
     dataset = former.dataset or new_dataset_id()
     change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), needed)
-    return sign_changes(ledger, writer, former, {}, None, change.sign(writer.keys), dataset=dataset)
+    change = change.sign(writer.keys)
+    _check_signed(change, former.statement, signed_by)
+    return sign_changes(ledger, writer, former, {}, None, change, dataset=dataset)
+
+
+def _check_signed(
+    change: WriterChange, former: Statement | None, signed_by: Iterable[VerifyingKey]
+) -> None:
+    """Raise ValueError unless enough of those who could sign until now have signed a change."""
+    assert former is not None
+    until_now = {key.hex_id: key for key in (*signed_by, *former.signers)}
+    trust = make_trust(until_now.values()).follow(former.writers)
+    if not change.is_signed_by(trust):
+        raise ValueError(f"{trust.needed} of the keys {', '.join(trust.keys)} must sign a change")
 
 
 def witness_seal(

@@ -76,7 +76,10 @@ class SealWriter:
             if not self.accept_lost:
                 check_remembered(ledger, former.statement, key)
                 continue
-            for dataset, last in recall(key).about(former.dataset, ledger.folder.full_name):
+            name = ledger.folder.full_name
+            known = recall(key).about(former.dataset, name)
+            here = [entry for entry in known if name in entry[1].places]
+            for dataset, last in here or known:
                 former = _continue_after(former, dataset, last)
         return former
 
