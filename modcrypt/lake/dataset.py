@@ -125,9 +125,10 @@ class LakeDataset:
         def encryption_of(path: str) -> KeyedEncryption:
             return self.policies.writing(self.policies.policy(path, columns))
 
-        return write_dataset(
-            batches, self.location, encryption_of, schema=schema, **{**more, **options}
-        )
+        with self.policies.hand_over():
+            return write_dataset(
+                batches, self.location, encryption_of, schema=schema, **{**more, **options}
+            )
 
     def _choose_source(self) -> tuple[Any, dict[str, Any]]:
         """Return the file, the folder, or the list of files to read, and arguments of reading."""

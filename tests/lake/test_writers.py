@@ -160,6 +160,30 @@ def test_a_declared_seal_is_required(config: Path) -> None:
         read(config)
 
 
+def test_apply_and_writes_hand_over_to_the_seal(config: Path) -> None:
+    """Only what they wrote: other differences stay differences."""
+    writer = mc.SigningKey.generate()
+    (config.parent / "writer.pub").write_text(f"{writer.verifier}\n")
+    declare(config, 'signed_by = ["writer.pub"]\nseal_at_least = 1')
+    lake = Lake.open(config, signing_key=writer)
+    lake.apply(accept_replaced=True)  # there is no seal yet
+    folder = config.parent / "orders"
+    mc.seal_dataset(folder, writer)
+    rows = read(config)
+    pq.write_table(rows.drop(["day"]), min(folder.rglob("*.parquet")).with_name("new.parquet"))
+    lake.apply(accept_replaced=True)
+    lake.dataset("orders").write(rows.slice(0, 2))
+    assert mc.verify_seal(folder, [writer.verifier], at_least=3).ok
+    shutil.copy(min(folder.rglob("*.parquet")), folder / "planted.parquet")
+    pq.write_table(rows.drop(["day"]), min(folder.rglob("*.parquet")).with_name("last.parquet"))
+    lake.apply(accept_replaced=True)
+    (found,) = mc.verify_seal(folder, [writer.verifier], at_least=4).findings
+    assert (found.path, found.problem) == ("planted.parquet", "foreign")
+    (folder / SEAL_NAME).unlink()
+    with pytest.raises(mc.IntegrityError, match="number 4 was signed before"):
+        lake.dataset("orders").write(rows.slice(0, 2))
+
+
 @each_case("link", ["z=1", "copy.parquet"])
 def test_a_link_to_what_the_dataset_has_is_a_finding(link: str, config: Path) -> None:
     Lake.open(config, signing_key=writer_key()).apply(accept_replaced=True)

@@ -79,7 +79,7 @@ def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     folder = config.parent
     key = mc.SigningKey.generate()
     key.save(folder / "writer.key")
-    text = f'signed_by = ["{key.verifier}"]'
+    text = f'signed_by = ["{key.verifier}"]\nseal_at_least = 1'
     config.write_text(DECLARATION.replace('include = "*.parquet"\n', f"{text}\n"))
     refused = run(folder, "apply", "--spark", "local[1]", "--accept-replaced")
     assert refused.returncode != 0
@@ -87,7 +87,13 @@ def test_executors_sign_with_a_key_by_reference(config: Path) -> None:
     how = ("--spark", "local[1]", "--accept-replaced", "--sign", "writer.key")
     done = run(folder, "apply", *how)
     assert (done.returncode, "4 encrypted" in done.stdout) == (0, True), done.stdout + done.stderr
-    assert mc.Lake.open(config).dataset("orders").read().num_rows > 0
+    mc.seal_dataset(folder / "orders", key)
+    rows = mc.Lake.open(config).dataset("orders").read()
+    assert rows.num_rows > 0
+    pq.write_table(order_table(), folder / "orders/day=2026-11-02/plain.parquet")
+    done = run(folder, "apply", *how)
+    assert "1 encrypted" in done.stdout, done.stdout + done.stderr
+    assert mc.verify_seal(folder / "orders", [key.verifier], at_least=2).ok
 
 
 def test_the_command_runs_on_spark(config: Path) -> None:

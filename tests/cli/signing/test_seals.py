@@ -98,3 +98,56 @@ def test_a_key_of_vault_signs_files_and_folders(
         ("encrypt", *keys, "--sign-passphrase", "word", "--sign", uri, "lake/a.parquet", "x"),
     ):
         assert "for a signing key in a file" in check_refusal(invoke(folder, *command))
+
+
+def test_a_writer_compares_before_sealing_again(folder: Path) -> None:
+    sign = ("--sign", "writer.key")
+    run_ok(folder, "seals", "create", *sign, "lake")
+    write_plain(folder / "lake" / "b.parquet")
+    write_plain(folder / "lake" / "c.parquet")
+    refusal = check_refusal(invoke(folder, "seals", "create", *sign, "lake"), "integrity", 1)
+    assert "b.parquet (foreign), c.parquet (foreign)" in refusal
+    answer = run_ok(folder, "seals", "add", *sign, "--json", "lake", "lake/b.parquet")
+    assert json.loads(answer)["added"] == ["b.parquet"]
+    run_ok(folder, "seals", "create", *sign, "--accept", "c.parquet", "lake")
+    (folder / "lake" / "b.parquet").unlink()
+    assert "1 removed" in run_ok(folder, "seals", "remove", *sign, "lake", "b.parquet")
+    run_ok(folder, *VERIFY, "--at-least", "4", "lake")
+    log = json.loads(run_ok(folder, "seals", "log", "--verify-key", "writer.pub", "--json", "lake"))
+    assert [entry["added"] for entry in log["entries"]] == [["a.parquet"], ["b.parquet"],
+                                                            ["c.parquet"], []]  # fmt: skip
+    assert "  - b.parquet" in run_ok(folder, "seals", "log", "--verify-key", "writer.pub", "lake")
+
+
+def test_a_command_is_recorded(folder: Path) -> None:
+    run_ok(folder, "seals", "create", "--sign", "writer.key", "lake")
+    private(folder / "k", b"0123456789012345")
+    write_plain(folder / "plain.parquet")
+    record = ("seals", "record", "--sign", "writer.key", "lake", "--")
+    encrypt = ("encrypt", "--key-file", "k", "plain.parquet", "lake/new.parquet")
+    result = invoke(folder, *record, *encrypt)
+    assert "1 files added or replaced" in result.stderr
+    run_ok(folder, *VERIFY, "--at-least", "2", "lake")
+    missing = ("encrypt", "--key-file", "k", "missing.parquet", "lake/x.parquet")
+    assert invoke(folder, *record, *missing).exit_code == 2
+    assert invoke(folder, *record, "encrypt", "--no-such-option").exit_code == 2
+    run_ok(folder, *VERIFY, "--at-least", "2", "lake")
+
+
+def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
+    for name in ("new", "auditor"):
+        run_ok(folder, "seals", "generate", f"{name}.key")
+    run_ok(folder, "seals", "create", "--sign", "writer.key", "--valid-days", "30", "lake")
+    change = ("seals", "writers", "--sign", "writer.key", "--sign", "new.key", "lake", "new.pub")
+    assert "seal 2" in run_ok(folder, *change)
+    refusal = check_refusal(invoke(folder, "seals", "create", "--sign", "writer.key", "lake"))
+    assert "may not sign any more since seal number 2" in refusal
+    witnessed = (*VERIFY, "--witness-key", "auditor.pub", "lake")
+    check_refusal(invoke(folder, *witnessed), "integrity", 1)
+    sign = ("--verify-key", "writer.pub", "--sign", "auditor.key")
+    assert "seal 2: countersigned" in run_ok(folder, "seals", "witness", *sign, "lake")
+    run_ok(folder, *witnessed)
+    answer = json.loads(run_ok(folder, *VERIFY, "--json", "lake"))
+    run_ok(folder, *VERIFY, "--dataset", answer["dataset"], "lake")
+    refusal = check_refusal(invoke(folder, *VERIFY, "--dataset", "x", "lake"), "integrity", 1)
+    assert "seal number 2 is that of another dataset" in refusal
