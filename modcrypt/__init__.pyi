@@ -50,6 +50,7 @@ from modcrypt.jobs.seal_log import SealEntry as SealEntry
 from modcrypt.jobs.seal_log import SealLog as SealLog
 from modcrypt.jobs.seal_log import seal_log as seal_log
 from modcrypt.jobs.seal_writers import change_seal_writers as change_seal_writers
+from modcrypt.jobs.seal_writers import cosign_seal as cosign_seal
 from modcrypt.jobs.seal_writers import witness_seal as witness_seal
 from modcrypt.jobs.shredding import ShreddedFile as ShreddedFile
 from modcrypt.jobs.shredding import shred_keys as shred_keys

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from modcrypt.errors import FormatError, IntegrityError, LimitError, list_names
@@ -20,6 +20,7 @@ from modcrypt.io.sources import Source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
+from modcrypt.kms.signing.proposals import read_proposal, write_proposal
 from modcrypt.kms.signing.required_seal import RequiredSeal, load_seal
 from modcrypt.kms.signing.seal_format import (
     Changes,
@@ -37,7 +38,7 @@ from modcrypt.kms.signing.seal_writing import (
     make_seal_writer,
     new_dataset_id,
 )
-from modcrypt.kms.signing.sealed_statements import Draft
+from modcrypt.kms.signing.sealed_statements import Draft, Statement
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.kms.signing.trusted_writers import WriterChange
 from modcrypt.parquet.datasets.discovery import list_files, split_hidden
@@ -170,6 +171,7 @@ def update_seal(
     signed_by: Iterable[VerifyingKey] = (),
     at_least: int = 0,
     valid_for: int | None = None,
+    propose: bool = False,
     filesystem: Any = None,
     threads: int | None = None,
 ) -> SealUpdate:
@@ -183,6 +185,8 @@ def update_seal(
         added: Files that were added or replaced, by their paths inside the dataset or as they are;
             a folder stands for all files below it.
         removed: Files that were removed, by their paths inside the dataset.
+        propose: Whether other writers must sign as well, with `cosign_seal`: the seal is written
+            beside the newest one, and becomes it once enough have signed.
 
     Raises:
         IntegrityError: There is no seal, or as `seal_dataset`.
@@ -192,7 +196,7 @@ def update_seal(
     """
     ledger = _ledger_at(where, filesystem)
     writer = make_seal_writer(key, signed_by, at_least)
-    former = begin_change(ledger, writer)
+    former = begin_change(ledger, writer, signs=not propose)
     gone = [_path_of(name, ledger.folder) for name in removed]
     if gone:
         _check_sealed(gone, _load_all(ledger, writer))
@@ -200,6 +204,8 @@ def update_seal(
     changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
     for place, file in zip(places, run_job(Job(hash_file), places, threads=threads), strict=True):
         changes[_path_inside(place, ledger.folder)] = file
+    if propose:
+        return propose_changes(ledger, writer, former, changes, valid_for)
     return sign_changes(ledger, writer, former, changes, valid_for)
 
 
@@ -211,21 +217,40 @@ def sign_changes(
 
     `dataset` is the id of a dataset that has none yet.
     """
-    assert former.statement is not None
+    draft = _draft(ledger, writer, former, changes, valid_for)
+    draft = replace(draft, writers=writers, dataset=former.dataset or dataset or draft.dataset)
+    return describe_update(writer.write(ledger, former, draft), changes)
+
+
+def _draft(
+    ledger: Ledger, writer: SealWriter, former: Former, changes: Changes, valid_for: int | None
+) -> Draft:
     since, content = list_since(former.statement), encode_files(changes)
     if not since:  # enough changes to add up: list all files again
         files = dict(_load_all(ledger, writer).files)
         apply_changes(files, changes)
         content = encode_files(files)
-    draft = Draft(
-        former.dataset or dataset or new_dataset_id(), {"since": since}, content, valid_for, writers
-    )  # fmt: skip
-    statement = writer.write(ledger, former, draft)
+    return Draft(former.dataset or new_dataset_id(), {"since": since}, content, valid_for)
+
+
+def describe_update(statement: Statement, changes: Changes) -> SealUpdate:
+    """Return a seal, and the changes that it states, as a result."""
+    assert statement.dataset is not None
     return SealUpdate(
-        sequence=statement.sequence, signer=statement.signer_ids, dataset=draft.dataset,
+        sequence=statement.sequence, signer=statement.signer_ids, dataset=statement.dataset,
         added=tuple(path for path, file in changes.items() if file is not None),
         removed=tuple(path for path, file in changes.items() if file is None),
     )  # fmt: skip
+
+
+def propose_changes(
+    ledger: Ledger, writer: SealWriter, former: Former, changes: Changes, valid_for: int | None
+) -> SealUpdate:
+    """Write a proposal that states changes; raise as `read_proposal`."""
+    draft = _draft(ledger, writer, former, changes, valid_for)
+    write_proposal(ledger, writer.encode(ledger, former, draft))
+    statement, _, _ = read_proposal(ledger, writer)
+    return describe_update(statement, changes)
 
 
 def verify_seal(

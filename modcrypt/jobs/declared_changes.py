@@ -17,7 +17,7 @@ from modcrypt.io.recorded_writes import (
 )
 from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
-from modcrypt.jobs.dataset_seals import SealUpdate, hash_end, sign_changes
+from modcrypt.jobs.dataset_seals import SealUpdate, describe_update, hash_end, sign_changes
 from modcrypt.kms.signing.ledger import Ledger
 from modcrypt.kms.signing.seal_format import (
     Changes,
@@ -141,10 +141,7 @@ def _declare(
     files = {path: file for path, file in changes.items() if file is not None}
     draft = Draft(new_dataset_id(), {"since": []}, encode_files(files), valid_for)
     statement = writer.write(ledger, former, draft)
-    return SealUpdate(
-        sequence=statement.sequence, signer=statement.signer_ids, dataset=draft.dataset,
-        added=tuple(files),
-    )  # fmt: skip
+    return describe_update(statement, files)
 
 
 def record_here(folder: Place) -> AbstractContextManager[WriteRecord[SealedFile]]:

@@ -8,8 +8,9 @@ from typing import Any
 from modcrypt.errors import IntegrityError
 from modcrypt.io.places import Place, Root
 from modcrypt.io.stores import locate
-from modcrypt.jobs.dataset_seals import SealUpdate, begin_change, sign_changes
-from modcrypt.kms.signing.seal_format import dataset_ledger
+from modcrypt.jobs.dataset_seals import SealUpdate, begin_change, describe_update, sign_changes
+from modcrypt.kms.signing.proposals import cosign, read_proposal
+from modcrypt.kms.signing.seal_format import dataset_ledger, parse_content
 from modcrypt.kms.signing.seal_writing import make_seal_writer, new_dataset_id
 from modcrypt.kms.signing.sealed_statements import Statement
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
@@ -103,3 +104,42 @@ def witness_seal(
     place = store if store is None or isinstance(store, Place) else Place(*locate(store, None))
     countersign(ledger, statement, key, place)
     return statement.sequence
+
+
+def cosign_seal(
+    where: Any,
+    key: SigningKey | Sequence[SigningKey],
+    *,
+    signed_by: Iterable[VerifyingKey] = (),
+    dry_run: bool = False,
+    at_least: int = 0,
+    filesystem: Any = None,
+) -> tuple[SealUpdate, bool]:
+    """Sign the seal that another writer has proposed; return it, and whether it is the newest now.
+
+    Look at what it states before, with `dry_run`.
+
+    Args:
+        where: Path or URL of the dataset's folder.
+        key: Key that signs, or several of them.
+        signed_by: Keys of the other writers.
+        dry_run: Whether only to return what is proposed.
+        at_least, filesystem: As for `update_seal`.
+
+    Raises:
+        IntegrityError: No seal is proposed, or none of these writers has signed it.
+        CommitConflictError: The proposal does not follow the newest seal.
+        FormatError, OSError: As `update_seal`.
+    """
+    ledger = dataset_ledger(Place(*locate(where, filesystem)))
+    writer = make_seal_writer(key, signed_by, at_least)
+    statement, content, data = read_proposal(ledger, writer)
+    proposed = describe_update(statement, parse_content(content))
+    if dry_run:
+        return proposed, False
+    signed = cosign(ledger, writer, data)
+    return (
+        (proposed, False)
+        if signed is None
+        else (describe_update(signed, parse_content(content)), True)
+    )

@@ -471,7 +471,11 @@ def test_a_writer_who_is_too_slow_changes_nothing(
 
 
 def altered_archive(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"a.parquet", b"b.parquet"))
+    """Name another size: the list stays well formed."""
+    head, line, content = path.read_bytes().split(b"\n", 2)
+    size = json.loads(content)[0][1]
+    content = content.replace(f",{size},".encode(), f",{size + 1},".encode(), 1)
+    path.write_bytes(b"\n".join([head, line, content]))
 
 
 ARCHIVES: dict[str, Callable[[Path], object]] = {
@@ -699,3 +703,45 @@ def test_a_seal_of_version_1_is_followed(lake: Path, writer: mc.SigningKey, how:
     put_first_version(lake, writer)
     with pytest.raises(IntegrityError, match="number 8 was signed before"):
         mc.seal_dataset(lake, writer)
+
+
+# --- proposals ------------------------------------------------------------------------------------
+
+
+def test_writers_on_several_machines_sign_one_after_the_other(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    third = mc.SigningKey.generate()
+    known = [key.verifier for key in (writer, OTHER, third)]
+    mc.change_seal_writers(lake, [writer, OTHER, third], known, needed=3)
+    write(lake, "d.parquet")
+    before = seal_of(lake)
+    mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
+    seen, newest = mc.cosign_seal(lake, OTHER, signed_by=known, dry_run=True)
+    assert (seen.added, newest) == (("d.parquet",), False)
+    assert not mc.cosign_seal(lake, OTHER, signed_by=known)[1]
+    assert seal_of(lake) == before
+    assert mc.cosign_seal(lake, third, signed_by=known)[1]
+    assert mc.verify_seal(lake, known, at_least=3, needed=3).ok
+    with pytest.raises(IntegrityError, match="no seal is proposed"):
+        mc.cosign_seal(lake, third, signed_by=known)
+
+
+def test_a_proposal_must_be_a_writers_and_follow_the_newest_seal(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    known = [writer.verifier, OTHER.verifier]
+    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
+    path = lake / ARCHIVE / "proposed.json"
+    good = path.read_bytes()
+    for bad in (good.replace(b"d.parquet", b"e.parquet"), good[:-9], b"", b"{}\n{}\n"):
+        path.write_bytes(bad)
+        with pytest.raises((IntegrityError, FormatError)):
+            mc.cosign_seal(lake, OTHER, signed_by=known)
+    path.write_bytes(good)
+    mc.update_seal(lake, [writer, OTHER], added=["d.parquet"])
+    path.write_bytes(good)
+    with pytest.raises(CommitConflictError, match="propose it again"):
+        mc.cosign_seal(lake, OTHER, signed_by=known)

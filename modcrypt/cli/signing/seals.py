@@ -58,6 +58,11 @@ Example: encrypt a new file into the dataset, and seal it
   modcrypt seals record --sign writer.key lake -- \\
     encrypt --key-file footer.key new.parquet lake/new.parquet"""
 
+_COSIGN_EXAMPLE = """\b
+Example: look at a proposal, then sign it
+  modcrypt seals cosign --verify-key a.pub --sign b.key lake
+  modcrypt seals cosign --verify-key a.pub --sign b.key --yes lake"""
+
 _WRITERS_EXAMPLE = """\b
 Example: replace a key; afterwards two of three writers must sign
   modcrypt seals writers --sign old.key --sign new.key lake new.pub
@@ -206,6 +211,9 @@ _valid_option = click.option(
     type=click.IntRange(min=0),
     help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
 )
+_propose_option = click.option(
+    "--propose", is_flag=True, help="Propose the seal: other writers must sign it, too."
+)
 _folder = click.argument("folder")
 _files = click.argument("files", nargs=-1, required=True)
 
@@ -245,11 +253,13 @@ def create(
 @_files
 @_sign_options
 @_valid_option
+@_propose_option
 @_threads
 @json_option
 def add(
-    *, folder: str, files: tuple[str, ...], threads: int | None, as_json: bool, **options: Any
-) -> None:
+    *, folder: str, files: tuple[str, ...], threads: int | None, propose: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Sign that FILES were added to FOLDER or replaced, in the next seal.
 
     Only FILES are read and hashed; of a folder, all files below it. The new seal states of all
@@ -257,7 +267,12 @@ def add(
     """
     _print_update(
         modcrypt.update_seal(
-            folder, _load_keys(options), added=files, threads=threads, **_writing(options)
+            folder,
+            _load_keys(options),
+            added=files,
+            threads=threads,
+            propose=propose,
+            **_writing(options),
         ),
         as_json,
     )
@@ -268,13 +283,42 @@ def add(
 @_files
 @_sign_options
 @_valid_option
+@_propose_option
 @json_option
-def remove(*, folder: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def remove(
+    *, folder: str, files: tuple[str, ...], propose: bool, as_json: bool, **options: Any
+) -> None:
     """Sign that FILES were removed from FOLDER, in the next seal."""
     _print_update(
-        modcrypt.update_seal(folder, _load_keys(options), removed=files, **_writing(options)),
+        modcrypt.update_seal(
+            folder, _load_keys(options), removed=files, propose=propose, **_writing(options)
+        ),
         as_json,
     )
+
+
+@seals.command(epilog=_COSIGN_EXAMPLE)
+@_folder
+@_sign_options
+@click.option("--yes", is_flag=True, help="Sign. Dry run without it.")
+@json_option
+def cosign(*, folder: str, yes: bool, as_json: bool, **options: Any) -> None:
+    """Sign the seal of FOLDER that another writer has proposed.
+
+    It prints what the proposal states, and signs it with --yes. --verify-key names the other
+    writers.
+    """
+    how = _writing(options)
+    how.pop("valid_for")
+    update, is_newest = modcrypt.cosign_seal(folder, _load_keys(options), dry_run=not yes, **how)
+    if as_json:
+        print_json("seals.update", update.fields())
+        return
+    for mark, paths in (("+", update.added), ("-", update.removed)):
+        for path in paths:
+            print_line(f"{mark} {printable(path)}")
+    state = "" if is_newest else "; proposed, and not enough writers have signed it yet"
+    print_line(f"{_describe_update(update)}{state}")
 
 
 @seals.command(epilog=_RECORD_EXAMPLE)

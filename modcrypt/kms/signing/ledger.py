@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,8 +101,10 @@ class Ledger:
             if source is None:
                 return None
             statement = read_statement(source, trust, self.form)
-            content = None if statement.content is None else read_content(source, statement)
-            return statement, content
+            if statement.content is None:
+                return statement, None
+            how = statement.start, statement.content, statement.sequence
+            return statement, read_content(source, *how)
 
     def read_head(self, trust: Trust) -> Statement | None:
         """Return the newest statement, whose content is not read; raise as `read`."""
@@ -117,10 +120,15 @@ class Ledger:
             IntegrityError: It is missing, or another one.
         """
         with self.open_archived(sequence, expected) as source:
-            _, head, start = hash_statement(source)
-            data = source.read_at(start, source.size - start)
-        members: dict[str, Any] = strict_json(data.partition(b"\n")[0] if head is None else head)
-        return members, data.removesuffix(b"\n") if head is not None else b""
+            hash_, head, start = hash_statement(source)
+            data = source.read_at(0, source.size) if head is None else head
+            changed = hash_ != expected or hashlib.sha256(data).hexdigest() != expected
+            if changed:
+                raise IntegrityError(f"seal number {sequence} changed while it was being read")
+            members: dict[str, Any] = strict_json(data.partition(b"\n")[0])
+            if head is None or members["content"] is None:
+                return members, b""
+            return members, read_content(source, start, members["content"], sequence)
 
     @contextlib.contextmanager
     def open_archived(self, sequence: int, expected: str) -> Iterator[Source]:

@@ -98,6 +98,12 @@ class SealWriter:
                 f"{', '.join(own)}"
             )
 
+    def encode(self, ledger: Ledger, former: Former, draft: Draft) -> bytes:
+        """Return a signed statement, which may need further signatures."""
+        return encode_statement(
+            self.keys, ledger.form, draft, (former.sequence, former.hash), former.statement
+        )
+
     def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
         """Sign a statement, publish it and remember it; return it as readers see it.
 
@@ -106,9 +112,7 @@ class SealWriter:
             CommitConflictError: Another writer was faster; nothing changed.
             OSError: The file system fails, or the number cannot be remembered.
         """
-        data = encode_statement(
-            self.keys, ledger.form, draft, (former.sequence, former.hash), former.statement
-        )
+        data = self.encode(ledger, former, draft)
         try:
             with open_source(data) as source:
                 statement = read_statement(source, self.trust, ledger.form)

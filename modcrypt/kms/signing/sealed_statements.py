@@ -24,7 +24,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -188,8 +188,7 @@ def encode_statement(
     }
     head = _compact(document)
     message = _message(VERSION, hashlib.sha256(head).digest())
-    signed = {key.verifier.hex_id: base64.b64encode(key.sign(message)).decode() for key in keys}
-    lines = [head, _compact({"writers": changes, "signatures": signed})]
+    lines = [head, _compact({"writers": changes, "signatures": _sign(keys, message)})]
     return b"\n".join([*lines, *([] if draft.content is None else [draft.content]), b""])
 
 
@@ -312,6 +311,22 @@ def _parse_members(data: bytes, name: str, version: int, names: tuple[str, ...])
     return members
 
 
+def add_signatures(data: bytes, keys: Iterable[SigningKey]) -> bytes:
+    """Return a statement of version 2 with further signatures.
+
+    The caller has verified it under trust in the keys that have signed already.
+    """
+    head, line, *content = data.split(b"\n", 2)
+    members = strict_json(line)
+    message = _message(VERSION, hashlib.sha256(head).digest())
+    members["signatures"] |= _sign(keys, message)
+    return b"\n".join([head, _compact(members), *content])
+
+
+def _sign(keys: Iterable[SigningKey], message: bytes) -> dict[str, str]:
+    return {key.verifier.hex_id: base64.b64encode(key.sign(message)).decode() for key in keys}
+
+
 def find_statement_signers(
     source: Source, keys: Mapping[str, VerifyingKey]
 ) -> tuple[VerifyingKey, ...]:
@@ -329,14 +344,17 @@ def find_statement_signers(
     return find_signers(keys, dict.fromkeys(keys, signature), _message(1, _hash_range(source, end)))
 
 
-def read_content(source: Source, statement: Statement) -> bytes:
-    """Return the content of a statement; raise IntegrityError if it is not what was signed."""
-    content = source.read_at(statement.start, max(0, source.size - statement.start))
-    content = content.removesuffix(b"\n")
-    if hashlib.sha256(content).hexdigest() != statement.content:
-        raise IntegrityError(
-            f"the content of seal number {statement.sequence} is not what was signed"
-        )
+def read_content(source: Source, start: int, expected: str | None, sequence: int) -> bytes:
+    """Return the content of a statement, whose verified head states its hash.
+
+    Raises:
+        IntegrityError: It is not what was signed.
+    """
+    size = max(0, source.size - start)
+    small = size <= _BLOCK or _hash_range(source, start + size - 1, start).hex() == expected
+    content = source.read_at(start, size).removesuffix(b"\n") if small else b""
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise IntegrityError(f"the content of seal number {sequence} is not what was signed")
     return content
 
 
@@ -382,9 +400,9 @@ def _message(version: int, digest: bytes) -> bytes:
     return _CONTEXT + bytes((version,)) + digest
 
 
-def _hash_range(source: Source, end: int) -> bytes:
-    """Hash the first bytes of a file in blocks: it may be large, and nothing is verified yet."""
+def _hash_range(source: Source, end: int, first: int = 0) -> bytes:
+    """Hash bytes of a file in blocks: there may be many, and nothing is verified yet."""
     digest = hashlib.sha256()
-    for start in range(0, end, _BLOCK):
+    for start in range(first, end, _BLOCK):
         digest.update(source.read_at(start, min(_BLOCK, end - start)))
     return digest.digest()

@@ -77,11 +77,13 @@ class Trust:
         keys: Keys by their ids.
         needed: Number of them that must have signed.
         retired: Keys that could sign formerly, each with the number from which on it no longer may.
+        proposal: Whether one signature is enough, because others are to follow.
     """
 
     keys: Mapping[str, VerifyingKey]
     needed: int = 1
     retired: tuple[tuple[VerifyingKey, int], ...] = ()
+    proposal: bool = False
 
     def follow(self, changes: Iterable[WriterChange]) -> Trust:
         """Return who is trusted after changes.
@@ -100,14 +102,14 @@ class Trust:
         keys = {key.hex_id: key for key in change.keys}
         gone = [*self.retired, *((key, change.sequence) for key in self.keys.values())]
         retired = tuple(pair for pair in gone if pair[0].hex_id not in keys)
-        return Trust(keys, change.needed, retired)
+        return replace(self, keys=keys, needed=change.needed, retired=retired)
 
     def check_signed(
         self, signatures: Mapping[str, bytes], message: bytes
     ) -> tuple[VerifyingKey, ...]:
         """Return the trusted keys that signed a message; raise IntegrityError if too few did."""
         found = find_signers(self.keys, signatures, message)
-        if len(found) >= self.needed:
+        if len(found) >= (1 if self.proposal else self.needed):
             return found
         for key, sequence in self.retired:
             if find_signers({key.hex_id: key}, signatures, message):

@@ -1,0 +1,91 @@
+"""Proposals: seals that need further signatures, of writers who work on other machines.
+
+The proposal is in `_modcrypt_seals/proposed.json`, in the form of a seal. It becomes the newest
+seal once enough writers have signed it, if it still follows the newest one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modcrypt.errors import CommitConflictError, IntegrityError
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source, open_source_at
+from modcrypt.kms.signing.ledger import ARCHIVE, Ledger
+from modcrypt.kms.signing.seal_memory import remember
+from modcrypt.kms.signing.seal_writing import SealWriter
+from modcrypt.kms.signing.sealed_statements import (
+    Statement,
+    add_signatures,
+    read_content,
+    read_statement,
+)
+
+
+def write_proposal(ledger: Ledger, data: bytes) -> None:
+    """Write a proposal in place of an older one."""
+    place = _place_of(ledger)
+    place.make_folder()
+    with open_sink_at(place) as sink:
+        sink.append(data)
+
+
+def read_proposal(ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes, bytes]:
+    """Return a proposal, its content and its bytes.
+
+    Raises:
+        IntegrityError: There is none, it was altered, no writer has signed it, or it does not
+            follow the newest seal, which must be the last one that the writer's keys signed.
+        FormatError: It is signed, but malformed.
+        OSError: The file system reports an error.
+    """
+    former, place = writer.begin(ledger, signs=False), _place_of(ledger)
+    try:
+        with open_source_at(place) as source:
+            _verify(source, ledger, writer)  # before all of it is read
+            data = source.read_at(0, source.size)
+    except (FileNotFoundError, NotADirectoryError):
+        raise IntegrityError(f"{place.path} does not exist: no seal is proposed") from None
+    with open_source(data) as source:
+        statement, content = _verify(source, ledger, writer)
+    if (statement.previous, statement.sequence) != (former.hash, former.sequence + 1):
+        raise CommitConflictError(
+            f"{place.path}: the proposal does not follow the newest seal, number "
+            f"{former.sequence}; propose it again"
+        )
+    return statement, content, data
+
+
+def _verify(source: Source, ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes]:
+    trust = replace(writer.trust, proposal=True)
+    statement = read_statement(source, trust, ledger.form)
+    if statement.content is None:
+        return statement, b""
+    return statement, read_content(source, statement.start, statement.content, statement.sequence)
+
+
+def cosign(ledger: Ledger, writer: SealWriter, data: bytes) -> Statement | None:
+    """Add signatures to a proposal that was read; return the seal if these are enough.
+
+    Raises:
+        CommitConflictError: Another writer has made a seal meanwhile.
+        OSError: The file system fails, or the number cannot be remembered.
+    """
+    former = writer.begin(ledger, signs=False)
+    data = add_signatures(data, writer.keys)
+    try:
+        with open_source(data) as source:
+            statement = read_statement(source, writer.trust, ledger.form)
+    except IntegrityError:  # more signatures are needed
+        write_proposal(ledger, data)
+        return None
+    ledger.publish(former.statement, data)
+    _place_of(ledger).remove()
+    for key in writer.keys:
+        remember(key, statement, ledger.folder.full_name)
+    return statement
+
+
+def _place_of(ledger: Ledger) -> Place:
+    return ledger.folder.below(f"{ARCHIVE}/proposed.json")
