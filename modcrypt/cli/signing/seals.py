@@ -326,16 +326,15 @@ def cosign(*, folder: str, yes: bool, as_json: bool, **options: Any) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_sign_options
 @_valid_option
-@click.pass_context
-def record(context: click.Context, *, folder: str, command: tuple[str, ...], **options: Any) -> Any:
+def record(*, folder: str, command: tuple[str, ...], **options: Any) -> Any:
     """Run a COMMAND of modcrypt, and sign what it writes to FOLDER and removes, in the next seal.
 
-    Files are hashed as they are written. If COMMAND fails, the files that it has written are
-    signed. Executors of Spark are other processes: use `add` for what they write.
+    Files are hashed as they are written, also by executors of Spark. If COMMAND fails, the files
+    that it has written are signed.
     """
+    program = click.get_current_context().find_root().command
     with modcrypt.sealing(folder, _load_keys(options), **_writing(options)) as done:
-        program = context.find_root().command
-        result = click.Group.main(program, [*command], "modcrypt", standalone_mode=False)  # type: ignore[arg-type]  # it is a group
+        result = click.Command.main(program, [*command], "modcrypt", standalone_mode=False)
     if done.update is not None:
         click.echo(_describe_update(done.update), err=True)
     return result
