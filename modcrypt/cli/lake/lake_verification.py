@@ -59,12 +59,13 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
         return True
     if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+(/[^/]+)?", paths[0]):
         return False
-    from modcrypt.lake.declarations.declaration_file import find_declaration, read_declaration
+    from modcrypt.lake.declarations.declaration_file import find_declaration, read_content
 
     path = find_declaration()
     if path is None:
         return False
-    declaration = read_declaration(path)[0]
+    # Only names count here; `open_lake` decides whether the declaration is trusted.
+    declaration = read_content(path, reads_outside=False).declaration
     dataset, _, table = paths[0].partition("/")
     if declaration is None:  # its mistakes are reported, unless a file is meant
         return not table and not os.path.isfile(paths[0])
