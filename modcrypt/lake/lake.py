@@ -69,13 +69,17 @@ class Lake:
     _policies: dict[str, DatasetPolicies] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def open(cls, config: str | os.PathLike[str] | None = None, **more: Any) -> Self:
+    def open(
+        cls, config: str | os.PathLike[str] | None = None, *, is_found: bool = False, **more: Any
+    ) -> Self:
         """Open the lake that a file declares; no key service is opened yet.
 
         Args:
             config: Path of the declaration; None for MODCRYPT_CONFIG, or the first `modcrypt.toml`
                 in the working directory or a folder above it, which `modcrypt trust` must have
                 recorded if it names more than data sets and master keys.
+            is_found: Whether `config` is not the caller's own word, but was found, such as in the
+                properties of somebody's table, and must be trusted like a file that is found.
             more: Further arguments of `Lake`.
 
         Raises:
@@ -83,7 +87,7 @@ class Lake:
             ValueError: The declaration is invalid; the message lists all mistakes. Or nobody named
                 or trusted it, and it has commands, which the message lists.
         """
-        content = open_declaration(config)
+        content = open_declaration(config, is_found=is_found)
         if content is None:
             raise FileNotFoundError(
                 f"there is no {FILE_NAME} here or in a folder above; pass its path, or set "

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,8 +65,9 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
     path = find_declaration()
     if path is None:
         return False
-    # Only names count here; `open_lake` decides whether the declaration is trusted.
-    declaration = read_content(path, reads_outside=False).declaration
+    declaration = None
+    with suppress(ValueError):  # `open_lake` reports it, and decides about trust
+        declaration = read_content(path, reads_outside=False).declaration
     dataset, _, table = paths[0].partition("/")
     if declaration is None:  # its mistakes are reported, unless a file is meant
         return not table and not os.path.isfile(paths[0])

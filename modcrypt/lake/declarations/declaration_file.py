@@ -55,11 +55,13 @@ def find_declaration(config: str | os.PathLike[str] | None = None) -> Path | Non
     return next((path for path in found if path.is_file()), None)
 
 
-def open_declaration(config: str | os.PathLike[str] | None = None) -> ReadDeclaration | None:
+def open_declaration(
+    config: str | os.PathLike[str] | None = None, *, is_found: bool = False
+) -> ReadDeclaration | None:
     """Read the declaration that `find_declaration` returns; None if there is none.
 
-    This is the gate for all that a declaration commands. A file that somebody named, by `config` or
-    MODCRYPT_CONFIG, is trusted.
+    This is the gate for all that a declaration commands. A file that the user named, by `config` or
+    MODCRYPT_CONFIG, is trusted, unless `is_found` says that `config` is not the user's word.
 
     Raises:
         ValueError: As `read_content`, or a file that nobody named has commands without trust.
@@ -69,13 +71,8 @@ def open_declaration(config: str | os.PathLike[str] | None = None) -> ReadDeclar
     path = find_declaration(config)
     if path is None:
         return None
-    if config or os.environ.get("MODCRYPT_CONFIG"):
+    if not is_found and (config or os.environ.get("MODCRYPT_CONFIG")):
         return read_content(path)
-    return open_found(path)
-
-
-def open_found(path: Path) -> ReadDeclaration:
-    """Read a declaration that nobody named; raise as `open_declaration`."""
     content = read_content(path, is_found=True, reads_outside=has_word(path))
     check_trust(path, content.digest, content.commands)
     return content
@@ -94,7 +91,8 @@ def read_content(
 
     Raises:
         OSError: The file, or a policy that it includes, cannot be read.
-        ValueError: The file is too long, not UTF-8, or found and another user may change it.
+        ValueError: The file is too long or not UTF-8; or another user may change a file that it
+            includes, or the file itself, which was found.
     """
     data = _read(path, is_found)
     if len(data) > MAX_DECLARATION:
@@ -104,9 +102,12 @@ def read_content(
     except UnicodeDecodeError:  # the original message repeats a byte
         raise ValueError(f"{path}: the declaration is not UTF-8") from None
     inclusions = Inclusions(path.absolute().parent, reads_outside)
-    declaration, faults = parse_declaration(
-        text, path.absolute(), _service_of_environment(), inclusions
-    )
+    try:
+        declaration, faults = parse_declaration(
+            text, path.absolute(), _service_of_environment(), inclusions
+        )
+    except KeyRetrievalError as error:
+        raise ValueError(f"{path} includes a file of others: {error}") from None
     return ReadDeclaration(
         path=path, declaration=declaration, faults=faults, commands=inclusions.commands,
         digest=inclusions.hash(data),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from modcrypt.errors import MAX_NAME, KeyMaterialError, KeyRetrievalError, printable
+from modcrypt.errors import MAX_NAME, KeyMaterialError, printable
 from modcrypt.io.addresses import is_url
 from modcrypt.io.private_files import read_unalterable
 from modcrypt.kms.recipients.public_lines import MAX_PUBLIC_FILE, parse_lines
@@ -74,8 +74,9 @@ class Inclusions:
         """Return up to `limit` bytes of an included file; one outside the folder is a command.
 
         Raises:
-            ValueError: Another user may change the file, it is not a regular file, or it is outside
-                the folder and files there are not opened.
+            ValueError: It is not a regular file, or outside the folder and files there are not
+                opened.
+            KeyRetrievalError: Another user may change the file, whatever was said about it.
             OSError: The file cannot be read.
         """
         path = self.folder / Path(name).expanduser()
@@ -86,10 +87,7 @@ class Inclusions:
                     raise ValueError(f"{printable(name, MAX_NAME)} is outside the folder")
             if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
                 raise ValueError(f"{printable(name, MAX_NAME)} is not a regular file")
-            try:
-                self.contents[path] = read_unalterable(path, limit)
-            except KeyRetrievalError as error:
-                raise ValueError(str(error)) from None
+            self.contents[path] = read_unalterable(path, limit)
         return self.contents[path]
 
     def recipients(self, member: MemberPath, text: str) -> tuple[Recipient, ...]:
