@@ -26,7 +26,7 @@ from modcrypt.lake.declarations.declaration_faults import DeclarationFault, Faul
 from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
-from modcrypt.lake.declarations.table_parsing import parse_table
+from modcrypt.lake.declarations.table_parsing import FREE_ROTATION, parse_table
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -39,6 +39,15 @@ OWN_MEMBERS = (
 )  # fmt: skip
 POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
 DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
+FREE_MEMBERS = (
+    "kind", "location", "source", "include", "partitions", "strict", "policy", "previous",
+    "rotation", "footer_key", "column_keys", "plaintext_columns", "kms_aad", "encryption_algorithm",
+    "plaintext_footer", "aad_prefix", "store_aad_prefix", "data_page_v2_levels", "double_wrapping",
+    "internal_key_material", "data_key_length_bits", "kek_length_bits", "cache_lifetime_seconds",
+    "seal_at_least",
+)  # fmt: skip
+"""Members that need no trust; `Inclusions` judges the places and files that some of them name."""
+
 PREVIOUS_MEMBERS = ("master_keys", "aad_prefixes", "algorithms")
 ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
 
@@ -139,6 +148,7 @@ class _DatasetParsing:
     def parse(self, table: Mapping[str, Any]) -> DatasetDeclaration | None:
         self._own.check_names(self._path, table, DATASET_MEMBERS)
         values = {**self._read_policy(table.get("policy")), **table}
+        self._inclusions.note_all(self._path, values, but=FREE_MEMBERS)
         rules = dict(self._parse_rules(values))
         members = {
             name: values[name]
@@ -376,7 +386,7 @@ class _DatasetParsing:
     def _parse_rotation(self, table: Mapping[str, Any]) -> Rotation:
         given = self._take_table(table, "rotation", ROTATION_MEMBERS)
         path = (*self._path, "rotation")
-        self._inclusions.note_rotation(path, given)
+        self._inclusions.note_all(path, given, but=FREE_ROTATION)
         seconds = parse_durations(self._own, path, given, ROTATION_MEMBERS)
         return Rotation(**seconds)
 

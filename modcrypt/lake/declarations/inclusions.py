@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -55,10 +55,13 @@ class Inclusions:
         shown = printable(_SECRETS.sub("(hidden)", str(value)), 2 * MAX_NAME)
         self.commands.append(f"{printable('.'.join(member), MAX_NAME)} = {shown}")
 
-    def note_rotation(self, member: MemberPath, rotation: Mapping[str, object]) -> None:
-        """Note the member that has `apply` change master keys in the key service."""
-        if (age := rotation.get("max_version_age")) is not None:
-            self.note((*member, "max_version_age"), age)
+    def note_all(
+        self, member: MemberPath, given: Mapping[str, object], *, but: Collection[str]
+    ) -> None:
+        """Note all members of a table as commands, except those that need no trust."""
+        for name, value in given.items():
+            if name not in but:
+                self.note((*member, name), value)
 
     def place(self, member: MemberPath, location: str) -> str:
         """Return the path or URL of a location; one outside the folder is a command."""
@@ -91,19 +94,18 @@ class Inclusions:
         return self.contents[path]
 
     def recipients(self, member: MemberPath, text: str) -> tuple[Recipient, ...]:
-        """Return the recipients of a line or file; naming any is a command, as they can read.
+        """Return the recipients of a line or file.
 
         Raises:
             ValueError: A line is malformed, or as `read`.
             OSError: The file cannot be read.
         """
-        self.note(member, text)
         if text.startswith(f"{PREFIX}:"):
             return (Recipient.parse(text),)
         return tuple(self._read_lines(member, text, Recipient.parse, "recipients"))
 
     def writers(self, member: MemberPath, texts: Iterable[str]) -> tuple[str, ...]:
-        """Return the lines of verifying keys, given as lines or files; naming any is a command.
+        """Return the lines of verifying keys, given as lines or files.
 
         Raises:
             ValueError: A key is malformed, or as `read`.
@@ -112,7 +114,6 @@ class Inclusions:
         return tuple(str(self._writer(member, text)) for text in texts)
 
     def _writer(self, member: MemberPath, text: str) -> VerifyingKey:
-        self.note(member, text)
         if text.startswith(f"{WRITER_PREFIX}:"):
             return VerifyingKey.parse(text)
         found = self._read_lines(member, text, VerifyingKey.parse, "verifying keys")

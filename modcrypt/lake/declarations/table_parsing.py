@@ -38,6 +38,15 @@ TABLE_MEMBERS = (
 )  # fmt: skip
 TABLE_ROTATION = ("max_version_age", "rewrap_after", "max_kek_age")
 
+FREE_MEMBERS = (
+    "kind", "location", "table", "namespace", "table_uuid", "location_map", "master_key",
+    "seal_at_least", "read_restrictions", *KEY_POLICY, "previous", "rotation",
+)  # fmt: skip
+"""Members that need no trust; `Inclusions` judges the places and files that some of them name."""
+
+FREE_ROTATION = ("rewrap_after", "max_kek_age")
+"""Members about rotation that need no trust: with others, `apply` changes master keys."""
+
 _TEXTS = (
     "location", "catalog", "catalog_name", "table", "namespace", "table_uuid", "key_store",
     "master_key", "read_restrictions",
@@ -75,10 +84,8 @@ def parse_table(
     mapped = _take_map(faults, path, "location_map", given)
     writers = _take_writers(faults, path, inclusions, given)
     restrictions = _read_restrictions(faults, path, inclusions, texts.get("read_restrictions"))
-    for name in ("catalog", "key_store"):
-        if name in texts:
-            inclusions.note((*path, name), texts[name])
-    inclusions.note_rotation((*path, "rotation"), rotation)
+    inclusions.note_all(path, given, but=FREE_MEMBERS)
+    inclusions.note_all((*path, "rotation"), rotation, but=FREE_ROTATION)
     if len(faults.faults) > before:
         return None
     table, namespace = texts.get("table"), texts.get("namespace")

@@ -14,6 +14,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.lake.declarations.declaration_file import open_declaration, read_content
+from modcrypt.lake.declarations.declaration_parsing import DATASET_MEMBERS, FREE_MEMBERS
+from modcrypt.lake.declarations.table_parsing import FREE_MEMBERS as FREE_TABLE_MEMBERS
+from modcrypt.lake.declarations.table_parsing import TABLE_MEMBERS
 from modcrypt.lake.declarations.trust import find_record, trust_folder
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
@@ -177,6 +180,14 @@ def test_what_stays_in_the_folder_needs_no_trust(service: str, datasets: str, fo
     content = open_declaration()
     assert content is not None
     assert (content.path, content.commands, content.faults) == (path, [], [])
+
+
+def test_other_members_are_commands() -> None:
+    """So a new one needs trust, unless somebody decides otherwise."""
+    assert set(DATASET_MEMBERS) - set(FREE_MEMBERS) == {"recipients", "signed_by"}
+    assert set(TABLE_MEMBERS) - set(FREE_TABLE_MEMBERS) == {
+        "catalog", "catalog_name", "key_store", "signed_by",
+    }  # fmt: skip
 
 
 def test_a_vault_of_the_environment_is_no_command(
