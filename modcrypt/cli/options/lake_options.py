@@ -21,7 +21,7 @@ config_option = click.option(
     "--config",
     metavar="FILE",
     help="Declaration of the lake. Default: MODCRYPT_CONFIG, else the first modcrypt.toml in the "
-    "working directory or a folder above it.",
+    "working directory or a folder above it, if it is trusted.",
 )
 lake_options = cloup.option_group("Lake", config_option, passphrase_options, audit_option)
 jobs_option = click.option(

@@ -424,6 +424,15 @@ def test_many_commands_are_not_all_listed(folder: Path) -> None:
     assert len(str(caught.value)) < 3000
 
 
+def test_verbs_without_a_lake_read_no_declaration(folder: Path, used: list[Any]) -> None:
+    for kind in ("module", "server"):
+        service, datasets, _ = COMMANDS[kind]
+        declare(folder, service, datasets)
+        for verb in (("doctor",), ("inspect", "data/x.parquet"), ("schema", "data/x.parquet")):
+            assert "only found" not in run(folder, *verb).stderr, verb
+    assert used == []
+
+
 def test_files_are_verified_although_a_declaration_is_not_trusted(folder: Path) -> None:
     declare(folder, 'kms = "file:/k"', DATASET)
     assert "only found" not in run(folder, "verify", "data/x.parquet").stderr
