@@ -59,6 +59,7 @@ apply --config {lake.toml} --dry-run
 report --config {lake.toml} --json
 why --config {lake.toml} kms.parquet
 keys impact --config {lake.toml} lake
+trust --print {lake.toml}
 rekey --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
 mask --hash name --hash-key-file {name.key} --key-file {footer.key} {sealed.parquet} out
 share --column id --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out

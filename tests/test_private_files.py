@@ -10,6 +10,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyRetrievalError, Keyring
+from modcrypt.io.private_files import check_unalterable, only_root_can_write
 from modcrypt.kms.key_references import read_key, read_metadata_file
 from modcrypt.kms.keyring import keyring, keyring_document
 from modcrypt.kms.keyring.keyring_passphrase import make_reference_asker
@@ -71,3 +72,33 @@ def test_a_secret_that_others_may_read_is_taken(file: Path) -> None:
     file.chmod(0o644)
     for name in ("passphrase", "key"):
         READERS[name](file)
+
+
+def test_a_path_is_of_root_only_with_its_links_and_folders(tmp_path: Path) -> None:
+    assert not only_root_can_write(tmp_path)  # below /tmp, which everybody can write
+    link = tmp_path / "link"
+    link.symlink_to("/usr")
+    assert not only_root_can_write(link)
+    assert only_root_can_write("/usr/lib")
+    with pytest.raises(FileNotFoundError):
+        only_root_can_write("/usr/nowhere")
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o666, 0o646])
+def test_a_public_file_that_others_may_write_is_refused(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "partner.pub"
+    path.write_text(str(mc.Identity.generate("x25519").recipient))
+    mc.Recipient.load(path)
+    path.chmod(mode)
+    with pytest.raises(KeyRetrievalError, match="writable by others"):
+        mc.Recipient.load(path)
+
+
+def test_a_public_file_in_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "partner.pub"
+    path.write_text(str(mc.Identity.generate("x25519").recipient))
+    tmp_path.chmod(0o1777)
+    check_unalterable(path, path.stat())  # as in /tmp, where others cannot replace it
+    tmp_path.chmod(0o777)
+    with pytest.raises(KeyRetrievalError, match="run chmod go-w on the folder"):
+        mc.Recipient.load(path)

@@ -20,6 +20,7 @@ from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys import keys
 from modcrypt.cli.lake.lake_commands import apply, status
 from modcrypt.cli.lake.lake_questions import report, why
+from modcrypt.cli.lake.lake_trust import trust
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, WarningLines, paint, wrap_words
@@ -91,7 +92,7 @@ Exit codes:
 @click.version_option(message=version_line())
 @click.pass_context
 def program(context: click.Context) -> None:
-    """Encrypt and decrypt Parquet files, column by column, and any file as an AGS1 stream.
+    """Encrypt Parquet files, column by column, and any file as an AGS1 stream.
 
     Keys come from files, environment variables or file descriptors, never from arguments, which
     other users could see, or from a key service that --kms or a policy names.
@@ -116,7 +117,7 @@ _SECTIONS = {
         cat,
     ),
     "Keys": (keys, recipients, seals, shred),
-    "A lake in one file, modcrypt.toml": (status, apply, report, why),
+    "A lake in one file, modcrypt.toml": (status, apply, report, why, trust),
     "Other formats and engines": (ags1, iceberg, spark),
     "This program": (doctor, completion, man),
 }

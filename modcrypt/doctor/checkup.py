@@ -21,6 +21,7 @@ from modcrypt.errors import (
     KeyMaterialError,
     ModcryptError,
 )
+from modcrypt.io.private_files import others_can_replace
 from modcrypt.keys import Key
 
 if TYPE_CHECKING:
@@ -75,12 +76,6 @@ def secret_file(path: str, what: str) -> Check:
             "run chmod 600 on it, and keep it in a folder of your own with mode 700",
         )
     return about.ok(f"{path}: private, mode {mode:04o}")
-
-
-def others_can_replace(path: str) -> bool:
-    """Return whether other users can replace a file."""
-    mode = os.stat(os.path.dirname(os.path.realpath(path))).st_mode
-    return bool(mode & (stat.S_IWGRP | stat.S_IWOTH)) and not mode & stat.S_ISVTX
 
 
 def policy_file(path: str) -> Check:

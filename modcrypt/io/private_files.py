@@ -1,4 +1,4 @@
-"""Checks that no other user controls a file: keyring, key, passphrase, PIN, token or audit file.
+"""Checks that no other user controls a file: a file with a secret, or one that commands modcrypt.
 
 Files of root are accepted, because containers mount secrets as files of root.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 from modcrypt.errors import KeyRetrievalError
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def has_owners() -> bool:
@@ -29,7 +32,7 @@ def check_trusted(status: os.stat_result, what: str) -> None:
     """Raise KeyRetrievalError if a file belongs to another user or others may write to it."""
     check_owner(status, what)
     mode = stat.S_IMODE(status.st_mode)
-    if has_owners() and stat.S_ISREG(status.st_mode) and mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if has_owners() and stat.S_ISREG(status.st_mode) and mode & _WRITABLE_BY_OTHERS:
         raise KeyRetrievalError(
             f"{what} is writable by others (mode {mode:04o}): run chmod 600 to make it private"
         )
@@ -43,6 +46,69 @@ def check_private(status: os.stat_result, what: str) -> None:
             f"{what}, and others may use the file (mode {mode:04o}): run chmod 600 to make it "
             "private"
         )
+
+
+def check_unalterable(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    """Raise KeyRetrievalError if another user may change or replace a file that is no secret.
+
+    Such a file decides who can open data, or what modcrypt does: a public key, a policy or a
+    declaration. Pipes pass, because nobody can change them afterwards.
+
+    Args:
+        path: Path of the file, whose folder is checked, too.
+        status: Status of the opened file.
+    """
+    if not has_owners() or not stat.S_ISREG(status.st_mode):
+        return
+    where = os.fspath(path)
+    check_owner(status, where)
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+        raise KeyRetrievalError(f"{where} is writable by others ({mode}): run chmod go-w on it")
+    if others_can_replace(path):
+        raise KeyRetrievalError(
+            f"the folder of {where} is writable by others, who can replace the file: run chmod "
+            "go-w on the folder"
+        )
+
+
+def others_can_replace(path: str | os.PathLike[str]) -> bool:
+    """Return whether other users can replace a file, because they may write to its folder."""
+    folder = os.stat(os.path.dirname(os.path.realpath(path)))
+    if has_owners() and folder.st_uid not in (os.geteuid(), 0):
+        return True
+    return bool(folder.st_mode & _WRITABLE_BY_OTHERS) and not folder.st_mode & stat.S_ISVTX
+
+
+def read_unalterable(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Return up to `limit` bytes of a file that no other user may change.
+
+    Raises:
+        KeyRetrievalError: As `check_unalterable`.
+        OSError: The file cannot be read.
+    """
+    with open(path, "rb") as file:
+        check_unalterable(path, os.fstat(file.fileno()))
+        return file.read(limit)
+
+
+def only_root_can_write(path: str | os.PathLike[str]) -> bool:
+    """Return whether only root can change a file, or exchange it, a link or a folder on its path.
+
+    It is false where files have no POSIX owners.
+
+    Raises:
+        OSError: The file does not exist, or its links form a circle.
+    """
+    os.stat(path)
+    return has_owners() and all(map(_is_of_root, (Path(path), *Path(path).parents)))
+
+
+def _is_of_root(path: Path) -> bool:
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):  # its mode means nothing
+        return status.st_uid == 0 and only_root_can_write(path.parent / os.readlink(path))
+    return status.st_uid == 0 and not status.st_mode & _WRITABLE_BY_OTHERS
 
 
 def read_secret(path: str | os.PathLike[str], limit: int, what: str) -> bytes:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from modcrypt.errors import FormatError
@@ -23,8 +22,8 @@ from modcrypt.lake.dataset import LakeDataset
 from modcrypt.lake.declarations.declaration import LakeDeclaration, TableDeclaration
 from modcrypt.lake.declarations.declaration_file import (
     FILE_NAME,
-    find_declaration,
-    load_declaration,
+    open_declaration,
+    require_valid,
 )
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_pages import draw_file
@@ -71,25 +70,31 @@ class Lake:
     _policies: dict[str, DatasetPolicies] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def open(cls, config: str | os.PathLike[str] | None = None, **more: Any) -> Self:
+    def open(
+        cls, config: str | os.PathLike[str] | None = None, *, is_found: bool = False, **more: Any
+    ) -> Self:
         """Open the lake that a file declares; no key service is opened yet.
 
         Args:
             config: Path of the declaration; None for MODCRYPT_CONFIG, or the first `modcrypt.toml`
-                in the working directory or a folder above it.
+                in the working directory or a folder above it, which `modcrypt trust` must have
+                recorded if it names more than data sets and master keys.
+            is_found: Whether `config` is not the caller's own word, but was found, such as in the
+                properties of somebody's table, and must be trusted like a file that is found.
             more: Further arguments of `Lake`.
 
         Raises:
             FileNotFoundError: There is no declaration.
-            ValueError: The declaration is invalid; the message lists all mistakes.
+            ValueError: The declaration is invalid; the message lists all mistakes. Or nobody named
+                or trusted it, and it has commands, which the message lists.
         """
-        path = find_declaration(config)
-        if path is None:
+        content = open_declaration(config, is_found=is_found)
+        if content is None:
             raise FileNotFoundError(
                 f"there is no {FILE_NAME} here or in a folder above; pass its path, or set "
                 "MODCRYPT_CONFIG"
             )
-        return cls(declaration=load_declaration(Path(path)), **more)
+        return cls(declaration=require_valid(content), **more)
 
     @cached_property
     def client(self) -> KmsClient:

@@ -9,16 +9,23 @@ import pytest
 
 import modcrypt as mc
 from tests.support.cli.program import Answer, check_failure, run, run_program
-from tests.support.lake_folder import DECLARATION, make_lake, write_day
+from tests.support.lake_folder import (
+    DECLARATION,
+    leave_environment,
+    make_lake,
+    trust_lake,
+    write_day,
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake whose files are as declared."""
-    for name in ("MODCRYPT_CONFIG", "MODCRYPT_KMS", "VAULT_ADDR", "MODCRYPT_PASSPHRASE"):
-        monkeypatch.delenv(name, raising=False)
+    leave_environment(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     make_lake(tmp_path)
+    trust_lake(tmp_path)
     assert run(tmp_path, "apply").returncode == 0
     return tmp_path
 
@@ -96,9 +103,10 @@ def test_the_name_of_a_dataset_is_not_a_folder(folder: Path) -> None:
 def test_mistakes_in_the_declaration_do_not_turn_a_dataset_into_a_folder(folder: Path) -> None:
     """A folder of plaintext files has no fault, so a check in CI would pass."""
     (folder / "modcrypt.toml").write_text(DECLARATION.replace("footer_key", "footer"))
-    answer = run(folder, "verify", "orders")
+    answer = run(folder, "verify", "orders", env={"MODCRYPT_CONFIG": "modcrypt.toml"})
     assert answer.returncode == 2
     assert "footer_key is missing" in answer.stderr
+    assert run(folder, "verify", "orders").returncode == 2  # it has changed since it was trusted
     assert run(folder, "verify", "./orders").returncode == 3
 
 
@@ -154,7 +162,7 @@ def test_without_a_declaration_nothing_is_done(tmp_path: Path) -> None:
 def test_all_mistakes_are_shown_at_once(folder: Path) -> None:
     text = DECLARATION.replace("location", "locaton").replace("footer_key", "footer")
     (folder / "modcrypt.toml").write_text(text)
-    answer: Answer = run(folder, "status")
+    answer: Answer = run(folder, "status", "--config", str(folder / "modcrypt.toml"))
     assert answer.returncode == 2
     path = folder / "modcrypt.toml"
     assert answer.stderr.splitlines() == [

@@ -782,6 +782,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
             assert run(folder, "encrypt", *options, env=env).returncode == 0
         lake = '[dataset.lake]\nlocation = "lake"\npolicy = "lake.toml"\n'
         (folder / "modcrypt.toml").write_text(f'kms = "file:lake.keyring"\n{lake}')
+        env["MODCRYPT_CONFIG"] = "modcrypt.toml"
     help_text = run(folder, *([] if command is None else [command]), "--help").stdout
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("  modcrypt ")]

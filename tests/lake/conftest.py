@@ -1,4 +1,4 @@
-"""A cache folder of its own for each test, and no declaration from the environment."""
+"""Cache and state folders of their own for each test, and no declaration from the environment."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lake_folder import leave_environment
+
 
 @pytest.fixture(autouse=True)
 def own_lake_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep tests from the user's cache."""
-    for name in ("MODCRYPT_CONFIG", "MODCRYPT_KMS", "VAULT_ADDR", "MODCRYPT_PASSPHRASE"):
-        monkeypatch.delenv(name, raising=False)
+    """Keep tests from the user's cache and records of trust."""
+    leave_environment(monkeypatch)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     cache = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     return cache

@@ -14,7 +14,13 @@ import modcrypt as mc
 from tests.support.browser import EVIL
 from tests.support.cases import each_case
 from tests.support.cli.program import run
-from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
+from tests.support.lake_folder import (
+    DECLARATION,
+    make_lake,
+    order_table,
+    trust_lake,
+    write_day,
+)
 
 FIRST = "orders/day=2026-11-01/part-0.parquet"
 
@@ -210,6 +216,7 @@ def test_a_page_about_ten_thousand_files_is_small(config: Path, tmp_path: Path) 
 
 
 def test_the_commands_answer(config: Path, tmp_path: Path) -> None:
+    trust_lake(tmp_path)
     answer = run(tmp_path, "keys", "impact", "pii")
     assert answer.returncode == 0
     assert "columns home_ssn, mail can be read and forged" in answer.stdout

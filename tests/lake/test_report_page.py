@@ -12,7 +12,7 @@ from modcrypt.lake.lake_report import make_report
 from tests.support.browser import POOR_CONTRAST, Browser, chromium
 from tests.support.cli.program import run
 from tests.support.forging import flip
-from tests.support.lake_folder import make_lake, write_day
+from tests.support.lake_folder import make_lake, trust_lake, write_day
 
 __all__ = ["chromium"]
 
@@ -60,7 +60,7 @@ def test_a_page_about_ten_thousand_files_opens_at_once(chromium: Browser, config
 
 
 def test_a_finding_opens_the_page_of_its_file(chromium: Browser, config: Path) -> None:
-    folder = config.parent
+    folder = trust_lake(config.parent).parent
     answer = run(folder, "report", "--html", "lake.html", "--file-pages")
     assert answer.returncode == 0, answer.stderr
     pages = sorted(path.name for path in (folder / "lake.html.files").iterdir())

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 import modcrypt as mc
 from tests.support.cli.program import Answer, run
-from tests.support.lake_folder import make_lake, order_table, write_day
+from tests.support.lake_folder import make_lake, order_table, trust_lake, write_day
 
 
 def last_line(answer: Answer) -> str:
@@ -19,6 +19,7 @@ def last_line(answer: Answer) -> str:
 def test_a_lake_from_its_first_day_to_an_attack(tmp_path: Path) -> None:
     folder = tmp_path
     make_lake(folder, days=5, files=10)
+    trust_lake(folder)
     orders = folder / "orders"
 
     # Day one: 50 plaintext files.

@@ -18,6 +18,7 @@ from modcrypt.lake.status import DatasetStatus
 from tests.support.cases import each_case
 from tests.support.cli.program import run
 from tests.support.forging import flip
+from tests.support.lake_folder import trust_lake
 
 DECLARATION = """\
 kms = "file:lake.keyring"
@@ -148,6 +149,7 @@ def test_the_command_line_names_a_table_of_a_namespace(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     declare(tmp_path, text=NAMESPACE)
+    trust_lake(tmp_path)
     for verb in ("status", "apply", "verify"):
         answer = run(tmp_path, verb, "sales/shop.sales")
         assert (answer.returncode, answer.stdout.count("sales/shop.")) == (0, 1)

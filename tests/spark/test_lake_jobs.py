@@ -15,15 +15,16 @@ import modcrypt as mc
 from modcrypt.spark.jobs.lake_jobs import apply
 from tests.support.cases import each_case
 from tests.support.cli.program import run
-from tests.support.lake_folder import DECLARATION, make_lake, order_table
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake
 
 FIRST = "orders/day=2026-11-01/part-0.parquet"
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a lake of plaintext files, with a cache of its own."""
+    """Make a lake of plaintext files, with a cache of its own; the environment names it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MODCRYPT_CONFIG", str(tmp_path / "modcrypt.toml"))
     return make_lake(tmp_path)
 
 
@@ -161,6 +162,21 @@ def test_verify_runs_on_spark(config: Path) -> None:
     assert answer.stdout == run(folder, "verify", "--json").stdout
     assert "<testsuite" in (folder / "result.xml").read_text()
     assert run(folder, "verify", "--spark", "local[2]", "--jobs", "2").returncode == 2
+
+
+def test_a_lake_in_the_options_of_a_table_must_be_trusted(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who made the table chose its options; `provider` is what Spark adds to them."""
+    from modcrypt.spark.source.options import read_options
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(config.parent / "state"))
+    of_table = {"provider": "modcrypt", **{f"option.{k}": v for k, v in options(config).items()}}
+    with pytest.raises(ValueError, match="was not named, only found"):
+        read_options({**options(config), **of_table})
+    assert read_options(options(config))
+    trust_lake(config.parent)
+    assert read_options({**options(config), **of_table})
 
 
 def test_a_dataset_is_read_by_its_declaration(spark: Any, config: Path) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.cli.program import run
 from tests.support.paths import ROOT
 
@@ -55,9 +57,16 @@ def run_guide(
         names: Names that the page's Python finds already defined.
     """
     names = {} if names is None else names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / ".state"))  # of `modcrypt trust`
+        _run_blocks(page, folder, replace or {}, names)
+    return names
+
+
+def _run_blocks(page: str, folder: Path, replace: Mapping[str, str], names: dict[str, Any]) -> None:
     for block in blocks_of(page):
         text = block.text
-        for old, new in (replace or {}).items():
+        for old, new in replace.items():
             text = text.replace(old, new)
         if block.title is not None:
             _write(folder / block.title, text)
@@ -66,7 +75,6 @@ def run_guide(
                 exec(compile(text, f"<{page}>", "exec"), names)
         elif block.language == "console":
             _run_console(text, folder)
-    return names
 
 
 def _write(path: Path, text: str) -> None:

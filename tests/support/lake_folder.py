@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import modcrypt as mc
+from modcrypt.lake.declarations.declaration_file import read_content
+from modcrypt.lake.declarations.trust import write_record
 
 DECLARATION = """\
 kms = "file:lake.keyring"
@@ -23,6 +26,21 @@ aad_prefix = "orders/{path}"
 [dataset.orders.column_keys]
 pii = ["*_ssn", { pii = true }]
 """
+
+
+def leave_environment(patch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that name a declaration or a key service, or trust one."""
+    for name in (
+        "MODCRYPT_CONFIG", "MODCRYPT_KMS", "MODCRYPT_PASSPHRASE", "MODCRYPT_TRUST", "VAULT_ADDR",
+    ):  # fmt: skip
+        patch.delenv(name, raising=False)
+
+
+def trust_lake(folder: Path) -> Path:
+    """Trust the declaration in a folder, as `modcrypt trust` does; needs an own XDG_STATE_HOME."""
+    path = folder / "modcrypt.toml"
+    write_record(path, read_content(path, is_found=True).digest)
+    return path
 
 
 def order_table(rows: int = 2, start: int = 0) -> pa.Table:

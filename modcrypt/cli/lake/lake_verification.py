@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,12 +60,14 @@ def is_of_lake(paths: Sequence[str], options: dict[str, Any], *, has_keys: bool)
         return True
     if has_keys or len(paths) > 1 or not re.fullmatch(r"[\w.-]+(/[^/]+)?", paths[0]):
         return False
-    from modcrypt.lake.declarations.declaration_file import find_declaration, read_declaration
+    from modcrypt.lake.declarations.declaration_file import find_declaration, read_content
 
     path = find_declaration()
     if path is None:
         return False
-    declaration = read_declaration(path)[0]
+    declaration = None
+    with suppress(ValueError):  # `open_lake` reports it, and decides about trust
+        declaration = read_content(path, reads_outside=False).declaration
     dataset, _, table = paths[0].partition("/")
     if declaration is None:  # its mistakes are reported, unless a file is meant
         return not table and not os.path.isfile(paths[0])

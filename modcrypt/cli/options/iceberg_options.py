@@ -236,19 +236,18 @@ def open_catalog(
         raise click.UsageError("--catalog-name needs the URI of a catalog in --catalog")
     if is_uri:
         _check_uri(catalog, create, option)
-    properties = {"uri": catalog, "init_catalog_tables": str(create).lower()} if is_uri else {}
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
-    from pyiceberg.utils.config import Config
     from sqlalchemy.exc import SQLAlchemyError
 
-    if not is_uri and Config().get_catalog_config(catalog) is None:
-        raise click.UsageError(
-            f"{option}: pyiceberg's configuration (~/.pyiceberg.yaml, or "
-            f"PYICEBERG_CATALOG__NAME__URI) has no catalog {printable(catalog)}"
-        )
+    from modcrypt.iceberg.tables.catalog_settings import find_settings
+
     try:
-        return load_catalog(name or "default" if is_uri else catalog, **properties)
+        called, properties = find_settings(catalog, name, create=create)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from None
+    try:
+        return load_catalog(called, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         # The messages may repeat the configured URI, which may hold a password.
         why = type(error).__name__ if isinstance(error, SQLAlchemyError) or not is_uri else error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,13 +13,15 @@ from modcrypt.cli.options.signing_options import read_signing_key, signing_refer
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.declarations.declaration import LakeDeclaration
+    from modcrypt.lake.declarations.declaration_file import ReadDeclaration
     from modcrypt.lake.lake import Lake
 
 config_option = click.option(
     "--config",
     metavar="FILE",
     help="Declaration of the lake. Default: MODCRYPT_CONFIG, else the first modcrypt.toml in the "
-    "working directory or a folder above it.",
+    "working directory or a folder above it, if it is trusted.",
 )
 lake_options = cloup.option_group("Lake", config_option, passphrase_options, audit_option)
 jobs_option = click.option(
@@ -30,6 +31,8 @@ jobs_option = click.option(
     help="Number of files processed concurrently.",
 )
 dataset_argument = click.argument("dataset", required=False)
+
+MISSING = "there is no modcrypt.toml here or in a folder above"
 
 # Advice of the library about its arguments, and the members of the declaration that replace them.
 _ADVICE = (
@@ -56,33 +59,31 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
 
     Raises:
         click.UsageError: There is no declaration.
-        ValueError: The declaration is invalid.
+        ValueError: The declaration is invalid, or was found and is not trusted.
         OSError: It cannot be read.
     """
-    from modcrypt.lake.declarations.declaration_file import (
-        FILE_NAME,
-        find_declaration,
-        read_declaration,
-    )
+    from modcrypt.lake.declarations.declaration_file import open_declaration
     from modcrypt.lake.lake import Lake
 
-    path = find_declaration(options["config"])
-    if path is None:
-        raise click.UsageError(
-            f"{hint}there is no {FILE_NAME} here or in a folder above; name it by --config, or set "
-            "MODCRYPT_CONFIG"
-        )
-    declaration, faults = read_declaration(Path(path))
-    if declaration is None:
-        for fault in faults:
-            click.echo(f"modcrypt: {path}: {printable(str(fault))}", err=True)
-        count = f"{len(faults)} mistakes" if len(faults) > 1 else "a mistake"
-        raise ValueError(f"{path} has {count}")
+    content = open_declaration(options["config"])
+    if content is None:
+        raise click.UsageError(f"{hint}{MISSING}; name it by --config, or set MODCRYPT_CONFIG")
+    declaration = valid_declaration(content)
     passphrase = passphrase_reference(declaration.kms, options)
     return Lake(
         declaration=declaration, passphrase=passphrase, audit=options["audit"],
         signing_key=read_signing_key(options), signing_reference=_signing_reference(options),
     )  # fmt: skip
+
+
+def valid_declaration(content: ReadDeclaration) -> LakeDeclaration:
+    """Return a declaration; print all mistakes in it, and raise ValueError, if it has any."""
+    if content.declaration is not None:
+        return content.declaration
+    for fault in content.faults:
+        click.echo(f"modcrypt: {content.path}: {printable(str(fault))}", err=True)
+    count = f"{len(content.faults)} mistakes" if len(content.faults) > 1 else "a mistake"
+    raise ValueError(f"{content.path} has {count}")
 
 
 def _signing_reference(options: dict[str, Any]) -> tuple[str, str | None] | None:

@@ -16,7 +16,13 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from modcrypt.errors import CommitConflictError, FormatError, ModcryptError, printable
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    ModcryptError,
+    printable,
+)
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
@@ -54,9 +60,7 @@ class CatalogVersions:
             IntegrityError: The metadata.json is not the one that the catalog has a hash of.
             OSError: The catalog failed.
         """
-        pointed = self._pointed()
-        place = self._find_place(pointed.location)
-        pointed.check(place)
+        place = self._find_checked()
         with contextlib.suppress(OSError):  # reading needs no right to list the folder
             check_newest(place)
         return place
@@ -157,6 +161,24 @@ class CatalogVersions:
     def is_remote(self) -> bool:
         """Whether a server may still carry out a commit that has failed here."""
         return self._pointer.is_remote
+
+    def _find_checked(self) -> Place:
+        """Return the place that the catalog names, whose hash is the one in the same entry.
+
+        A metastore stores an entry as several rows of a database, and may return some of them as
+        they were before a commit and others as they are after it.
+        """
+        pointed = self._pointed()
+        while True:
+            place = self._find_place(pointed.location)
+            try:
+                pointed.check(place)
+            except IntegrityError:
+                before, pointed = pointed, self._pointed()
+                if pointed == before:
+                    raise
+            else:
+                return place
 
     def _pointed(self) -> Pointed:
         pointed = self._pointer.find()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from modcrypt.errors import KeyMaterialError
+from modcrypt.io.private_files import read_unalterable
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
 
 MAX_LINE = 4096
@@ -76,10 +77,11 @@ def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: st
 
     Raises:
         KeyMaterialError: The file has none, a malformed one, or exceeds a limit.
+        KeyRetrievalError: Another user may change the file, and so choose who opens files or whose
+            signatures count.
         OSError: The file cannot be read.
     """
-    with open(path, "rb") as file:
-        data = file.read(MAX_PUBLIC_FILE + 1)
+    data = read_unalterable(path, MAX_PUBLIC_FILE + 1)
     try:
         return parse_lines(data, parse, what)
     except KeyMaterialError as error:

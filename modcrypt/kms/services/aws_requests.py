@@ -150,9 +150,11 @@ def _convert_error(error: Any, what: str) -> KeyRetrievalError:
 
 
 def connect_to_region(region: str | None) -> Any:
-    """Return a client of boto3; raise ValueError if no region is named anywhere."""
+    """Return a client of boto3; raise ValueError if no region is named, or an invalid one."""
     try:
         return boto3.session.Session().client("kms", region_name=region, config=_CONFIG)
+    except aws_errors.InvalidRegionError:  # it might be a host, which would get credentials
+        raise ValueError("aws-kms: the region is not the name of one, as eu-central-1") from None
     except aws_errors.NoRegionError:
         pass
     raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")

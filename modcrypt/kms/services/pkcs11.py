@@ -4,9 +4,10 @@
 
 The URI follows RFC 7512. `token`, `manufacturer`, `model`, `serial` and `slot-id` select the token,
 `object` names the default master key, and `id` selects one of several keys with that label. The
-PKCS#11 module is `module-path`, or the environment variable MODCRYPT_PKCS11_MODULE. `pin-source`
-names the place of the PIN (file:PATH or env:NAME), by default env:MODCRYPT_PKCS11_PIN. A URI never
-contains the PIN.
+PKCS#11 module is `module-path`, or the environment variable MODCRYPT_PKCS11_MODULE. A module is
+code that runs in this process, so that `module-path` must be a path that only root can write, or
+the path in that variable. `pin-source` names the place of the PIN (file:PATH or env:NAME), by
+default env:MODCRYPT_PKCS11_PIN. A URI never contains the PIN.
 
 A master key is an AES key that never leaves the token; its id is its label (CKA_LABEL). The token's
 AES-GCM wraps keys, in the format of parquet-java's local wrapping:
@@ -60,7 +61,8 @@ def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs
     `pin` may be a function, which is called at each login: now, and after the token was removed.
 
     Raises:
-        ValueError: The URI is not valid, or the module or the PIN is missing.
+        ValueError: The URI is not valid, the module or the PIN is missing, or others than root can
+            write the module that the URI names.
         KeyNotFoundError: The token does not exist.
         KeyAccessDeniedError: The token refuses the PIN.
         KeyRetrievalError: Several tokens match, or the module cannot be loaded.

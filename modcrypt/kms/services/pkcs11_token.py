@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from modcrypt.errors import (
+    MAX_NAME,
     KeyAccessDeniedError,
     KeyNotFoundError,
     KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
+    printable,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.private_files import read_secret
+from modcrypt.io.private_files import only_root_can_write, read_secret
 from modcrypt.keys import Secret
 from modcrypt.kms.uris import missing_extra
 from modcrypt.tracebacks import hide_frames
@@ -178,7 +180,19 @@ _lock = fork_safe(threading.Lock())
 
 
 def _load_library(module: str) -> Any:
-    """Load a module; in a forked process, initialize it again, as PKCS#11 requires."""
+    """Load a module; in a forked process, initialize it again, as PKCS#11 requires.
+
+    Loading runs the module's code, and its path may come from a URI that somebody else wrote.
+
+    Raises:
+        ValueError: Others than root can write the module, and the environment does not name it.
+        KeyRetrievalError: The module cannot be loaded.
+    """
+    if module != os.environ.get("MODCRYPT_PKCS11_MODULE") and not _is_of_root(module):
+        raise ValueError(
+            f"others than root can write the PKCS#11 module {printable(module, MAX_NAME)} or a "
+            "folder above it; if its code may run here, set MODCRYPT_PKCS11_MODULE to this path"
+        )
     try:
         library = pkcs11.lib(module)
         if _started.setdefault(module, os.getpid()) != os.getpid():
@@ -189,6 +203,13 @@ def _load_library(module: str) -> Any:
     except token_errors.PKCS11Error as error:
         raise KeyRetrievalError(f"PKCS#11 module {module} cannot be loaded") from error
     return library
+
+
+def _is_of_root(module: str) -> bool:
+    try:
+        return only_root_can_write(module)
+    except OSError as error:
+        raise KeyRetrievalError(f"PKCS#11 module {module} cannot be loaded") from error
 
 
 def _find_token(module: str, traits: Mapping[str, str | bytes | int]) -> Any:

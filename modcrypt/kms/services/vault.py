@@ -7,7 +7,8 @@
     hcvault://127.0.0.1:8200/transit?tls=off          no TLS, on the loopback interface only
 
 The token is `token=env:NAME` or `token=file:PATH`, by default VAULT_TOKEN, BAO_TOKEN or
-~/.vault-token. modcrypt reads it before each request, so that an agent may renew it. VAULT_CACERT,
+~/.vault-token. These three go only to the server in VAULT_ADDR or BAO_ADDR, if one is set.
+modcrypt reads the token before each request, so that an agent may renew it. VAULT_CACERT,
 BAO_CACERT or VAULT_CAPATH, if set, determine which server certificates are trusted.
 
 The id of a master key is its name. Files store Vault's own text, like that of parquet-java's sample
@@ -87,7 +88,7 @@ def open_vault(
 
     Raises:
         ValueError: The URI has another form, or would send the token without TLS.
-        KeyAccessDeniedError: The token is missing.
+        KeyAccessDeniedError: The token is missing, or is for another server.
         OSError: The file with the token cannot be read.
     """
     parts = parse_kms_uri(uri, _QUERY_NAMES)
@@ -98,7 +99,7 @@ def open_vault(
         return VaultKms(engine, name, client=client)
     if token is not None and "token" in parts.query:
         raise ValueError("hcvault: two tokens: remove token= from the URI or the argument token")
-    source = make_token_source(token, parts.query.get("token"))
+    source = make_token_source(token, parts.query.get("token"), engine.address)
     source()  # so that a missing token raises an error now
     return VaultKms(engine, name, token=source)
 

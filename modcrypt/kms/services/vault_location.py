@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,28 +82,62 @@ def _parse_switch(value: str, name: str, yes: str, no: str) -> bool:
 
 
 def make_token_source(
-    given: str | Callable[[], str] | None, place: str | None
+    given: str | Callable[[], str] | None, place: str | None, address: str
 ) -> Callable[[], str]:
-    """Return a function that reads the token again at each call."""
+    """Return a function that reads the token again at each call.
+
+    A token that neither an argument nor the URI names belongs to the address that the environment
+    names; the function raises KeyAccessDeniedError if `address` is another one.
+    """
     if given is None:
-        return lambda: _check_token(_find_token(place))
+        return lambda: _check_token(_find_token(place, address))
     if callable(given):
         return lambda: _check_token(given())
     secret = Secret(given)
     return lambda: _check_token(secret())
 
 
-def _find_token(place: str | None) -> str:
+def _find_token(place: str | None, address: str) -> str:
     if place is None:
-        home = Path.home() / ".vault-token"
-        fixed = os.environ.get("VAULT_TOKEN") or os.environ.get("BAO_TOKEN")
-        return fixed or (_read_token(home) if home.is_file() else "")
+        return _find_ambient_token(address)
     kind, _, name = place.partition(":")
     if kind == "env" and name:
         return os.environ.get(name, "")
     if kind == "file" and name:
         return _read_token(Path(name))
     raise ValueError("hcvault: token= must be env:NAME or file:PATH, never the token itself")
+
+
+def _find_ambient_token(address: str) -> str:
+    """Return the token of Vault's or OpenBao's own programs; "" if there is none."""
+    get = os.environ.get
+    vault, bao = get("VAULT_ADDR"), get("BAO_ADDR")
+    if token := get("VAULT_TOKEN"):
+        _check_ambient("VAULT_TOKEN", address, vault or bao)
+    elif token := get("BAO_TOKEN"):
+        _check_ambient("BAO_TOKEN", address, bao or vault)
+    elif (home := Path.home() / ".vault-token").is_file():
+        _check_ambient("~/.vault-token", address, vault or bao)
+        token = _read_token(home)
+    return token or ""
+
+
+def _check_ambient(token: str, address: str, own: str | None) -> None:
+    """Check that a token goes only to the server that it is for, if the environment says which."""
+    if own and _split_server(own) != _split_server(address):
+        raise KeyAccessDeniedError(
+            f"{token} is for the server in VAULT_ADDR or BAO_ADDR, and is not sent to "
+            f"{address.partition('://')[2]}: name the place of a token for this server by "
+            "token=env:NAME or token=file:PATH in the URI"
+        )
+
+
+def _split_server(address: str) -> tuple[str | None, int | None]:
+    try:
+        parts = urllib.parse.urlsplit(address)
+        return parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:  # no valid port or IPv6 address
+        return None, None
 
 
 def _read_token(path: Path) -> str:

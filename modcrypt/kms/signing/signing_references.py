@@ -6,10 +6,8 @@ A signing key is in a file, `file:PATH`, or in a key service, whose URI names th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 from modcrypt.kms.key_references import absolute_reference
 from modcrypt.kms.keyring.keyring_passphrase import (
@@ -68,18 +66,15 @@ def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
     return SigningKey.load(path, make_reference_asker(passphrase))
 
 
-def read_verifying_keys(
-    texts: Iterable[str], folder: str | os.PathLike[str] = "."
-) -> tuple[VerifyingKey, ...]:
-    """Return the verifying keys of lines, or of files whose paths are relative to a folder.
+def read_verifying_keys(texts: Iterable[str]) -> tuple[VerifyingKey, ...]:
+    """Return the verifying keys of lines, or of files.
 
     Raises:
         KeyMaterialError: A key is malformed.
+        KeyRetrievalError: Another user may change a file.
         OSError: A file cannot be read.
     """
     return tuple(
-        VerifyingKey.parse(text)
-        if text.startswith(f"{PREFIX}:")
-        else VerifyingKey.load(Path(folder) / text)
+        VerifyingKey.parse(text) if text.startswith(f"{PREFIX}:") else VerifyingKey.load(text)
         for text in texts
     )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-import stat
 import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from modcrypt.errors import KeyRetrievalError
+from modcrypt.io.private_files import read_unalterable
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault
 from modcrypt.lake.declarations.declaration_parsing import parse_declaration
+from modcrypt.lake.declarations.inclusions import Inclusions
+from modcrypt.lake.declarations.trust import check_trust, has_word
 
 FILE_NAME = "modcrypt.toml"
 
@@ -17,74 +22,133 @@ MAX_DECLARATION = 4 << 20
 """Size limit of a declaration, in bytes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadDeclaration:
+    """The content of a declaration, whether it is trusted or not.
+
+    Attributes:
+        path: Path of the file.
+        declaration: The declaration; None if there are mistakes.
+        faults: All mistakes.
+        commands: Members that only a trusted declaration may have, as `MEMBER = VALUE`.
+        digest: SHA-256 over the file and all files that it includes, in hex.
+    """
+
+    path: Path
+    declaration: LakeDeclaration | None
+    faults: list[DeclarationFault]
+    commands: Sequence[str]
+    digest: str
+
+
 def find_declaration(config: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the path of the declaration; None if there is none.
 
     It is `config`, the value of MODCRYPT_CONFIG, or the first `modcrypt.toml` in the working
     directory or a folder above it.
-
-    Raises:
-        ValueError: As `check_author`, for a file that nobody named.
     """
     named = config or os.environ.get("MODCRYPT_CONFIG")
     if named:
         return Path(named)
     here = Path.cwd()
     found = (folder / FILE_NAME for folder in (here, *here.parents))
-    path = next((path for path in found if path.is_file()), None)
-    if path is not None:
-        check_author(path, path.stat())
-    return path
+    return next((path for path in found if path.is_file()), None)
 
 
-def check_author(path: Path, status: os.stat_result) -> None:
-    """Check that a file that was found, not named, was written by the user or root.
+def open_declaration(
+    config: str | os.PathLike[str] | None = None, *, is_found: bool = False
+) -> ReadDeclaration | None:
+    """Read the declaration that `find_declaration` returns; None if there is none.
 
-    In a shared folder such as /tmp, others could leave a declaration that has the user's files
-    encrypted under their keys.
+    This is the gate for all that a declaration commands. A file that the user named, by `config` or
+    MODCRYPT_CONFIG, is trusted, unless `is_found` says that `config` is not the user's word.
 
     Raises:
-        ValueError: The file belongs to another user, or everybody can write to it.
+        ValueError: As `read_content`, or a file that nobody named has commands without trust.
+        KeyRetrievalError: Another user may change the record of trust.
+        OSError: As `read_content`.
     """
-    if status.st_uid not in (os.geteuid(), 0):
-        raise ValueError(
-            f"{path} belongs to another user; if you trust it, pass its path (--config)"
-        )
-    if status.st_mode & stat.S_IWOTH:
-        raise ValueError(
-            f"everybody can write to {path}; run chmod o-w, or pass its path (--config)"
-        )
+    path = find_declaration(config)
+    if path is None:
+        return None
+    if not is_found and (config or os.environ.get("MODCRYPT_CONFIG")):
+        return read_content(path)
+    content = read_content(path, is_found=True, reads_outside=has_word(path))
+    check_trust(path, content.digest, content.commands)
+    return content
 
 
-def read_declaration(path: Path) -> tuple[LakeDeclaration | None, list[DeclarationFault]]:
-    """Return the declaration in a file, or all mistakes in it.
+def read_content(
+    path: Path, *, is_found: bool = False, reads_outside: bool = True
+) -> ReadDeclaration:
+    """Return the content of a declaration without a check of trust.
+
+    Args:
+        path: Path of the file.
+        is_found: Whether nobody named the file, so that no other user may be able to write it: in a
+            shared folder such as /tmp, others could leave a declaration for the user's files.
+        reads_outside: Whether included files outside its folder are opened.
 
     Raises:
         OSError: The file, or a policy that it includes, cannot be read.
-        ValueError: The file is too long or not UTF-8.
+        ValueError: The file is too long or not UTF-8; or another user may change a file that it
+            includes, or the file itself, which was found.
     """
-    with open(path, "rb") as file:
-        data = file.read(MAX_DECLARATION + 1)
+    data = _read(path, is_found)
     if len(data) > MAX_DECLARATION:
         raise ValueError(f"{path}: the declaration is longer than {MAX_DECLARATION} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:  # the original message repeats a byte
         raise ValueError(f"{path}: the declaration is not UTF-8") from None
-    return parse_declaration(text, path.absolute(), _service_of_environment())
+    inclusions = Inclusions(path.absolute().parent, reads_outside)
+    try:
+        declaration, faults = parse_declaration(
+            text, path.absolute(), _service_of_environment(), inclusions
+        )
+    except KeyRetrievalError as error:
+        raise ValueError(f"{path} includes a file of others: {error}") from None
+    return ReadDeclaration(
+        path=path, declaration=declaration, faults=faults, commands=inclusions.commands,
+        digest=inclusions.hash(data),
+    )  # fmt: skip
+
+
+def _read(path: Path, is_found: bool) -> bytes:
+    if not is_found:
+        with open(path, "rb") as file:
+            return file.read(MAX_DECLARATION + 1)
+    try:
+        return read_unalterable(path, MAX_DECLARATION + 1)
+    except KeyRetrievalError as error:
+        raise ValueError(f"{error}; or pass its path (--config)") from None
+
+
+def read_declaration(path: Path) -> tuple[LakeDeclaration | None, list[DeclarationFault]]:
+    """Return the declaration in a file that somebody named, or all mistakes in it.
+
+    Raises:
+        OSError, ValueError: As `read_content`.
+    """
+    content = read_content(path)
+    return content.declaration, content.faults
 
 
 def load_declaration(path: Path) -> LakeDeclaration:
-    """Return the declaration in a file.
+    """Return the declaration in a file that somebody named.
 
     Raises:
         ValueError: The declaration is invalid; the message lists all mistakes.
-        OSError: As `read_declaration`.
+        OSError: As `read_content`.
     """
-    declaration, faults = read_declaration(path)
-    if declaration is None:
-        raise ValueError(f"{path}: {'; '.join(map(str, faults))}")
-    return declaration
+    return require_valid(read_content(path))
+
+
+def require_valid(content: ReadDeclaration) -> LakeDeclaration:
+    """Return the declaration; raise ValueError, which lists all mistakes, if it is invalid."""
+    if content.declaration is None:
+        raise ValueError(f"{content.path}: {'; '.join(map(str, content.faults))}")
+    return content.declaration
 
 
 def _service_of_environment() -> str | None:

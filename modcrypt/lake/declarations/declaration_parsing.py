@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -11,15 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
-from modcrypt.io.addresses import is_url
 from modcrypt.kms.policy import MAX_POLICY, Policy, resolve_service, resolve_writer
-from modcrypt.kms.recipients.recipient import (
-    PREFIX,
-    Recipient,
-    check_recipients,
-    read_recipients,
-)
-from modcrypt.kms.signing.signing_references import read_verifying_keys
+from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.lake.declarations.columns import ColumnRule, make_rule
 from modcrypt.lake.declarations.declaration import (
@@ -32,8 +24,9 @@ from modcrypt.lake.declarations.declaration import (
 )
 from modcrypt.lake.declarations.declaration_faults import DeclarationFault, FaultList
 from modcrypt.lake.declarations.durations import parse_durations
+from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.partitions import has_other_places, is_ambiguous, names_in
-from modcrypt.lake.declarations.table_parsing import parse_table
+from modcrypt.lake.declarations.table_parsing import FREE_ROTATION, parse_table
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -46,6 +39,15 @@ OWN_MEMBERS = (
 )  # fmt: skip
 POLICY_MEMBERS = tuple(member.name for member in fields(Policy) if member.name != "kms")
 DATASET_MEMBERS = (*OWN_MEMBERS, *POLICY_MEMBERS)
+FREE_MEMBERS = (
+    "kind", "location", "source", "include", "partitions", "strict", "policy", "previous",
+    "rotation", "footer_key", "column_keys", "plaintext_columns", "kms_aad", "encryption_algorithm",
+    "plaintext_footer", "aad_prefix", "store_aad_prefix", "data_page_v2_levels", "double_wrapping",
+    "internal_key_material", "data_key_length_bits", "kek_length_bits", "cache_lifetime_seconds",
+    "seal_at_least",
+)  # fmt: skip
+"""Members that need no trust; `Inclusions` judges the places and files that some of them name."""
+
 PREVIOUS_MEMBERS = ("master_keys", "aad_prefixes", "algorithms")
 ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
 
@@ -54,7 +56,7 @@ _GLOB = re.compile(r"(?P<folder>[^*?]*?)/?(?P<pattern>[^/*?]*[*?].*)")
 
 
 def parse_declaration(
-    text: str, path: Path, default_kms: str | None = None
+    text: str, path: Path, default_kms: str | None = None, inclusions: Inclusions | None = None
 ) -> tuple[LakeDeclaration | None, list[DeclarationFault]]:
     """Return a declaration, or None and all mistakes in it.
 
@@ -62,12 +64,13 @@ def parse_declaration(
         text: TOML text.
         path: Path of its file, to whose folder relative locations refer.
         default_kms: URI of the key service if the text names none.
+        inclusions: Takes what the declaration commands and includes.
     """
     try:
         members = strict_toml(text)
     except ValueError as error:
         return None, [DeclarationFault(None, str(error))]
-    parsing = _Parsing(FaultList(find_lines(text)), path.parent)
+    parsing = _Parsing(FaultList(find_lines(text)), inclusions or Inclusions(path.parent))
     kms = parsing.parse_service(members, default_kms)
     found = parsing.parse_datasets(members)
     if parsing.faults.faults:
@@ -84,8 +87,8 @@ def parse_declaration(
 class _Parsing:
     """The parsing of one declaration."""
 
-    def __init__(self, faults: FaultList, folder: Path) -> None:
-        self.faults, self._folder = faults, folder
+    def __init__(self, faults: FaultList, inclusions: Inclusions) -> None:
+        self.faults, self._inclusions = faults, inclusions
 
     def parse_service(self, members: Mapping[str, Any], default: str | None) -> str:
         if members.keys() & set(TOP_MEMBERS):  # else another kind of file, perhaps full of secrets
@@ -96,7 +99,10 @@ class _Parsing:
         elif not isinstance(kms, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
             self.faults.add(("kms",), "kms must be a URI, such as file:lake.keyring")
         else:
-            return resolve_service(kms, self._folder)
+            service = resolve_service(kms, self._inclusions.folder)
+            if service != default:  # a key service that the environment names is no command
+                self._inclusions.note(("kms",), service)
+            return service
         return ""
 
     def parse_datasets(self, members: Mapping[str, Any]) -> dict[str, AnyDataset]:
@@ -122,17 +128,17 @@ class _Parsing:
     def _parse_dataset(self, path: MemberPath, table: Mapping[str, Any]) -> AnyDataset | None:
         kind = table.get("kind", "files")
         if kind == "iceberg":
-            return parse_table(self.faults, path, self._folder, table)
+            return parse_table(self.faults, path, self._inclusions, table)
         if kind != "files":
             self.faults.add((*path, "kind"), "kind must be files or iceberg")
-        return _DatasetParsing(self.faults, path, self._folder).parse(table)
+        return _DatasetParsing(self.faults, path, self._inclusions).parse(table)
 
 
 class _DatasetParsing:
     """The parsing of one dataset; its mistakes are added to the list of all."""
 
-    def __init__(self, faults: FaultList, path: MemberPath, folder: Path) -> None:
-        self._all, self._path, self._folder = faults, path, folder
+    def __init__(self, faults: FaultList, path: MemberPath, inclusions: Inclusions) -> None:
+        self._all, self._path, self._inclusions = faults, path, inclusions
         self._own = FaultList(faults.lines)
 
     def _fault(self, member: str | MemberPath, message: str, text: str = "") -> None:
@@ -142,6 +148,7 @@ class _DatasetParsing:
     def parse(self, table: Mapping[str, Any]) -> DatasetDeclaration | None:
         self._own.check_names(self._path, table, DATASET_MEMBERS)
         values = {**self._read_policy(table.get("policy")), **table}
+        self._inclusions.note_all(self._path, values, but=FREE_MEMBERS)
         rules = dict(self._parse_rules(values))
         members = {
             name: values[name]
@@ -184,7 +191,7 @@ class _DatasetParsing:
             if include is not None:
                 self._fault("include", "location is a pattern already; remove include")
             location, include = glob["folder"] or ".", glob["pattern"]
-        return self._resolve(location), include
+        return self._inclusions.place((*self._path, "location"), location), include
 
     def _parse_source(self, table: Mapping[str, Any]) -> str | None:
         source = table.get("source")
@@ -195,10 +202,7 @@ class _DatasetParsing:
             return None
         if source == table.get("location"):
             self._fault("source", "source and location must be different folders")
-        return self._resolve(source)
-
-    def _resolve(self, location: str) -> str:
-        return location if is_url(location) else str(self._folder / Path(location).expanduser())
+        return self._inclusions.place((*self._path, "source"), source)
 
     def _read_recipients(self, table: Mapping[str, Any]) -> tuple[Recipient, ...]:
         """Return the recipients that lines and files name, each once."""
@@ -209,10 +213,7 @@ class _DatasetParsing:
         found: list[Recipient] = []
         for text in given:
             try:
-                if text.startswith(f"{PREFIX}:"):
-                    found.append(Recipient.parse(text))
-                else:
-                    found += read_recipients(self._folder / Path(text).expanduser())
+                found += self._inclusions.recipients((*self._path, "recipients"), text)
             except OSError as error:
                 self._fault("recipients", f"{printable(text, MAX_NAME)}: {error.strerror}")
             except ValueError as error:
@@ -224,8 +225,7 @@ class _DatasetParsing:
         if not members.get("signed_by") or self._own.faults:
             return members
         try:
-            folder = self._folder
-            keys = read_verifying_keys(map(os.path.expanduser, members["signed_by"]), folder)
+            lines = self._inclusions.writers((*self._path, "signed_by"), members["signed_by"])
         except OSError as error:
             name = printable(str(error.filename), MAX_NAME)
             self._fault("signed_by", f"{name}: {error.strerror}")
@@ -233,7 +233,7 @@ class _DatasetParsing:
         except ValueError as error:
             self._fault("signed_by", str(error))
             return members
-        return {**members, "signed_by": tuple(map(str, keys))}
+        return {**members, "signed_by": lines}
 
     def _parse_partitions(self, table: Mapping[str, Any]) -> tuple[str, ...]:
         names = table.get("partitions", [])
@@ -250,8 +250,7 @@ class _DatasetParsing:
             self._fault("policy", "policy must be the path of a TOML file")
             return {}
         try:
-            with open(self._folder / name, "rb") as file:
-                data = file.read(MAX_POLICY + 1)
+            data = self._inclusions.read((*self._path, "policy"), name, MAX_POLICY + 1)
             members = strict_toml(data.decode()) if len(data) <= MAX_POLICY else None
         except OSError as error:
             self._fault("policy", f"{name}: {error.strerror}")
@@ -277,7 +276,7 @@ class _DatasetParsing:
             self._fault("policy", f"{name}: unknown member {shown}{suggest(other, known)}")
         found = {member: members[member] for member in POLICY_MEMBERS if member in members}
         if isinstance(writers := found.get("signed_by"), list):  # relative to the policy's file
-            folder = (self._folder / name).parent
+            folder = (self._inclusions.folder / name).parent
             found["signed_by"] = [resolve_writer(text, folder) for text in writers]
         return found
 
@@ -386,7 +385,9 @@ class _DatasetParsing:
 
     def _parse_rotation(self, table: Mapping[str, Any]) -> Rotation:
         given = self._take_table(table, "rotation", ROTATION_MEMBERS)
-        seconds = parse_durations(self._own, (*self._path, "rotation"), given, ROTATION_MEMBERS)
+        path = (*self._path, "rotation")
+        self._inclusions.note_all(path, given, but=FREE_ROTATION)
+        seconds = parse_durations(self._own, path, given, ROTATION_MEMBERS)
         return Rotation(**seconds)
 
     def _take_table(

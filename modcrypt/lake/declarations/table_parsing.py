@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import urllib.parse
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
 from modcrypt.io.addresses import is_url
-from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, locate_table
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.durations import parse_durations
+from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.toml_lines import MemberPath
 from modcrypt.pkmt1.strict_json import refuse_repeats
+
+MAX_RESTRICTIONS = 1 << 20
+"""Size limit of a file with read restrictions, in bytes: more than those of all columns take."""
 
 KEY_POLICY: Mapping[str, Any] = {
     "kek_per": ("table", "partition", "day", "files"),
@@ -35,6 +38,15 @@ TABLE_MEMBERS = (
 )  # fmt: skip
 TABLE_ROTATION = ("max_version_age", "rewrap_after", "max_kek_age")
 
+FREE_MEMBERS = (
+    "kind", "location", "table", "namespace", "table_uuid", "location_map", "master_key",
+    "seal_at_least", "read_restrictions", *KEY_POLICY, "previous", "rotation",
+)  # fmt: skip
+"""Members that need no trust; `Inclusions` judges the places and files that some of them name."""
+
+FREE_ROTATION = ("rewrap_after", "max_kek_age")
+"""Members about rotation that need no trust: with others, `apply` changes master keys."""
+
 _TEXTS = (
     "location", "catalog", "catalog_name", "table", "namespace", "table_uuid", "key_store",
     "master_key", "read_restrictions",
@@ -42,14 +54,14 @@ _TEXTS = (
 
 
 def parse_table(
-    faults: FaultList, path: MemberPath, folder: Path, given: Mapping[str, Any]
+    faults: FaultList, path: MemberPath, inclusions: Inclusions, given: Mapping[str, Any]
 ) -> TableDeclaration | None:
     """Return the declaration of a table; None if there are mistakes, which are added.
 
     Args:
         faults: Mistakes found so far.
         path: Names of the table's members in the declaration.
-        folder: Folder of the declaration, to which relative paths refer.
+        inclusions: Takes what the declaration commands and includes, and resolves paths.
         given: Members of the dataset.
     """
     before = len(faults.faults)
@@ -70,20 +82,26 @@ def parse_table(
     faults.check_names((*path, "previous"), previous, ("master_keys",))
     former = _take_master_keys(faults, path, previous, texts.get("master_key"))
     mapped = _take_map(faults, path, "location_map", given)
-    writers = _take_writers(faults, path, folder, given)
-    restrictions = _read_restrictions(faults, path, folder, texts.get("read_restrictions"))
+    writers = _take_writers(faults, path, inclusions, given)
+    restrictions = _read_restrictions(faults, path, inclusions, texts.get("read_restrictions"))
+    inclusions.note_all(path, given, but=FREE_MEMBERS)
+    inclusions.note_all((*path, "rotation"), rotation, but=FREE_ROTATION)
     if len(faults.faults) > before:
         return None
     table, namespace = texts.get("table"), texts.get("namespace")
     if "location" in texts:
-        place = _resolve(folder, texts["location"])
+        location = inclusions.place((*path, "location"), texts["location"])
     else:
-        place = locate_table(table or f"namespace {namespace}")
+        location = locate_table(table or f"namespace {namespace}")
+    folder = inclusions.folder
     return TableDeclaration(
-        name=path[-1], location=place, table=table, namespace=namespace,
+        name=path[-1], location=location, table=table, namespace=namespace,
         catalog=_resolve_catalog(folder, texts.get("catalog")),
         catalog_name=texts.get("catalog_name"), table_uuid=texts.get("table_uuid"),
-        location_map={old: _resolve(folder, str(new)) for old, new in mapped.items()},
+        location_map={
+            old: inclusions.place((*path, "location_map", old), str(new))
+            for old, new in mapped.items()
+        },
         key_store=None if "key_store" not in texts else _resolve(folder, texts["key_store"]),
         master_key=texts["master_key"], policy=policy, previous_master_keys=former,
         max_kek_age=seconds.pop("max_kek_age", None), rotation=Rotation(**seconds),
@@ -104,7 +122,7 @@ def _take_texts(faults: FaultList, path: MemberPath, given: Mapping[str, Any]) -
 
 
 def _take_writers(
-    faults: FaultList, path: MemberPath, folder: Path, given: Mapping[str, Any]
+    faults: FaultList, path: MemberPath, inclusions: Inclusions, given: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the lines of the writers' keys, which files may contain."""
     names, least = given.get("signed_by", []), given.get("seal_at_least")
@@ -115,7 +133,7 @@ def _take_writers(
         faults.add((*path, "signed_by"), "signed_by must be a list of verifying keys")
         return ()
     try:
-        return tuple(map(str, read_verifying_keys(map(os.path.expanduser, names), folder)))
+        return inclusions.writers((*path, "signed_by"), names)
     except OSError as error:
         name = printable(str(error.filename), MAX_NAME)
         faults.add((*path, "signed_by"), f"{name}: {error.strerror}")
@@ -125,22 +143,24 @@ def _take_writers(
 
 
 def _read_restrictions(
-    faults: FaultList, path: MemberPath, folder: Path, name: str | None
+    faults: FaultList, path: MemberPath, inclusions: Inclusions, name: str | None
 ) -> Mapping[str, Any] | None:
     """Return the JSON of a file with read restrictions, which the reader of rows checks."""
     if name is None:
         return None
     where = (*path, "read_restrictions")
     try:
-        text = (folder / Path(name).expanduser()).read_text("utf-8")
-        value = json.loads(text, object_pairs_hook=refuse_repeats)
-        if isinstance(value, Mapping):
-            return value
+        data = inclusions.read(where, name, MAX_RESTRICTIONS + 1)
     except OSError as error:
         faults.add(where, f"{printable(name, MAX_NAME)}: {error.strerror}")
         return None
-    except (ValueError, RecursionError):
-        pass
+    except ValueError as error:
+        faults.add(where, str(error))
+        return None
+    with suppress(ValueError, RecursionError):
+        value = json.loads(data.decode(), object_pairs_hook=refuse_repeats)
+        if isinstance(value, Mapping) and len(data) <= MAX_RESTRICTIONS:
+            return value
     message = "is not a file with one JSON object, or repeats a member"
     faults.add(where, f"{printable(name, MAX_NAME)} {message}")
     return None

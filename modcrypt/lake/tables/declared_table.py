@@ -168,18 +168,13 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
     """
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
-    from pyiceberg.utils.config import Config
     from sqlalchemy.exc import SQLAlchemyError
 
-    is_uri = ":" in catalog
-    if not is_uri and Config().get_catalog_config(catalog) is None:
-        raise ValueError(
-            "pyiceberg's configuration (~/.pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__URI) has "
-            f"no catalog {catalog}"
-        )
-    properties = {"uri": catalog, "init_catalog_tables": "false"} if is_uri else {}
+    from modcrypt.iceberg.tables.catalog_settings import find_settings
+
+    called, properties = find_settings(catalog, name)
     try:
-        return load_catalog(name or "default" if is_uri else catalog, **properties)
+        return load_catalog(called, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         kind = type(error).__name__
         raise ValueError(f"the catalog {catalog} cannot be opened: {kind}") from None

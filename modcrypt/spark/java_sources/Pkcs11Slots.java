@@ -1,9 +1,15 @@
 package modcrypt;
 
+import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.security.Provider;
 import java.security.ProviderException;
 import java.security.Security;
+import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
@@ -23,6 +29,7 @@ final class Pkcs11Slots {
 
   /** Returns the provider of the one token that a URI describes. */
   static synchronized Provider find(Pkcs11Uri uri) {
+    if (!uri.isNamed) checkOwner(uri.module);
     Provider found = null;
     int count = 1;
     for (int index = 0; index < Math.min(count, MAX_SLOTS); index++) {
@@ -42,6 +49,38 @@ final class Pkcs11Slots {
     if (found != null) return found;
     throw new ParquetCryptoRuntimeException(
         "PKCS#11 module " + uri.module + " has no token that matches the URI");
+  }
+
+  /** Checks a module that only a URI names: loading it runs its code, and anyone writes URIs. */
+  private static void checkOwner(String module) {
+    boolean isOfRoot;
+    try {
+      Paths.get(module).toRealPath(); // a circle of links has none
+      isOfRoot = onlyRootCanWrite(Paths.get(module));
+    } catch (IOException error) {
+      throw unloadable(module);
+    } catch (UnsupportedOperationException error) { // files have no POSIX owners here
+      isOfRoot = false;
+    }
+    if (isOfRoot) return;
+    throw new ParquetCryptoRuntimeException(
+        "others than root can write the PKCS#11 module " + module + " or a folder above it; if its"
+            + " code may run here, set MODCRYPT_PKCS11_MODULE to this path");
+  }
+
+  private static boolean onlyRootCanWrite(Path path) throws IOException {
+    LinkOption[] itself = new LinkOption[] {LinkOption.NOFOLLOW_LINKS};
+    for (Path step = path; step != null; step = step.getParent()) {
+      Map facts = Files.readAttributes(step, "unix:uid,mode", itself);
+      if (((Integer) facts.get("uid")).intValue() != 0) return false;
+      int mode = ((Integer) facts.get("mode")).intValue();
+      if ((mode & 0xF000) == 0xA000) { // a link, whose own mode means nothing
+        if (!onlyRootCanWrite(step.resolveSibling(Files.readSymbolicLink(step)))) return false;
+      } else if ((mode & 18) != 0) { // writable by group or others
+        return false;
+      }
+    }
+    return true;
   }
 
   private static boolean matches(Pkcs11Uri uri, String printed) {

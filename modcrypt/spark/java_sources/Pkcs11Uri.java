@@ -18,6 +18,7 @@ final class Pkcs11Uri {
 
   final Map path;
   final String module;
+  final boolean isNamed; // whether the environment names the module, not only the URI
   final String pinSource;
 
   Pkcs11Uri(String uri, Map environment) {
@@ -43,6 +44,7 @@ final class Pkcs11Uri {
           + " characters than letters, digits and /_.+@:~-: set module-path in the URI, or"
           + " MODCRYPT_PKCS11_MODULE");
     }
+    isNamed = module.equals(environment.get("MODCRYPT_PKCS11_MODULE"));
     pinSource = query.containsKey("pin-source")
         ? (String) query.get("pin-source") : "env:MODCRYPT_PKCS11_PIN";
     if (!Texts.isReference(pinSource)) throw invalid("pin-source must be file:PATH or env:NAME");

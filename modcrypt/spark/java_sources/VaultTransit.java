@@ -1,11 +1,14 @@
 package modcrypt;
 
+import java.net.URI;
+import java.net.URISyntaxException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
@@ -36,10 +39,15 @@ final class VaultTransit implements KeyService {
   private final String tokenPlace;
   private final boolean derived;
   private final byte[] aad;
+  private final Map environment;
   private final Set foundDerived = ConcurrentHashMap.newKeySet();
   private final Http http;
 
   VaultTransit(String uri, byte[] aad) {
+    this(uri, aad, System.getenv());
+  }
+
+  public VaultTransit(String uri, byte[] aad, Map environment) {
     KmsUri parts = new KmsUri(uri, new String[] {"derived", "namespace", "tls", "token"});
     Matcher found = LOCATION.matcher(parts.location);
     if (!found.matches() || (found.group(2) != null && Integer.parseInt(found.group(2)) > 65535)) {
@@ -60,7 +68,8 @@ final class VaultTransit implements KeyService {
     tokenPlace = parts.reference("token");
     this.aad = aad;
     http = new Http("Vault at " + where(), address,
-        new String[] {"VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"}, System.getenv());
+        new String[] {"VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"}, environment);
+    this.environment = environment;
   }
 
   private static String withoutKey(String path) {
@@ -237,6 +246,7 @@ final class VaultTransit implements KeyService {
       for (int n = 0; n < places.length && found.length == 0; n++) {
         if (n == 2 && !Files.isRegularFile(Texts.path("~/.vault-token"))) continue;
         found = Texts.secret(places[n], MAX_TOKEN, false, "the token for Vault");
+        if (found.length > 0) checkServer(n == 1);
       }
     }
     String token = new String(found, StandardCharsets.ISO_8859_1).trim();
@@ -250,5 +260,30 @@ final class VaultTransit implements KeyService {
           "the token for Vault is invalid: it contains spaces, or is too long");
     }
     return token;
+  }
+
+  /** Checks that an ambient token goes only to the server that the environment says it is for. */
+  public void checkServer(boolean isBao) {
+    String vault = Texts.variable(environment, "VAULT_ADDR");
+    String bao = Texts.variable(environment, "BAO_ADDR");
+    String own = isBao ? (bao == null ? vault : bao) : (vault == null ? bao : vault);
+    if (own == null || server(address).equals(server(own))) return;
+    throw new KeyAccessDeniedException(
+        "the token of Vault in the environment is for the server in VAULT_ADDR or BAO_ADDR, and is"
+            + " not sent to " + where() + ": name the place of a token for this server by"
+            + " token=env:NAME or token=file:PATH in the URI");
+  }
+
+  /** Returns host and port of an address; of an invalid one, what no valid one has. */
+  private static String server(String address) {
+    try {
+      URI parts = new URI(address);
+      if (parts.getHost() == null) return address;
+      int usual = "http".equals(parts.getScheme()) ? 80 : 443;
+      return parts.getHost().toLowerCase(Locale.ROOT)
+          + ":" + (parts.getPort() < 0 ? usual : parts.getPort());
+    } catch (URISyntaxException error) {
+      return address;
+    }
   }
 }

@@ -205,9 +205,9 @@ class _Options:
     """The options of the caller, by their names in lower case."""
 
     def __init__(self, options: Mapping[str, str], also: Collection[str]) -> None:
-        self._values = _select_table_options(
-            {name.lower(): value for name, value in options.items()}
-        )
+        values = {name.lower(): value for name, value in options.items()}
+        self._is_table = _TABLE in values
+        self._values = _select_table_options(values)
         if not self._values:
             raise ValueError(
                 "there are no options: Spark does not pass those of a catalog table to a data "
@@ -340,8 +340,9 @@ class _Options:
             raise ValueError("lake must be the path of a local file; the driver reads it")
         from modcrypt.lake.lake import Lake  # not to be loaded by executors
 
+        # The options of a table are the word of who made it, not of who reads it.
         return LakeReference.of(
-            Lake.open(local), name, on_missing_key=self._on_missing_key(),
+            Lake.open(local, is_found=self._is_table), name, on_missing_key=self._on_missing_key(),
             master_key_ids=self.names("masterKeyIds") or (),
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.java_metadata import hash_as_java
 from modcrypt.iceberg.tables import hive_locks
+from modcrypt.iceberg.tables.hive_pointer import HivePointer
 from tests.support.iceberg.catalog_tables import SCHEMA, check_rotation_of_namespace
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
@@ -295,6 +296,24 @@ def test_metadata_that_was_altered_is_refused(hive: HiveTable) -> None:
             use()
     Path(table.place.path).write_bytes(data)
     assert ids(table.append(rows(2))) == [1, 2]
+
+
+def test_an_entry_that_is_half_old_is_read_again(
+    hive: HiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metastore's database may return one row before a commit, and another one after it."""
+    hive.load().append(rows(1))
+    find, reads = HivePointer.find, list[Any]()
+
+    def find_half_old(pointer: HivePointer) -> Any:
+        found = find(pointer)
+        assert found is not None
+        reads.append(found._replace(digest=f"old {len(reads)}") if len(reads) < 2 else found)
+        return reads[-1]
+
+    monkeypatch.setattr(HivePointer, "find", find_half_old)
+    assert ids(hive.load()) == [1]
+    assert [entry.digest for entry in reads[:2]] == ["old 0", "old 1"]
 
 
 def test_a_table_without_a_hash_gets_one(hive: HiveTable) -> None:

@@ -688,6 +688,13 @@ def test_a_client_is_not_pickled_or_copied() -> None:
             take(client)
 
 
+@pytest.mark.parametrize("region", ["evil.example", "me@evil.example", "eu-central-1/", "x y"])
+def test_a_region_that_is_a_host_is_refused(region: str) -> None:
+    with pytest.raises(ValueError, match="the region is not the name of one") as caught:
+        open_aws(f"aws-kms://?region={region}")
+    assert type(caught.value) is ValueError
+
+
 @pytest.mark.usefixtures("bare_environment")
 def test_an_error_about_the_region_names_the_variable_that_boto3_reads(
     monkeypatch: pytest.MonkeyPatch,

@@ -33,6 +33,7 @@ from tests.support.sleeps import note_sleeps
 
 pkcs11 = pytest.importorskip("pkcs11")
 
+from modcrypt.kms.services import pkcs11_token  # noqa: E402 (needs it)
 from modcrypt.kms.services.pkcs11 import Pkcs11Kms, open_pkcs11  # noqa: E402 (needs it)
 from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri  # noqa: E402 (needs it)
 
@@ -292,11 +293,34 @@ def test_a_pin_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
     assert PIN not in str(caught.value)
 
 
-def test_a_module_that_is_none_is_said_to_be(tmp_path: Path) -> None:
+def test_a_module_that_is_none_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "no.so").write_text("no library")
     for name in ("no.so", "nowhere.so"):
+        monkeypatch.setenv("MODCRYPT_PKCS11_MODULE", str(tmp_path / name))
         with pytest.raises(KeyRetrievalError, match=f"{name} cannot be loaded"):
-            open_pkcs11(f"pkcs11:?module-path={tmp_path}/{name}", pin=PIN)
+            open_pkcs11("pkcs11:", pin=PIN)
+
+
+def test_a_module_that_others_can_write_needs_a_word_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(pkcs11_token.pkcs11, "lib", loaded.append)
+    module = tmp_path / "module.so"
+    module.write_text("")
+    tmp_path.chmod(0o777)
+    for named in (None, "/usr/lib/other.so"):
+        if named is not None:
+            monkeypatch.setenv("MODCRYPT_PKCS11_MODULE", named)
+        with pytest.raises(ValueError, match="set MODCRYPT_PKCS11_MODULE to this path"):
+            open_pkcs11(f"pkcs11:?module-path={module}", pin=PIN)
+    assert loaded == []
+    monkeypatch.setenv("MODCRYPT_PKCS11_MODULE", str(module))
+    with pytest.raises(AttributeError):  # `append` gave no library
+        open_pkcs11(f"pkcs11:?module-path={module}", pin=PIN)
+    assert loaded == [str(module)]
 
 
 # --- PINs ----------------------------------------------------------------------------------------

@@ -412,6 +412,45 @@ def test_no_token_is_said_when_the_client_is_made(tmp_path: Path) -> None:
         open_vault(f"hcvault://vault.example/transit?token=file:{tmp_path}/none")
 
 
+@each_case(
+    ("token", "own", "goes"),
+    [
+        ("VAULT_TOKEN", {}, True),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://vault.example"}, True),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://Vault.example:443/"}, True),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://vault.example:8200"}, False),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://vault.bank.example"}, False),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://vault.example@evil.example"}, False),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://[vault.example"}, False),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "unix:///run/vault"}, False),
+        ("VAULT_TOKEN", {"BAO_ADDR": "https://bao.example"}, False),
+        ("VAULT_TOKEN", {"VAULT_ADDR": "https://vault.example", "BAO_ADDR": "https://b"}, True),
+        ("BAO_TOKEN", {"VAULT_ADDR": "https://vault.example", "BAO_ADDR": "https://b"}, False),
+        ("BAO_TOKEN", {"BAO_ADDR": "https://vault.example", "VAULT_ADDR": "https://v"}, True),
+        ("home", {"VAULT_ADDR": "https://vault.bank.example"}, False),
+        ("home", {"VAULT_ADDR": "https://vault.example"}, True),
+    ],
+)
+@pytest.mark.usefixtures("bare_environment")
+def test_an_ambient_token_goes_only_to_the_ambient_server(
+    token: str, own: dict[str, str], goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if token == "home":
+        (Path(os.environ["HOME"]) / ".vault-token").write_text("Zq9-own")
+    else:
+        monkeypatch.setenv(token, "Zq9-own")
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    if goes:
+        open_vault("hcvault://vault.example/transit")
+        return
+    with pytest.raises(KeyAccessDeniedError, match="token=env:NAME") as caught:
+        open_vault("hcvault://vault.example/transit")
+    assert "Zq9" not in error_text(caught.value)
+    monkeypatch.setenv("THIS_TOKEN", "Zq9-other")
+    open_vault("hcvault://vault.example/transit?token=env:THIS_TOKEN")
+
+
 @pytest.mark.parametrize("token", ["Zq9 token", "Zq9\r\nX-Evil: 1", "Zq9-t\u00f6ken", "Zq9" * 9999])
 @pytest.mark.usefixtures("bare_environment")
 def test_a_token_that_is_none_is_refused_and_not_shown(token: str) -> None:

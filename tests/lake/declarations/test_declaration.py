@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from modcrypt.lake.declarations.columns import ColumnRule
 from modcrypt.lake.declarations.declaration import LakeDeclaration
 from modcrypt.lake.declarations.declaration_file import (
-    check_author,
     find_declaration,
     load_declaration,
+    open_declaration,
     read_declaration,
 )
 from modcrypt.lake.declarations.declaration_parsing import (
@@ -31,7 +30,7 @@ from modcrypt.lake.declarations.declaration_parsing import (
 from modcrypt.lake.declarations.table_parsing import TABLE_MEMBERS, TABLE_ROTATION
 from modcrypt.lake.declarations.toml_lines import find_lines
 from tests.support.cases import each_case
-from tests.support.lake_folder import DECLARATION
+from tests.support.lake_folder import DECLARATION, trust_lake
 
 FULL = """
 kms = "hcvault://vault.example.com/transit"
@@ -256,16 +255,22 @@ def test_a_declaration_that_others_may_have_written_must_be_named(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "modcrypt.toml"
     path.write_text(DECLARATION)
-    path.chmod(0o666)
-    with pytest.raises(ValueError, match="everybody can write to"):
-        find_declaration()
-    assert find_declaration("modcrypt.toml") == Path("modcrypt.toml")
-    path.chmod(0o664)
-    assert find_declaration() == path
-    status = list(path.stat())
-    status[stat.ST_UID] = os.geteuid() + 1
-    with pytest.raises(ValueError, match="belongs to another user"):
-        check_author(path, os.stat_result(status))
+    trust_lake(tmp_path)
+    for mode in (0o664, 0o666, 0o646):
+        path.chmod(mode)
+        with pytest.raises(ValueError, match="is writable by others"):
+            open_declaration()
+    assert open_declaration("modcrypt.toml") is not None
+    path.chmod(0o644)
+    assert open_declaration() is not None
+    tmp_path.chmod(0o777)
+    with pytest.raises(ValueError, match="the folder of"):
+        open_declaration()
+    tmp_path.chmod(0o700)
+    if os.geteuid() == 0:  # only root gives files away
+        os.chown(path, 12345, -1)
+        with pytest.raises(ValueError, match="belongs to another user"):
+            open_declaration()
 
 
 def test_relative_locations_and_keyrings_belong_to_the_folder_of_the_declaration(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modcrypt.spark.jvm.native_jar import compile_sources
-from tests.support.spark.java_client import KEYS, JavaClient, JavaError
+from tests.support.spark.java_client import KEYS, JavaClient, JavaError, call_java
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,34 @@ def test_another_uri_is_refused_before_any_request(jvm: Any, uri: str, match: st
     with pytest.raises(JavaError, match=match) as caught:
         JavaClient(jvm, uri)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("is_bao", "environment", "goes"),
+    [
+        (False, {}, True),
+        (False, {"VAULT_ADDR": "https://Vault.example:443/"}, True),
+        (False, {"VAULT_ADDR": "https://vault.example:8200"}, False),
+        (False, {"VAULT_ADDR": "https://vault.example@evil.example"}, False),
+        (False, {"VAULT_ADDR": "https://[vault.example"}, False),
+        (False, {"BAO_ADDR": "https://bao.example"}, False),
+        (True, {"VAULT_ADDR": "https://vault.example", "BAO_ADDR": "https://b"}, False),
+        (True, {"VAULT_ADDR": "https://v", "BAO_ADDR": "https://vault.example"}, True),
+    ],
+)
+def test_an_ambient_token_goes_only_to_the_ambient_server(
+    jvm: Any, is_bao: bool, environment: dict[str, str], goes: bool
+) -> None:
+    """As in Python."""
+    variables = jvm.java.util.HashMap()
+    for name, value in environment.items():
+        variables.put(name, value)
+    vault = jvm.modcrypt.VaultTransit("hcvault://vault.example/transit", b"", variables)
+    if goes:
+        call_java(vault.checkServer, is_bao)
+        return
+    with pytest.raises(JavaError, match=r"not sent to vault\.example/transit: .*token=env:NAME"):
+        call_java(vault.checkServer, is_bao)
 
 
 def test_the_sources_compile_in_a_jvm_that_has_the_jar(jvm: Any, jar: Path) -> None:

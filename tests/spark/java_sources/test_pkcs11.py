@@ -185,6 +185,16 @@ def test_a_module_that_does_not_load_is_named(token_jvm: Any, pin: Path) -> None
         JavaService(token_jvm, "Pkcs11Kms", uri).wrap(KEYS[0], "k")
 
 
+def test_a_module_that_others_can_write_is_not_loaded(
+    token_jvm: Any, pin: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "module.so").write_text("no library")
+    tmp_path.chmod(0o777)
+    uri = f"pkcs11:token=lake?module-path={tmp_path}/module.so&pin-source=file:{pin}"
+    with pytest.raises(JavaError, match="set MODCRYPT_PKCS11_MODULE to this path"):
+        JavaService(token_jvm, "Pkcs11Kms", uri).wrap(KEYS[0], "k")
+
+
 def test_two_keys_with_one_label_are_refused(hsm: SoftHsm, open_java: Any) -> None:
     """Java's key store does not open such a token at all."""
     for _ in range(2):

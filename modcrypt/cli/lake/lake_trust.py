@@ -1,0 +1,107 @@
+"""`modcrypt trust`: let a declaration that is found, not named, command modcrypt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import cloup
+
+from modcrypt.cli.options.lake_options import MISSING, valid_declaration
+from modcrypt.cli.shared import exclude_each_other, json_option, print_json, print_line
+from modcrypt.errors import printable
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.lake.declarations.declaration_file import ReadDeclaration
+
+# click keeps the lines of a paragraph after \b as they are.
+_EXAMPLE = """\b
+Examples: the declaration of this folder; its hash for a CI system; trust it no more
+  modcrypt trust
+  modcrypt trust --print lake/modcrypt.toml
+  modcrypt trust --remove"""
+
+
+@cloup.command(epilog=_EXAMPLE)
+@click.argument("file", required=False)
+@click.option(
+    "--print",
+    "only_prints",
+    is_flag=True,
+    help="Print the hash for MODCRYPT_TRUST; record nothing.",
+)
+@click.option("--list", "lists", is_flag=True, help="List the trusted declarations.")
+@click.option("--remove", "removes", is_flag=True, help="Trust the declaration no more.")
+@exclude_each_other("only_prints", "lists", "removes")
+@json_option
+def trust(
+    *, file: str | None, only_prints: bool, lists: bool, removes: bool, as_json: bool
+) -> None:
+    """Trust a declaration that modcrypt finds, as it is now.
+
+    A declaration that is found in the working directory or a folder above it, not named by --config
+    or MODCRYPT_CONFIG, may name data sets and master keys. It must be trusted to name a key
+    service, catalogs, keys, readers, writers, or places outside its folder. FILE is the
+    declaration; by default, the one that is found. trust shows what it commands, and records its
+    path and the SHA-256 over it and the files that it includes. After a change, trust it again.
+    """
+    if lists:
+        _list_records(as_json)
+        return
+    path = _choose(file)
+    if removes:
+        _remove(path)
+        return
+    from modcrypt.lake.declarations.declaration_file import read_content
+    from modcrypt.lake.declarations.trust import write_record
+
+    content = read_content(path, is_found=True)  # as it will be found, not named
+    valid_declaration(content)
+    if not only_prints:
+        write_record(path, content.digest)
+    if as_json:
+        print_json("trust", {**_fields(path, content.digest), "commands": [*content.commands]})
+    elif only_prints:
+        print_line(content.digest)
+    else:
+        _print_commands(content)
+
+
+def _choose(file: str | None) -> Path:
+    """Return the path of a declaration as it is recorded."""
+    from modcrypt.lake.declarations.declaration_file import find_declaration
+    from modcrypt.lake.declarations.trust import resolve_declaration
+
+    path = find_declaration(file)
+    if path is None:
+        raise click.UsageError(f"{MISSING}; pass its path")
+    return resolve_declaration(path)
+
+
+def _print_commands(content: ReadDeclaration) -> None:
+    for command in content.commands:
+        print_line(f"  {command}")
+    what = "it may command this" if content.commands else "it commands nothing that needs trust"
+    print_line(printable(f"{content.path} is trusted: {what}, until it changes"))
+
+
+def _remove(path: Path) -> None:
+    from modcrypt.lake.declarations.trust import remove_record
+
+    was = "is no longer trusted" if remove_record(path) else "was not trusted"
+    print_line(printable(f"{path} {was}"))
+
+
+def _list_records(as_json: bool) -> None:
+    from modcrypt.lake.declarations.trust import list_records
+
+    for record in list_records():
+        if as_json:
+            print_json("trust", _fields(record.path, record.digest))
+        else:
+            print_line(printable(f"{record.digest}  {record.path}"))
+
+
+def _fields(path: Path, digest: str) -> dict[str, object]:
+    return {"file": str(path), "sha256": digest}
