@@ -10,10 +10,13 @@ from modcrypt.errors import FormatError, IntegrityError, PlaintextError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import Versions, read_metadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.read.table_seals import check_table_seal
+from modcrypt.iceberg.read.table_seals import check_table_seal, hash_metadata
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+
+MAX_OWN_COMMITS = 1000
+"""Largest number of own commits that can be sealed at once; each takes some hundred bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,8 @@ class TableVersion:
     expected: Expectation = field(repr=False)
     restrictions: Mapping[str, Any] | None = field(default=None, repr=False)
     signing_key: SigningKey | None = field(default=None, repr=False)
+    # Hashes of the versions before, each of which this process has committed the next one to.
+    own_commits: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def resolver(self) -> KeyResolver:
@@ -143,7 +148,12 @@ class TableVersion:
     def with_metadata(self, metadata: TableMetadata, place: Place | None = None) -> Self:
         """Return the version with other metadata, and another place if it is stored already."""
         place, walk = place or self.place, self.walk.through(metadata)
-        return replace(self, metadata=metadata, place=place, walk=walk)
+        own = self.own_commits if metadata.document == self.metadata.document else ()
+        return replace(self, metadata=metadata, place=place, walk=walk, own_commits=own)
+
+    def next_commits(self) -> tuple[str, ...]:
+        """Return `own_commits` of a version that this process has committed after this one."""
+        return (*self.own_commits, hash_metadata(self.metadata))[-MAX_OWN_COMMITS:]
 
     def snapshot(self, which: int | str | None = None) -> Snapshot | None:
         """Return a snapshot by id, branch or tag, or the current one; None without a current one.
