@@ -33,8 +33,16 @@ Examples: seal a table; seal a change with it; readers require the seal
     is_flag=True,
     help="Seal the version whatever the older seal states; look first at what has changed.",
 )
+@click.option(
+    "--valid-days",
+    metavar="DAYS",
+    type=click.IntRange(min=0),
+    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
+)
 @json_option
-def seal(*, where: str, accept: bool, as_json: bool, **options: Any) -> None:
+def seal(
+    *, where: str, accept: bool, valid_days: int | None, as_json: bool, **options: Any
+) -> None:
     """Sign the table's current metadata.json, in _modcrypt_seal.json beside it.
 
     Commands that are given --verify-key then refuse other metadata: an older state, other schemas,
@@ -52,6 +60,7 @@ def seal(*, where: str, accept: bool, as_json: bool, **options: Any) -> None:
     sealed = seal_table(
         table, key, signed_by=read_verify_keys(options),
         seal_at_least=options["seal_at_least"] or 0, accept=accept,
+        valid_for=None if valid_days is None else valid_days * 86400,
     )  # fmt: skip
     if as_json:
         print_json("iceberg.seal", sealed.fields())

@@ -68,18 +68,19 @@ def table_ledger(place: Place) -> Ledger:
 
 
 def check_table_seal(
-    place: Place, table: TableMetadata, signed_by: Mapping[str, VerifyingKey], at_least: int
-) -> TableSeal:
+    place: Place, table: TableMetadata, signed_by: Mapping[str, VerifyingKey], at_least: int,
+    needed: int = 1,
+) -> TableSeal:  # fmt: skip
     """Return the seal of a version of a table.
 
     Raises:
-        IntegrityError: There is no seal, none of the keys signed it, it is an older one, has
-            expired, or is the seal of another table or of other metadata.
+        IntegrityError: There is no seal, fewer than `needed` of the keys signed it, it is an older
+            one, has expired, or is the seal of another table or of other metadata.
         FormatError: The seal is signed, but malformed.
         OSError: The file system failed.
     """
     ledger = table_ledger(place)
-    statement = ledger.read_head(Trust(signed_by))
+    statement = ledger.read_head(Trust(signed_by, needed))
     if statement is None:
         raise IntegrityError(f"{ledger.place.path} does not exist: the table is not sealed")
     with ledger.name_errors():

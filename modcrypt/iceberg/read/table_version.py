@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from modcrypt.iceberg.read.table_seals import check_table_seal, hash_metadata
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import make_trust
 
 MAX_OWN_COMMITS = 1000
 """Largest number of own commits that can be sealed at once; each takes some hundred bytes."""
@@ -30,10 +31,13 @@ class Expectation:
     read_restrictions: Mapping[str, Any] | None = None
     signed_by: Mapping[str, VerifyingKey] = field(default_factory=dict)
     seal_at_least: int = 1
+    seal_needed: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.master_key_ids, str):  # each letter would count as an id
             raise ValueError("master_key_ids must be a collection of ids, not a string")
+        if self.signed_by or self.seal_needed != 1:
+            make_trust(self.signed_by.values(), self.seal_needed)  # raises for too few keys
 
     def check(self, metadata: TableMetadata) -> None:
         """Compare a table's metadata with the expectation. Raises the errors of `open_table`."""
@@ -60,7 +64,7 @@ class Expectation:
     def check_seal(self, place: Place, metadata: TableMetadata) -> None:
         """Check the seal of a table if it must be signed; raise as `check_table_seal`."""
         if self.signed_by:
-            check_table_seal(place, metadata, self.signed_by, self.seal_at_least)
+            check_table_seal(place, metadata, self.signed_by, self.seal_at_least, self.seal_needed)
 
 
 def _state(metadata: TableMetadata) -> int:
@@ -106,7 +110,7 @@ class TableVersion:
     versions: Versions = field(repr=False)
     expected: Expectation = field(repr=False)
     restrictions: Mapping[str, Any] | None = field(default=None, repr=False)
-    signing_key: SigningKey | None = field(default=None, repr=False)
+    signing_key: SigningKey | Sequence[SigningKey] | None = field(default=None, repr=False)
     # Hashes of the versions before, each of which this process has committed the next one to.
     own_commits: tuple[str, ...] = field(default=(), repr=False, compare=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError, list_names
@@ -145,6 +145,8 @@ def _begin(
         at_least = max(at_least, expected.seal_at_least)
     ledger = table_ledger(table.place)
     writer = make_seal_writer(key, signed_by, at_least, accept_lost=accept)
+    if expected.seal_needed > 1:
+        writer = replace(writer, trust=replace(writer.trust, needed=expected.seal_needed))
     former = writer.begin(ledger, dataset=table.metadata.uuid)
     if former.statement is not None and not accept:
         with ledger.name_errors():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,6 +51,14 @@ def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path) -> None:
     assert "--verify-key" in error_line(
         run("scan", *SAMPLE, "--seal-at-least", "1", "orders", code=2)
     )
+
+
+def test_a_seal_expires(run: Run, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("seal", *SIGN, "--valid-days", "2", "orders")
+    run("scan", *BY, "orders")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * 86400)
+    assert "seal number 2 expired" in error_line(run("scan", *BY, "orders", code=1))
 
 
 UNSEALED = "pass --sign, or run modcrypt iceberg seal --accept afterwards"

@@ -345,6 +345,18 @@ def test_several_writers_sign_together(folder: Path, kms: SampleKms) -> None:
     assert seal.signer == f"{OTHER.verifier.hex_id}, {WRITER.verifier.hex_id}"
     for key in (WRITER, OTHER):
         assert opened(folder, kms, signed_by=[key.verifier], seal_at_least=2)
+    both: dict[str, Any] = {"signed_by": [*BY, OTHER.verifier], "seal_needed": 2}
+    opened(folder, kms, **both, signing_key=[WRITER, OTHER]).append(rows(4))
+    table = opened(folder, kms, **both, seal_at_least=3)
+    with pytest.raises(ValueError, match=r"2 of the keys .* must sign"):
+        seal_table(table, WRITER)
+    with pytest.raises(ValueError, match=r"2 of the keys .* must sign"):
+        opened(folder, kms, **both, signing_key=OTHER).append(rows(5))
+    seal_table(open_table(folder, kms), WRITER)
+    with pytest.raises(IntegrityError, match="needs 2 signatures"):
+        opened(folder, kms, **both)
+    with pytest.raises(ValueError, match="2 signatures are needed, but 1 keys are trusted"):
+        opened(folder, kms, seal_needed=2)
 
 
 def test_an_expired_seal_is_refused_until_the_next_one(
