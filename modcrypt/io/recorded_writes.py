@@ -74,14 +74,14 @@ class WriteRecord(Generic[T]):
     `changes` has what `describe` returned of a written file, and None for one that was removed.
     """
 
-    def __init__(self, folder: _Located, describe: Callable[[HashingSink], T]) -> None:
-        self._folder, self._describe = folder, describe
+    def __init__(self, folder: Any, describe: Callable[[HashingSink], T]) -> None:
+        self.folder, self._describe = folder, describe
         self._lock = fork_safe(threading.Lock())
         self.changes: dict[str, T | None] = {}
 
     def covers(self, place: _Located) -> bool:
         """Return whether a place is below the folder."""
-        return place.inside(self._folder) is not None
+        return place.inside(self.folder) is not None
 
     def note_written(self, place: _Located, sink: HashingSink) -> None:
         """Note a file that has appeared."""
@@ -89,7 +89,7 @@ class WriteRecord(Generic[T]):
 
     def note_moved(self, old: _Located, new: _Located) -> None:
         """Note a file that was written before and has been moved."""
-        path = old.inside(self._folder)
+        path = old.inside(self.folder)
         with self._lock:
             known = None if path is None else self.changes.pop(path, None)
         if known is not None:
@@ -97,7 +97,7 @@ class WriteRecord(Generic[T]):
 
     def note(self, place: _Located, change: T | None) -> None:
         """Note the description of a file that was written, or None for one that was removed."""
-        path = place.inside(self._folder)
+        path = place.inside(self.folder)
         if path is not None:
             with self._lock:
                 self.changes[path] = change
@@ -122,6 +122,11 @@ def record_writes(
 def find_records(place: _Located) -> list[WriteRecord[object]]:
     """Return the records of folders above a place."""
     return [record for record in _RECORDS if record.covers(place)] if _RECORDS else []
+
+
+def list_recorded() -> list[Any]:
+    """Return the places of the folders that are recorded in this process."""
+    return [record.folder for record in _RECORDS]
 
 
 def note_removed(place: _Located) -> None:

@@ -19,6 +19,7 @@ from modcrypt.io.sources import open_source
 from modcrypt.io.stores import locate
 from modcrypt.jobs.dataset_seals import SealUpdate, describe_update, hash_end, sign_changes
 from modcrypt.kms.signing.ledger import Ledger
+from modcrypt.kms.signing.required_seal import RequiredSeal
 from modcrypt.kms.signing.seal_format import (
     Changes,
     SealedFile,
@@ -82,6 +83,25 @@ def sealing(
         finally:
             changes = select_visible(record.changes)
             done.update = declare_changes(ledger, writer, changes, valid_for) if changes else None
+
+
+@contextlib.contextmanager
+def hand_over(where: Any, key: SigningKey | None, seal: RequiredSeal | None) -> Iterator[None]:
+    """Sign what is changed while the block runs, if readers require a seal and there is one.
+
+    Args:
+        where: Folder of the dataset.
+        key: Key that signs; None for none.
+        seal: The seal that readers require; None if they require none.
+
+    Raises:
+        IntegrityError, CommitConflictError, OSError: As `sealing`.
+    """
+    if seal is None or key is None or not has_seal(where, key, seal.signed_by):
+        yield
+        return
+    with sealing(where, key, signed_by=seal.signed_by, at_least=seal.at_least):
+        yield
 
 
 def has_seal(where: Any, key: SigningKey, signed_by: Iterable[VerifyingKey]) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
-from modcrypt.jobs.declared_changes import has_seal, sealing
+from modcrypt.jobs.declared_changes import hand_over
 from modcrypt.jobs.idempotence.key_comparison import NewKeys
 from modcrypt.jobs.idempotence.key_facts import KeyFacts
 from modcrypt.jobs.listing import Folder
@@ -240,22 +240,12 @@ class DatasetPolicies:
         least = self.dataset.members.get("seal_at_least")
         return None if least is None else RequiredSeal(self._writers, least, self.root.place)
 
-    @contextlib.contextmanager
-    def hand_over(self) -> Iterator[None]:
+    def hand_over(self) -> AbstractContextManager[None]:
         """Sign what is changed while the block runs, in the next seal of the dataset.
 
-        It has no effect on datasets that require no seal, or have none yet.
-
-        Raises:
-            IntegrityError: The seal is not the last one that the key signed; nothing is changed.
-            CommitConflictError, OSError: As `sealing`.
+        It has no effect on datasets that require no seal, or have none yet. Raise as `sealing`.
         """
-        seal, key, folder = self.required_seal, self.signing_key, self.root.place
-        if seal is None or key is None or not has_seal(folder, key, seal.signed_by):
-            yield
-            return
-        with sealing(folder, key, signed_by=seal.signed_by, at_least=seal.at_least):
-            yield
+        return hand_over(self.root.place, self.signing_key, self.required_seal)
 
     def reading(
         self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any

@@ -745,3 +745,36 @@ def test_a_proposal_must_be_a_writers_and_follow_the_newest_seal(
     path.write_bytes(good)
     with pytest.raises(CommitConflictError, match="propose it again"):
         mc.cosign_seal(lake, OTHER, signed_by=known)
+
+
+def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    keyring = mc.Keyring.create(tmp_path / "k.ring", plaintext=True)
+    keyring.create_key("footer")
+    keyring.create_key("pii")
+    tools = mc.KeyTools(keyring)
+    policy = mc.Policy(footer_key="footer", column_keys={"pii": ["n"]})
+    one, two = (mc.Identity.generate("x25519") for _ in range(2))
+    reader = mc.FileDecryptionProperties(key_retriever=one)
+    files = [str(lake / name) for name in ("a.parquet", "b.parquet")]
+
+    def encrypt() -> None:
+        mc.write_table(TABLE, files[0], tools.encryption(policy))
+        mc.write_table(TABLE, files[1], mc.RecipientEncryption(recipients=[one.recipient]))
+
+    verbs = [
+        encrypt,
+        lambda: (keyring.rotate_key("footer"), list(mc.rotate_keys([files[0]], tools))),
+        lambda: mc.add_recipients([files[1]], [two.recipient], reader),
+        lambda: mc.mask_parquet(
+            files[0], lake / "c.parquet", tools.decryption(), null=["n"],
+            encryption=tools.encryption(policy),
+        ),
+        lambda: mc.shred_keys([files[0]], tools, columns=["n"]),
+        lambda: mc.decrypt_parquet(files[1], lake / "d.parquet", reader),
+    ]  # fmt: skip
+    for number, verb in enumerate(verbs, 1):
+        with mc.sealing(lake, writer):
+            verb()
+        assert check(lake, writer, at_least=number) == []

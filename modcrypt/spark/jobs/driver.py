@@ -18,6 +18,7 @@ from modcrypt.jobs.listing import (
 )
 from modcrypt.kms.settings import Settings
 from modcrypt.spark.jobs.file_work import TableJob
+from modcrypt.spark.jobs.recorded_jobs import RecordedJob
 from modcrypt.spark.jobs.task_files import is_local, run_tasks
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def run_table_job(
     """
     from pyspark import StorageLevel
 
-    job, files = plan(*arguments, **options)
+    planned, files = plan(*arguments, **options)
+    job = RecordedJob.of(planned)
     names = [os.fsencode(file.name) for file in files]  # names may be any bytes
     columns = {
         "name": pa.array(names, pa.binary()),
@@ -81,8 +83,9 @@ def run_table_job(
     }
     frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
     if is_local(spark):
-        return frame.localCheckpoint()
-    return frame.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK_2)
+        return job.take_over(frame.localCheckpoint())
+    level = StorageLevel.MEMORY_AND_DISK_2
+    return job.take_over(frame.localCheckpoint(storageLevel=level))
 
 
 def plan_job(

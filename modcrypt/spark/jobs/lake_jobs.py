@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from modcrypt.jobs.declared_changes import format_changes, note_changes, record_here
 from modcrypt.jobs.listing import File
 from modcrypt.lake.application import AppliedFile, LakeApplication, apply_batch, refuse_file
 from modcrypt.lake.examination import FooterExamination
@@ -29,6 +28,7 @@ from modcrypt.lake.plan import Action, LakePlan, PlannedChange, plan_file
 from modcrypt.lake.spool import Spool, take_batches
 from modcrypt.spark.jobs.driver import BYTES_PER_TASK, FILES_PER_TASK
 from modcrypt.spark.jobs.file_work import INT, TEXT, Row, TableJob
+from modcrypt.spark.jobs.recorded_jobs import RecordedJob
 from modcrypt.spark.jobs.task_files import run_tasks
 from modcrypt.spark.lake_reference import LakeReference
 
@@ -89,19 +89,20 @@ def _apply_batch(
     groups = {(file.action, file.waits) for file in planned} - {("refuse", False)}
     for action, waits in sorted(groups):
         files = [file for file in planned if (file.action, file.waits) == (action, waits)]
-        job = ApplyJob(reference=reference, action=action, waits=waits)
+        job = RecordedJob.of(ApplyJob(reference=reference, action=action, waits=waits))
         columns = {
             "name": pa.array([os.fsencode(file.state.path) for file in files], pa.binary()),
             "size": pa.array([file.state.size for file in files], pa.int64()),
         }
         frame = run_tasks(spark, columns, job.run, job.schema, files_per_task, bytes_per_task)
-        for row in frame.toLocalIterator():
+        for row in job.take_over(
+            frame.localCheckpoint() if job.folders else frame
+        ).toLocalIterator():
             result = AppliedFile(
                 path=os.fsdecode(bytes(row["name"])), result=row["result"],
                 message=row["message"], code=row["code"],
             )  # fmt: skip
             done[result.path, waits] = result
-            note_changes(reference.policies.root.place, row["written"])
     for file in planned:
         path = file.state.path
         yield refuse_file(file) if file.action == "refuse" else done[path, file.waits]
@@ -122,26 +123,18 @@ class ApplyJob(TableJob):
     waits: bool
     filesystem = None
 
-    schema = pa.schema([
-        ("name", pa.binary()), ("result", TEXT), ("message", TEXT), ("code", INT),
-        ("written", TEXT),  # files that the driver seals; in the last row of a task's files
-    ])  # fmt: skip
+    schema = pa.schema([("name", pa.binary()), ("result", TEXT), ("message", TEXT), ("code", INT)])
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Return a row for each file."""
+        """Yield a row for each file."""
         policies = self.reference.policies
         examination = FooterExamination(policies, KeyAges(policies.client))
         planned = [self._plan(file, examination) for file in files]
-        with record_here(policies.root.place) as record:
-            rows: list[Row] = [
-                {
-                    "name": os.fsencode(result.path), "result": result.result,
-                    "message": result.message, "code": result.code, "written": "[]",
-                }
-                for result in apply_batch(policies, planned)
-            ]  # fmt: skip
-        rows[-1]["written"] = format_changes(record)
-        return rows
+        for result in apply_batch(policies, planned):
+            yield {
+                "name": os.fsencode(result.path), "result": result.result,
+                "message": result.message, "code": result.code,
+            }  # fmt: skip
 
     def _plan(self, file: File, examination: FooterExamination) -> PlannedChange:
         """Look at a file again; refuse it if it needs another action than the planned one."""
@@ -157,5 +150,4 @@ class ApplyJob(TableJob):
 
     def make_failed_row(self, file: File, error: Exception) -> Row:
         """Return the row of a file that failed."""
-        row = super().make_failed_row(file, error)
-        return {**row, "name": os.fsencode(file.name), "written": "[]"}
+        return {**super().make_failed_row(file, error), "name": os.fsencode(file.name)}

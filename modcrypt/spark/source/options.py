@@ -8,7 +8,9 @@
                       encrypted to its recipient, beside a key service or without one
     recipients        lines of recipients, to whom new files are encrypted; writing only
     signedBy          lines of verifying keys, or paths of .pub files, which the driver reads: one
-                      of these writers must have signed each file; reading only
+                      of these writers must have signed each file that is read, and its seal
+    sealAtLeast       number that the seal of the table must have at least; a write with signingKey
+                      signs the next one, if there is one already
     signingKey        file:PATH of the key on all executors that signs new files, or the URI of a
                       key in a key service; signingPassphrase: file:PATH or env:NAME of the
                       passphrase of the file
@@ -84,6 +86,7 @@ NAMES = frozenset(
         "identity",
         "recipients",
         "signedBy",
+        "sealAtLeast",
         "signingKey",
         "signingPassphrase",
         "aadPrefix",
@@ -296,6 +299,7 @@ class _Options:
             identities=tuple(map(_make_reference, self.names("identity") or ())),
             recipients=tuple(map(Recipient.parse, self.names("recipients") or ())),
             signed_by=read_verifying_keys(self.names("signedBy") or ()),
+            seal_at_least=self.number("sealAtLeast"),
             signing_key=None if signing is None else _make_signing_reference(signing),
             signing_passphrase=None if secret is None else absolute_reference(secret),
             aad_prefix=self.text("aadPrefix"),

@@ -49,6 +49,12 @@ from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.recorded_writes import note_moved
 from modcrypt.io.stores import locate
+from modcrypt.jobs.declared_changes import (
+    format_changes,
+    hand_over,
+    note_changes,
+    record_here,
+)
 from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.arrow.writer import ParquetWriter
@@ -76,12 +82,13 @@ _TRIES, _PAUSE = 40, 0.05  # attempts to remove or make a folder, and the pause 
 class Written(WriterCommitMessage):
     """The files that one task wrote: paths in `folder`, which is below the job's folder.
 
-    `query` is the id of a stream's query.
+    `query` is the id of a stream's query; `changes` is what a seal states of the files, as JSON.
     """
 
     folder: str
     files: tuple[str, ...]
     query: str = ""
+    changes: str = "[]"
 
 
 def check_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -161,20 +168,23 @@ def write_task(
             raise InterruptedError("the job has ended; this attempt of a task is stopped")
         return encryption
 
-    files = write_dataset(
-        itertools.chain(first, rows),
-        folder,
-        get_encryption,
-        schema=target,
-        partitioning=options.partition_by or None,
-        basename_template=f"part-{number}-{job}-{attempt}-{{i}}.parquet",
-        shared_aad_prefix=settings.shared_aad_prefix,
-        max_rows_per_file=options.max_rows_per_file,
-        threads=1,  # Spark gives a task one core
-        row_group_size=options.row_group_rows,
-        compression=options.compression,
-    )
-    return Written(folder, tuple(files))
+    seals = settings.signing_key is not None and settings.required_seal is not None
+    recording = record_here(Place(*locate(folder, None))) if seals else contextlib.nullcontext()
+    with recording as record:
+        files = write_dataset(
+            itertools.chain(first, rows),
+            folder,
+            get_encryption,
+            schema=target,
+            partitioning=options.partition_by or None,
+            basename_template=f"part-{number}-{job}-{attempt}-{{i}}.parquet",
+            shared_aad_prefix=settings.shared_aad_prefix,
+            max_rows_per_file=options.max_rows_per_file,
+            threads=1,  # Spark gives a task one core
+            row_group_size=options.row_group_rows,
+            compression=options.compression,
+        )
+    return Written(folder, tuple(files), changes=format_changes(record) if record else "[]")
 
 
 def job_folder(base: str, job: str) -> str:
@@ -498,8 +508,11 @@ class Writer(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the files that the tasks reported; raises as `publish_files`."""
-        reports = check_reports(messages)
-        publish_files(self._options.folder, reports, overwrite=self._overwrite)
+        reports, folder, settings = check_reports(messages), self._options.folder, self._settings
+        with hand_over(folder, settings.writer_key, settings.required_seal):
+            for report in reports:
+                note_changes(Place(*locate(report.folder, None)), report.changes)
+            publish_files(folder, reports, overwrite=self._overwrite)
         remove_job(self._options.folder, self._job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -1,0 +1,73 @@
+"""Jobs whose executors report what they write to datasets that the driver seals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from modcrypt.io.places import Place
+from modcrypt.io.recorded_writes import list_recorded
+from modcrypt.io.stores import locate
+from modcrypt.jobs.declared_changes import format_changes, note_changes, record_here
+from modcrypt.spark.jobs.file_work import TEXT, TableJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WRITTEN = "_written"
+"""Column of a report that has what a task wrote, as JSON, in the first row of a batch."""
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """A job whose report says what its tasks wrote below some folders.
+
+    Attributes:
+        job: The job.
+        folders: Paths or URLs of the folders that `sealing` records in this process.
+    """
+
+    job: TableJob
+    folders: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: TableJob) -> RecordedJob:
+        """Return a job with the folders that are recorded now; none if nothing is sealed."""
+        return cls(job, tuple(place.full_name for place in list_recorded()))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the report."""
+        return self.job.schema.append(pa.field(WRITTEN, TEXT)) if self.folders else self.job.schema
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the report of a task."""
+        if not self.folders:
+            yield from self.job.run(batches)
+            return
+        with contextlib.ExitStack() as stack:
+            records = [stack.enter_context(record_here(place)) for place in self._places]
+            for rows in self.job.run(batches):
+                written = json.dumps([format_changes(record) for record in records])
+                column = pa.array([written] + [None] * (rows.num_rows - 1), TEXT)
+                yield rows.append_column(pa.field(WRITTEN, TEXT), column[: rows.num_rows])
+                for record in records:
+                    record.changes.clear()
+
+    def take_over(self, frame: DataFrame) -> DataFrame:
+        """Hand over to `sealing` what the tasks wrote, and return the report without it."""
+        if not self.folders:
+            return frame
+        for row in frame.filter(f"{WRITTEN} is not null").select(WRITTEN).toLocalIterator():
+            for place, text in zip(self._places, json.loads(row[0]), strict=True):
+                note_changes(place, text)
+        return frame.drop(WRITTEN)
+
+    @property
+    def _places(self) -> list[Place]:
+        return [Place(*locate(folder, None)) for folder in self.folders]
