@@ -24,9 +24,15 @@ from modcrypt.iceberg.read.table_seals import (
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.io.places import Place
 from modcrypt.kms.signing.ledger import Ledger
-from modcrypt.kms.signing.seal_writing import Former, SealWriter, make_seal_writer
+from modcrypt.kms.signing.seal_writing import (
+    Former,
+    SealWriter,
+    make_seal_writer,
+    sign_writers,
+)
 from modcrypt.kms.signing.sealed_statements import Draft
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import WriterChange, make_trust
 
 _ACCEPT = "seal_table with accept=True (modcrypt iceberg seal --accept)"
 
@@ -83,6 +89,41 @@ def seal_table(
     return _sign(table, sealing, valid_for)
 
 
+def change_seal_writers(
+    table: TableVersion,
+    key: SigningKey | Sequence[SigningKey],
+    writers: Iterable[VerifyingKey],
+    *,
+    needed: int = 1,
+    signed_by: Iterable[VerifyingKey] = (),
+    seal_at_least: int = 0,
+) -> TableSeal:
+    """Sign who may seal a table from now on; all others may no longer.
+
+    As many keys as were needed until now sign the change, and as many of the new ones as are needed
+    from now on sign the seal that has it. Readers who trust the old keys follow the change.
+
+    Args:
+        table, signed_by, seal_at_least: As for `seal_table`.
+        key: Keys that sign: of old and of new writers.
+        writers: Keys that may sign from now on.
+        needed: Number of them that must sign.
+
+    Raises:
+        ValueError: The keys are too few for the change or for the new seal.
+        IntegrityError: The table has no seal; or as `seal_table`.
+        ModcryptError, OSError: As `seal_table`.
+    """
+    new, known = make_trust(writers, needed), (*table.expected.signed_by.values(), *signed_by)
+    accepted = (*known, *new.keys.values())
+    sealing = _begin(table, key, accepted, seal_at_least, signs=False)
+    if sealing.former.statement is None:
+        path = sealing.ledger.place.path
+        raise IntegrityError(f"{path} does not exist: seal the table first, with seal_table")
+    change = sign_writers(sealing.writer, sealing.former, table.metadata.uuid, new, known)
+    return _sign(table, sealing, writers=change)
+
+
 def begin_sealing(table: TableVersion) -> Sealing | None:
     """Return what the seal of a table's next commit follows; None if commits seal nothing.
 
@@ -137,6 +178,7 @@ _OF_COMMITS = {"last-updated-ms", "metadata-log", "snapshot-log"}
 def _begin(
     table: TableVersion, key: SigningKey | Sequence[SigningKey],
     signed_by: Iterable[VerifyingKey] = (), at_least: int = 0, *, accept: bool = False,
+    signs: bool = True,
 ) -> Sealing:  # fmt: skip
     """Return what a seal of a version follows; raise as `seal_table`."""
     expected = table.expected
@@ -147,7 +189,7 @@ def _begin(
     writer = make_seal_writer(key, signed_by, at_least, accept_lost=accept)
     if expected.seal_needed > 1:
         writer = replace(writer, trust=replace(writer.trust, needed=expected.seal_needed))
-    former = writer.begin(ledger, dataset=table.metadata.uuid)
+    former = writer.begin(ledger, signs=signs, dataset=table.metadata.uuid)
     if former.statement is not None and not accept:
         with ledger.name_errors():
             seal = parse_table_seal(former.statement)
@@ -205,7 +247,10 @@ def _in_order(value: Any) -> Any:
     return value or None
 
 
-def _sign(table: TableVersion, sealing: Sealing, valid_for: int | None = None) -> TableSeal:
+def _sign(
+    table: TableVersion, sealing: Sealing, valid_for: int | None = None,
+    writers: WriterChange | None = None,
+) -> TableSeal:  # fmt: skip
     current = table.versions.read(table.metadata)
     same = current.metadata.document == table.metadata.document
     if current.place.path != table.place.path or not same:
@@ -214,5 +259,5 @@ def _sign(table: TableVersion, sealing: Sealing, valid_for: int | None = None) -
             "again, check what has changed, and seal it"
         )
     members = describe_version(table.place, table.metadata)
-    draft = Draft(table.metadata.uuid, members, valid_for=valid_for)
+    draft = Draft(table.metadata.uuid, members, valid_for=valid_for, writers=writers)
     return parse_table_seal(sealing.writer.write(sealing.ledger, sealing.former, draft))

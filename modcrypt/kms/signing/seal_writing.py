@@ -17,7 +17,12 @@ from modcrypt.kms.signing.sealed_statements import (
     read_statement,
 )
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.trusted_writers import Trust, check_signing_keys, make_trust
+from modcrypt.kms.signing.trusted_writers import (
+    Trust,
+    WriterChange,
+    check_signing_keys,
+    make_trust,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,31 @@ def make_seal_writer(
     own = {key.verifier.hex_id: key.verifier for key in given}
     others = [key for key in signed_by if key.hex_id not in own]
     return SealWriter(given, make_trust([*own.values(), *others]), at_least, accept_lost)
+
+
+def sign_writers(
+    writer: SealWriter, former: Former, dataset: str, new: Trust, signed_by: Iterable[VerifyingKey]
+) -> WriterChange:
+    """Sign that the keys of `new` may sign from the next statement on, and no others.
+
+    Args:
+        writer: Keys that sign.
+        former: What the next statement follows.
+        dataset: Id of the dataset.
+        new: Keys that may sign, and number of them that must.
+        signed_by: Keys of writers who could sign until now, besides those of the statement before.
+
+    Raises:
+        ValueError: Too few of those who could sign until now are among the keys of the writer.
+    """
+    assert former.statement is not None
+    change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), new.needed)
+    change = change.sign(writer.keys)
+    until_now = {key.hex_id: key for key in (*signed_by, *former.statement.signers)}
+    trust = make_trust(until_now.values()).follow(former.statement.writers)
+    if not change.is_signed_by(trust):
+        raise ValueError(f"{trust.needed} of the keys {', '.join(trust.keys)} must sign a change")
+    return change
 
 
 def check_remembered(ledger: Ledger, statement: Statement | None, key: SigningKey) -> None:

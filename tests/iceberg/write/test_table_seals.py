@@ -19,6 +19,7 @@ from modcrypt.errors import CommitConflictError, FormatError, IntegrityError
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
+    change_seal_writers,
     create_table,
     expire_history,
     load_table,
@@ -357,6 +358,37 @@ def test_several_writers_sign_together(folder: Path, kms: SampleKms) -> None:
         opened(folder, kms, **both)
     with pytest.raises(ValueError, match="2 signatures are needed, but 1 keys are trusted"):
         opened(folder, kms, seal_needed=2)
+
+
+def test_writers_are_replaced(folder: Path, kms: SampleKms) -> None:
+    new, stranger = mc.SigningKey.generate(), mc.SigningKey.generate()
+    by = [new.verifier]
+    with pytest.raises(ValueError, match="must sign a change"):
+        change_seal_writers(opened(folder, kms), new, by)
+    with pytest.raises(IntegrityError, match="not signed by"):
+        change_seal_writers(open_table(folder, kms), stranger, [stranger.verifier])
+    assert change_seal_writers(opened(folder, kms), [WRITER, new], by).sequence == 2
+    for trusted in (BY, by):
+        assert ids(opened(folder, kms, signed_by=trusted, seal_at_least=2)) == [1, 2, 3]
+    with pytest.raises(ValueError, match="may not sign any more since seal number 2"):
+        opened(folder, kms, signing_key=WRITER).append(rows(4))
+    opened(folder, kms, signing_key=new).append(rows(4))
+    two = [new.verifier, OTHER.verifier]
+    change_seal_writers(opened(folder, kms), [new, OTHER], two, needed=2)
+    with pytest.raises(ValueError, match=r"2 of the keys .* must sign"):
+        seal_table(opened(folder, kms), new)
+    opened(folder, kms, signing_key=[new, OTHER]).append(rows(5))
+    assert ids(opened(folder, kms, seal_at_least=5)) == [1, 2, 3, 4, 5]
+
+
+def test_a_change_of_writers_seals_nothing_else(folder: Path, kms: SampleKms) -> None:
+    plant(folder, swap_columns)
+    with pytest.raises(IntegrityError, match="differs from it in"):
+        change_seal_writers(open_table(folder, kms), [WRITER, OTHER], [OTHER.verifier])
+    (folder / "metadata" / SEAL_NAME).unlink()
+    fresh = mc.SigningKey.generate()
+    with pytest.raises(IntegrityError, match="seal the table first"):
+        change_seal_writers(open_table(folder, kms), fresh, [fresh.verifier])
 
 
 def test_an_expired_seal_is_refused_until_the_next_one(
