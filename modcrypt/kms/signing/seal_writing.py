@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from modcrypt.errors import IntegrityError
 from modcrypt.io.sources import open_source
 from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
-from modcrypt.kms.signing.seal_memory import Remembered, SealMemory, recall, remember
+from modcrypt.kms.signing.seal_memory import (
+    Remembered,
+    SealMemory,
+    check_memory,
+    recall,
+    remember,
+)
 from modcrypt.kms.signing.sealed_statements import (
     Draft,
     Statement,
@@ -73,6 +79,8 @@ class SealWriter:
             FormatError: It is signed, but malformed.
             KeyRetrievalError, OSError: A key's memory or the statement cannot be read.
         """
+        for key in self.keys:
+            check_memory(key)
         memories = [recall(key) for key in self.keys]  # first: others may sign meanwhile
         former = _follow(ledger.read_head(self.trust))
         if signs and former.statement is not None:
