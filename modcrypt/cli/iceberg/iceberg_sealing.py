@@ -20,7 +20,7 @@ from modcrypt.errors import printable
 _EXAMPLE = """\b
 Examples: seal a table; seal a change with it; readers require the seal
   modcrypt iceberg seal --sign writer.key lake/orders
-  modcrypt iceberg append --kms file:lake.keyring --sign writer.key lake/orders new.parquet
+  modcrypt iceberg append --kms file:lake.keyring --sign writer.key lake/orders tuesday.parquet
   modcrypt iceberg scan --kms file:lake.keyring --verify-key writer.pub lake/orders"""
 
 
