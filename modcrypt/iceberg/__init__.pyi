@@ -31,4 +31,5 @@ from modcrypt.iceberg.verify.key_trees import key_tree as key_tree
 from modcrypt.iceberg.verify.table_results import TableVerification as TableVerification
 from modcrypt.iceberg.verify.table_verification import verify_table as verify_table
 from modcrypt.iceberg.write.append import append as append
+from modcrypt.iceberg.write.table_sealing import change_seal_writers as change_seal_writers
 from modcrypt.iceberg.write.table_sealing import seal_table as seal_table

@@ -11,6 +11,7 @@ and keys in folders where nothing can be written, have a file in `$XDG_STATE_HOM
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -76,7 +77,10 @@ class SealMemory:
             self.datasets[id_] = replace(other, places=places)
         old = self.datasets.get(statement.dataset)
         places = (*(() if old is None else old.places), place)[-MAX_PLACES:]
-        self.datasets[statement.dataset] = Remembered(statement.sequence, statement.hash, places)
+        newest = Remembered(statement.sequence, statement.hash, places)
+        if old is not None and old.sequence > newest.sequence:  # another process was faster
+            newest = replace(old, places=places)
+        self.datasets[statement.dataset] = newest
 
 
 def recall(key: SigningKey) -> SealMemory:
@@ -91,6 +95,21 @@ def recall(key: SigningKey) -> SealMemory:
     for path in _list_paths(key):
         memory.merge(_read(path))
     return memory
+
+
+def check_memory(key: SigningKey) -> None:
+    """Raise OSError if what a key remembers can certainly be written nowhere."""
+    paths = _list_paths(key)
+    if paths and not any(map(_may_be_written, paths)):
+        raise OSError(errno.EACCES, f"no seal can be made: {_UNREMEMBERED}", str(paths[0]))
+
+
+def _may_be_written(path: Path) -> bool:
+    folder = next(parent for parent in path.parents if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+_UNREMEMBERED = "its number cannot be remembered; set XDG_STATE_HOME to a folder that keeps it"
 
 
 def remember(key: SigningKey, statement: Statement, place: str) -> None:
@@ -112,8 +131,7 @@ def remember(key: SigningKey, statement: Statement, place: str) -> None:
     if paths:
         raise OSError(
             errors[0].errno,
-            f"seal number {statement.sequence} was written, but its number cannot be remembered; "
-            "set XDG_STATE_HOME to a folder that keeps it",
+            f"seal number {statement.sequence} was written, but {_UNREMEMBERED}",
             str(paths[0]),
         )
 
