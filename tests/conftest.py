@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,10 @@ __all__ = ["leftovers", "pytest_configure", "valid_json"]  # what a session begi
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# What modcrypt remembers of the user's seals and declarations is none of the suite's business.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="modcrypt-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # A shell that starts the suite in the background lets it ignore SIGINT, and the programs that tests
 # interrupt would inherit that.

@@ -5,13 +5,47 @@ Files of root are accepted, because containers mount secrets as files of root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from modcrypt.errors import KeyRetrievalError
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def state_folder() -> Path:
+    """Return the folder of what modcrypt remembers; an XDG_STATE_HOME that is relative is none."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.local/state")
+    return Path(base) / "modcrypt"
+
+
+def replace_private(
+    path: Path, data: bytes, *, check: Callable[[str], object] | None = None
+) -> None:
+    """Write a file of mode 0600, in a folder that is made if it is missing; raise OSError.
+
+    `check` is called with a temporary file beside it before it appears, and may raise.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # of mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if check is not None:
+            check(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def has_owners() -> bool:

@@ -10,7 +10,6 @@ and keys in folders where nothing can be written, have a file in `$XDG_STATE_HOM
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -20,8 +19,7 @@ from pathlib import Path
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.places import Place
-from modcrypt.io.private_files import check_trusted
-from modcrypt.io.publication import publish, temporary_name
+from modcrypt.io.private_files import check_trusted, replace_private, state_folder
 from modcrypt.kms.signing.sealed_statements import Statement, is_hash, is_number
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.pkmt1.strict_json import require_members, strict_json
@@ -140,13 +138,12 @@ def _list_paths(key: SigningKey) -> list[Path]:
     """Return the files of a key's memory; the first that can be written is used."""
     if key.kept_at is None:
         return []
-    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    common = state / "modcrypt" / "seals" / f"{key.verifier.hex_id}.json"
+    common = state_folder() / "seals" / f"{key.verifier.hex_id}.json"
     return [Path(f"{key.kept_at}.seals"), common] if key.kept_at else [common]
 
 
 def _update(path: Path, statement: Statement, place: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # its lock needs it
     with Place(None, str(path)).lock():
         memory = SealMemory(_read(path))
         memory.note(statement, place)
@@ -185,15 +182,4 @@ def _write(path: Path, memory: SealMemory) -> None:
         "version": 1,
         "datasets": {id_: asdict(known) for id_, known in memory.datasets.items()},
     }
-    temporary = path.with_name(temporary_name())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(document).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        publish(str(temporary), str(path), overwrite=True)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    replace_private(path, json.dumps(document).encode())

@@ -10,13 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from modcrypt.io.private_files import read_unalterable
+from modcrypt.io.private_files import read_unalterable, replace_private, state_folder
 
 MAX_RECORD = 64 << 10
 """Size limit of a record in bytes, far above the longest path."""
@@ -41,11 +39,8 @@ class TrustRecord:
 
 
 def trust_folder() -> Path:
-    """Return the folder of the records; an XDG_STATE_HOME that is relative does not count."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.expanduser("~/.local/state")
-    return Path(base) / "modcrypt/trust"
+    """Return the folder of the records."""
+    return state_folder() / "trust"
 
 
 def resolve_declaration(path: Path) -> Path:
@@ -71,7 +66,7 @@ def find_record(path: Path) -> TrustRecord | None:
     return record if record and record.path == resolve_declaration(path) else None
 
 
-def list_records() -> Iterator[TrustRecord]:
+def listtrust_folder() -> Iterator[TrustRecord]:
     """Yield all records; raise as `find_record`."""
     for file in sorted(trust_folder().glob("[0-9a-f]*")):
         if record := _parse(read_unalterable(file, MAX_RECORD)):
@@ -86,17 +81,8 @@ def write_record(path: Path, digest: str) -> None:
         OSError: The record cannot be written.
     """
     file = _file_of(path)
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".new-")  # of mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as record:
-            record.write(f"{digest} ".encode() + os.fsencode(resolve_declaration(path)) + b"\n")
-        read_unalterable(temporary, 1)
-        os.replace(temporary, file)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    record = f"{digest} ".encode() + os.fsencode(resolve_declaration(path)) + b"\n"
+    replace_private(file, record, check=lambda temporary: read_unalterable(temporary, 1))
 
 
 def remove_record(path: Path) -> bool:
