@@ -66,7 +66,7 @@ def find_record(path: Path) -> TrustRecord | None:
     return record if record and record.path == resolve_declaration(path) else None
 
 
-def listtrust_folder() -> Iterator[TrustRecord]:
+def list_records() -> Iterator[TrustRecord]:
     """Yield all records; raise as `find_record`."""
     for file in sorted(trust_folder().glob("[0-9a-f]*")):
         if record := _parse(read_unalterable(file, MAX_RECORD)):
