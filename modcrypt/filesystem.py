@@ -55,7 +55,7 @@ from modcrypt.io.stores import locate
 from modcrypt.io.uploads import move_stored
 from modcrypt.kms.external_keys import carry_keys, remove_keys
 from modcrypt.kms.recipients.explicit_keys import explicit_keys_name
-from modcrypt.kms.signing.ledger import SEAL_NAME
+from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
 from modcrypt.parquet.arrow.encrypted_output import EncryptedOutput
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
@@ -361,7 +361,7 @@ def _is_summary(path: str) -> bool:
 
 def _is_companion(name: str) -> bool:
     """Return whether a file is kept beside encrypted ones; a plaintext folder has none."""
-    own = name in (SEAL_NAME, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
+    own = name in (SEAL_NAME, ARCHIVE, NOTES, _SUMMARY) or name.startswith(".modcrypt-")
     return own or name.startswith("_EXPLICIT_KEYS_FOR_") or STORE_NAME.fullmatch(name) is not None
 
 

@@ -18,8 +18,9 @@ from modcrypt.errors import printable
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
-Examples: seal a table after a change; readers require the seal
+Examples: seal a table; seal a change with it; readers require the seal
   modcrypt iceberg seal --sign writer.key lake/orders
+  modcrypt iceberg append --kms file:lake.keyring --sign writer.key lake/orders new.parquet
   modcrypt iceberg scan --kms file:lake.keyring --verify-key writer.pub lake/orders"""
 
 
@@ -27,13 +28,27 @@ Examples: seal a table after a change; readers require the seal
 @table_argument
 @sign_options
 @listing_options
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Seal the version whatever the older seal states; look first at what has changed.",
+)
+@click.option(
+    "--valid-days",
+    metavar="DAYS",
+    type=click.IntRange(min=0),
+    help="Days until readers refuse the seal; 0: for ever. Default: as the old one.",
+)
 @json_option
-def seal(*, where: str, as_json: bool, **options: Any) -> None:
+def seal(
+    *, where: str, accept: bool, valid_days: int | None, as_json: bool, **options: Any
+) -> None:
     """Sign the table's current metadata.json, in _modcrypt_seal.json beside it.
 
     Commands that are given --verify-key then refuse other metadata: an older state, other schemas,
-    partition specs and keys. Seal again after each change of the table. An older seal must be
-    signed with the same key, or one that --verify-key names; the new one has the next number.
+    partition specs and keys. An older seal must be signed with the same key, or one that
+    --verify-key names, and be that of this version: commands that change the table seal it with
+    --sign, and --accept seals what others have changed. The new seal has the next number.
     """
     from modcrypt.iceberg import seal_table
 
@@ -43,8 +58,10 @@ def seal(*, where: str, as_json: bool, **options: Any) -> None:
     # The version to be sealed has no seal yet: only its old one is checked, by seal_table.
     table = open_selected_table(where, {**options, "verify_keys": (), "seal_at_least": None})
     sealed = seal_table(
-        table, key, signed_by=read_verify_keys(options), seal_at_least=options["seal_at_least"] or 0
-    )
+        table, key, signed_by=read_verify_keys(options),
+        seal_at_least=options["seal_at_least"] or 0, accept=accept,
+        valid_for=None if valid_days is None else valid_days * 86400,
+    )  # fmt: skip
     if as_json:
         print_json("iceberg.seal", sealed.fields())
         return

@@ -158,7 +158,7 @@ def note_missing_seal() -> None:
     """Print, before a change, that it is not sealed although readers are to require seals."""
     click.echo(
         "modcrypt: the change is not sealed, and readers who require a seal refuse the table until "
-        "it is: pass --sign, or run modcrypt iceberg seal afterwards",
+        "it is: pass --sign, or run modcrypt iceberg seal --accept afterwards",
         err=True,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -10,10 +10,14 @@ from modcrypt.errors import FormatError, IntegrityError, PlaintextError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import Versions, read_metadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.read.table_seals import check_table_seal
+from modcrypt.iceberg.read.table_seals import check_table_seal, hash_metadata
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.io.places import Place
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+from modcrypt.kms.signing.trusted_writers import make_trust
+
+MAX_OWN_COMMITS = 1000
+"""Largest number of own commits that can be sealed at once; each takes some hundred bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,13 @@ class Expectation:
     read_restrictions: Mapping[str, Any] | None = None
     signed_by: Mapping[str, VerifyingKey] = field(default_factory=dict)
     seal_at_least: int = 1
+    seal_needed: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.master_key_ids, str):  # each letter would count as an id
             raise ValueError("master_key_ids must be a collection of ids, not a string")
+        if self.signed_by or self.seal_needed != 1:
+            make_trust(self.signed_by.values(), self.seal_needed)  # raises for too few keys
 
     def check(self, metadata: TableMetadata) -> None:
         """Compare a table's metadata with the expectation. Raises the errors of `open_table`."""
@@ -57,7 +64,7 @@ class Expectation:
     def check_seal(self, place: Place, metadata: TableMetadata) -> None:
         """Check the seal of a table if it must be signed; raise as `check_table_seal`."""
         if self.signed_by:
-            check_table_seal(place, metadata, self.signed_by, self.seal_at_least)
+            check_table_seal(place, metadata, self.signed_by, self.seal_at_least, self.seal_needed)
 
 
 def _state(metadata: TableMetadata) -> int:
@@ -103,7 +110,9 @@ class TableVersion:
     versions: Versions = field(repr=False)
     expected: Expectation = field(repr=False)
     restrictions: Mapping[str, Any] | None = field(default=None, repr=False)
-    signing_key: SigningKey | None = field(default=None, repr=False)
+    signing_key: SigningKey | Sequence[SigningKey] | None = field(default=None, repr=False)
+    # Hashes of the versions before, each of which this process has committed the next one to.
+    own_commits: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def resolver(self) -> KeyResolver:
@@ -143,7 +152,12 @@ class TableVersion:
     def with_metadata(self, metadata: TableMetadata, place: Place | None = None) -> Self:
         """Return the version with other metadata, and another place if it is stored already."""
         place, walk = place or self.place, self.walk.through(metadata)
-        return replace(self, metadata=metadata, place=place, walk=walk)
+        own = self.own_commits if metadata.document == self.metadata.document else ()
+        return replace(self, metadata=metadata, place=place, walk=walk, own_commits=own)
+
+    def next_commits(self) -> tuple[str, ...]:
+        """Return `own_commits` of a version that this process has committed after this one."""
+        return (*self.own_commits, hash_metadata(self.metadata))[-MAX_OWN_COMMITS:]
 
     def snapshot(self, which: int | str | None = None) -> Snapshot | None:
         """Return a snapshot by id, branch or tag, or the current one; None without a current one.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,8 @@ def load_table(
     read_restrictions: Mapping[str, Any] | None = None,
     signed_by: Iterable[VerifyingKey] = (),
     seal_at_least: int = 1,
-    signing_key: SigningKey | None = None,
+    seal_needed: int = 1,
+    signing_key: SigningKey | Sequence[SigningKey] | None = None,
 ) -> IcebergTable:
     """Open a table by its name in a pyiceberg catalog.
 
@@ -60,7 +61,7 @@ def load_table(
             `HiveCatalog` or `RestCatalog`.
         identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
         kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids,
-            read_restrictions, signed_by, seal_at_least, signing_key: See `open_table`.
+            read_restrictions, signed_by, seal_at_least, seal_needed, signing_key: See `open_table`.
         location_map: See `open_table`; the mapping also applies to the metadata.json.
         filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
             unmapped locations. By default, the locations name it; for a store of a REST catalog it
@@ -76,7 +77,7 @@ def load_table(
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
-        signed_by=known_writers(signed_by), seal_at_least=seal_at_least,
+        signed_by=known_writers(signed_by), seal_at_least=seal_at_least, seal_needed=seal_needed,
     )  # fmt: skip
     table = open_located_table(
         versions.read, versions, resolver, expected, location_map, filesystem

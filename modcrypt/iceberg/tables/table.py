@@ -163,7 +163,8 @@ def open_table(
     read_restrictions: Mapping[str, Any] | None = None,
     signed_by: Iterable[VerifyingKey] = (),
     seal_at_least: int = 1,
-    signing_key: SigningKey | None = None,
+    seal_needed: int = 1,
+    signing_key: SigningKey | Sequence[SigningKey] | None = None,
 ) -> IcebergTable:
     """Open a table by its metadata.json.
 
@@ -191,19 +192,21 @@ def open_table(
             names. Without any of these, every master key is accepted.
         read_restrictions: JSON of Iceberg's read restrictions, as a REST catalog sends them: a row
             filter, and actions on columns. Scans apply them besides those of the catalog.
-        signed_by: Keys of writers, one of whom must have sealed this version of the table, as by
-            `seal_table`; none to accept unsigned tables, unless the policy of the key tools
-            (`KeyTools.from_policy`) names writers.
+        signed_by: Keys of writers, of whom `seal_needed` must have sealed this version of the
+            table, as by `seal_table`; none to accept unsigned tables, unless the policy of the key
+            tools (`KeyTools.from_policy`) names writers.
         seal_at_least: Number that the seal must have at least: the last one that you have seen.
+        seal_needed: Number of these writers who must have signed the seal.
         signing_key: Key that seals each version that this table, or what is made from it, commits:
-            appended rows, rotations, expiries and other changes. None leaves that to `seal_table`.
+            appended rows, rotations, expiries and other changes; or several keys. None leaves that
+            to `seal_table`.
 
     Raises:
         ModuleNotFoundError: The extra `modcrypt[iceberg]` is not installed.
         FormatError: The file is not table metadata.
         PlaintextError: The table is not encrypted.
-        IntegrityError: It is another table, an older state, or under another master key, or none of
-            the writers has sealed it.
+        IntegrityError: It is another table, an older state, or under another master key, or too few
+            of the writers have sealed it.
         KeyRetrievalError, ValueError: See `open_kms`.
         OSError: The file system failed.
     """
@@ -211,7 +214,7 @@ def open_table(
     resolver, expected = reader_of(
         kms, key_store, master_key_ids, require_encrypted=require_encrypted,
         table_uuid=table_uuid, at_least=at_least, read_restrictions=read_restrictions,
-        signed_by=known_writers(signed_by), seal_at_least=seal_at_least,
+        signed_by=known_writers(signed_by), seal_at_least=seal_at_least, seal_needed=seal_needed,
     )  # fmt: skip
     table = open_located_table(read, versions, resolver, expected, location_map, filesystem)
     return replace(table, signing_key=signing_key)

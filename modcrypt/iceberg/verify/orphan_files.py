@@ -24,7 +24,6 @@ from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import (
-    HINT,
     METADATA,
     read_metadata,
     version_number,
@@ -39,10 +38,10 @@ from modcrypt.iceberg.verify.table_findings import (
     StrayFile,
     TableReport,
 )
+from modcrypt.iceberg.write.removal import is_protected
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
-from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.parquet.datasets.discovery import as_arrow
 
 DAY = 24 * 60 * 60
@@ -106,7 +105,7 @@ def _raise(error: OSError) -> None:
 def _belongs(path: str, reached: set[str]) -> bool:
     """Return whether a file belongs to the table, or is a companion such as a checksum."""
     name = posixpath.basename(path)
-    if path in reached or METADATA.fullmatch(name) or name in (HINT, SEAL_NAME):
+    if path in reached or is_protected(path):
         return True
     if name.startswith(".") and name.endswith(".crc"):  # Hadoop's checksums
         return _belongs(posixpath.join(posixpath.dirname(path), name[1:-4]), reached)

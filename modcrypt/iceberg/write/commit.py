@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, ModcryptError
@@ -16,7 +16,13 @@ from modcrypt.iceberg.format.table_versions import CurrentVersion, Versions
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.iceberg.write.merged_commits import check_merged
 from modcrypt.iceberg.write.new_files import NewFiles
-from modcrypt.iceberg.write.table_sealing import check_alone, check_sealable, seal_commit
+from modcrypt.iceberg.write.table_sealing import (
+    Sealing,
+    begin_sealing,
+    check_alone,
+    find_foreign,
+    seal_commit,
+)
 from modcrypt.io.places import Place
 
 Table = TypeVar("Table", bound=TableVersion)
@@ -86,25 +92,28 @@ def commit(table: Table, make: Make[Table], *, files: NewFiles | None = None) ->
     """
     files = files or NewFiles(table.walk.locations)
     try:
-        new = _commit(table, make, files, Retries.of(table.metadata))
+        new, sealing = _commit(table, make, files, Retries.of(table.metadata))
         files.finish()
     except BaseException as error:
         with contextlib.suppress(Exception):  # then the outcome is unknown
             if _has_certainly_failed(error, table, files.offered):
                 files.offered = None
         raise
-    seal_commit(new)
+    seal_commit(new, sealing)
     return new
 
 
-def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) -> Table:
+def _commit(
+    table: Table, make: Make[Table], files: NewFiles, retries: Retries
+) -> tuple[Table, Sealing | None]:
+    """Commit a change; return the new version, and the seal that it follows and has to get."""
     conflict: CommitConflictError | None = None
     deadline = time.monotonic() + retries.timeout
     table.versions.check_writable()
     for attempt in itertools.count(1):
         try:
             table = table.refreshed()
-            check_sealable(table)
+            sealing = begin_sealing(table)
         except (ModcryptError, ValueError) as error:
             raise error from conflict  # `_has_certainly_failed` looks at the cause
         table.metadata.check_members()
@@ -113,16 +122,19 @@ def _commit(table: Table, make: Make[Table], files: NewFiles, retries: Retries) 
             new = _make_successor(table, make)
             files.offered = table.place
             done = CurrentVersion(*table.versions.commit(table.place, new))
+            foreign = None
             if table.versions.merges:
                 done = check_merged(table, new, done)
-                if table.signing_key is not None:
-                    check_alone(done.metadata, table.place)
+                foreign = find_foreign(done.metadata, new, table.place)
+            if sealing is not None:
+                check_alone(done.metadata, foreign)
         except CommitConflictError as error:
             if attempt >= retries.attempts or time.monotonic() >= deadline:
                 raise
             conflict = error
         else:  # use the committed metadata: reading it again could fail
-            return table.with_metadata(_accepted(done.metadata, new, table), done.place)
+            after = table.with_metadata(_accepted(done.metadata, new, table), done.place)
+            return replace(after, own_commits=() if foreign else table.next_commits()), sealing
         time.sleep(retries.pause(attempt))
     raise AssertionError("the loop ends with a commit or an error")
 

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from modcrypt.iceberg.format.table_versions import HINT, METADATA
 from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
-from modcrypt.kms.signing.ledger import SEAL_NAME
+from modcrypt.kms.signing.ledger import is_of_seal
 
 JOBS = 4
 """Number of files read or deleted concurrently."""
 
 
 def is_protected(path: str) -> bool:
-    """Return whether a path is that of a metadata.json, a version hint or a seal."""
+    """Return whether a path is that of a metadata.json, a version hint, or a seal of any number."""
     name = posixpath.basename(path)
-    return METADATA.fullmatch(name) is not None or name in (HINT, SEAL_NAME)
+    return METADATA.fullmatch(name) is not None or name == HINT or is_of_seal(path)
 
 
 def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:

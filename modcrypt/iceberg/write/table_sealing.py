@@ -1,51 +1,211 @@
-"""Seal a table: sign its metadata.json, so that readers detect what others have changed."""
+"""Seal a table: sign its metadata.json, so that readers detect what others have changed.
+
+A new seal follows the former one: a writer seals the version that the former seal states, or what
+it has itself committed on top of that, and whatever else only if its caller accepts it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
+from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError, list_names
 from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_versions import METADATA, read_metadata
 from modcrypt.iceberg.read.table_seals import (
     TableSeal,
-    check_sealed_version,
-    encode_table_seal,
-    open_table_seal,
-    seal_place,
+    describe_version,
+    hash_metadata,
+    parse_table_seal,
+    table_ledger,
 )
 from modcrypt.iceberg.read.table_version import TableVersion
 from modcrypt.io.places import Place
-from modcrypt.kms.signing.sealed_statements import name_seal, read_seal, replace_seal
-from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
+from modcrypt.kms.signing.ledger import Ledger
+from modcrypt.kms.signing.seal_writing import Former, SealWriter, make_seal_writer
+from modcrypt.kms.signing.sealed_statements import Draft
+from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
+
+_ACCEPT = "seal_table with accept=True (modcrypt iceberg seal --accept)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """A seal that is to be made: who signs it, and what it follows.
+
+    Attributes:
+        ledger: Ledger of the table.
+        writer: Keys that sign.
+        former: What the seal follows.
+    """
+
+    ledger: Ledger
+    writer: SealWriter
+    former: Former
 
 
 def seal_table(
     table: TableVersion,
-    key: SigningKey,
+    key: SigningKey | Sequence[SigningKey],
     *,
     signed_by: Iterable[VerifyingKey] = (),
     seal_at_least: int = 0,
+    accept: bool = False,
+    valid_for: int | None = None,
 ) -> TableSeal:
     """Sign the metadata.json of a version of a table, in a new seal that replaces the old one.
 
-    The seal is over the version that `table` is, as a commit returned it, or `open_table` with
-    `signed_by`: not over what others may have put in its place.
+    The version must be the one that the old seal states, or one that this process has committed on
+    top of it: a table that is opened anew may have what others have put into its folder.
 
     Args:
-        table: The current version of the table.
-        key: Key that signs.
-        signed_by: Keys of other writers who may have signed the old seal.
-        seal_at_least: Number that the old seal must have at least; 0 accepts tables without one.
+        table: The current version of the table, as a commit or `open_table` returned it.
+        key: Key that signs, or several of them.
+        signed_by: Keys of other writers who may have signed the old seal, besides those that the
+            table was opened with.
+        seal_at_least: Number that the old seal must have at least; the key's memory, and
+            `seal_at_least` of `open_table`, have a number, too.
+        accept: Whether to seal the version whatever the old seal states, also if that was lost,
+            rolled back, or of another table; look first at what has changed.
+        valid_for: Seconds after which readers refuse the seal; None for as long as the old one, 0
+            for ever.
 
     Raises:
-        IntegrityError: The old seal is signed by none of these keys, is missing or too old, or is
-            that of another table or a newer version.
+        IntegrityError: Others have changed the table since it was sealed; or the old seal is signed
+            by none of these keys, is older than the last one that this key signed, or lost.
         CommitConflictError: Another writer has committed or sealed meanwhile; nothing changed.
+        ValueError: These keys are too few, or may not sign.
         ModcryptError, OSError: The catalog or the file system failed.
     """
-    known = check_verifying_keys((key.verifier, *signed_by))
-    old, _ = _read_former(table, known, seal_at_least)
-    data = encode_table_seal(key, old, table.place, table.metadata)
+    sealing = _begin(table, key, signed_by, seal_at_least, accept=accept)
+    return _sign(table, sealing, valid_for)
+
+
+def begin_sealing(table: TableVersion) -> Sealing | None:
+    """Return what the seal of a table's next commit follows; None if commits seal nothing.
+
+    A commit seals all that the table has, so this raises as `seal_table` if that may not be sealed.
+    """
+    return None if table.signing_key is None else _begin(table, table.signing_key)
+
+
+def find_foreign(done: TableMetadata, sent: TableMetadata, base: Place) -> str | None:
+    """Return what a server did besides applying a commit to version `base`; None for nothing.
+
+    A seal would be over the changes of another writer, or of the server, which nobody has sealed.
+    """
+    *_, last = "", *done.texts_of("metadata-log", "metadata-file")
+    # A server creates no version for a change of the log alone.
+    if done.name != base.path and last.rpartition("/")[2] != base.name:
+        return "another writer has committed at the same time"
+    changed = _find_differences(done, sent)
+    return f"the server has put other {list_names(changed)} there" if changed else None
+
+
+def check_alone(done: TableMetadata, foreign: str | None) -> None:
+    """Raise IntegrityError if a committed version has foreign changes, as `find_foreign`."""
+    if foreign is not None:
+        raise IntegrityError(f"{done.name}: {foreign}; {_NOT_SEALED}")
+
+
+def seal_commit(table: TableVersion, sealing: Sealing | None) -> None:
+    """Seal a version that was just committed, if commits seal the table.
+
+    Raises:
+        IntegrityError: It could not be sealed. No other class: callers repeat what conflicts, was
+            unavailable or found no space, and the table has already been changed.
+    """
+    if sealing is None:
+        return
+    try:
+        _sign(table, sealing)
+    except (ModcryptError, OSError, ValueError) as error:
+        raise IntegrityError(f"{error}; {_NOT_SEALED}") from error
+
+
+_NOT_SEALED = (
+    "the table has been changed, and readers refuse it until it is sealed: check it, and use "
+    + _ACCEPT
+)
+
+_OF_COMMITS = {"last-updated-ms", "metadata-log", "snapshot-log"}
+"""Members that each commit changes."""
+
+
+def _begin(
+    table: TableVersion, key: SigningKey | Sequence[SigningKey],
+    signed_by: Iterable[VerifyingKey] = (), at_least: int = 0, *, accept: bool = False,
+) -> Sealing:  # fmt: skip
+    """Return what a seal of a version follows; raise as `seal_table`."""
+    expected = table.expected
+    if expected.signed_by:
+        signed_by = dict.fromkeys((*expected.signed_by.values(), *signed_by))
+        at_least = max(at_least, expected.seal_at_least)
+    ledger = table_ledger(table.place)
+    writer = make_seal_writer(key, signed_by, at_least, accept_lost=accept)
+    if expected.seal_needed > 1:
+        writer = replace(writer, trust=replace(writer.trust, needed=expected.seal_needed))
+    former = writer.begin(ledger, dataset=table.metadata.uuid)
+    if former.statement is not None and not accept:
+        with ledger.name_errors():
+            seal = parse_table_seal(former.statement)
+        _check_follows(table, ledger, seal)
+    return Sealing(ledger, writer, former)
+
+
+def _check_follows(table: TableVersion, ledger: Ledger, seal: TableSeal) -> None:
+    """Raise IntegrityError unless a version is the sealed one, or follows it by own commits."""
+    metadata, name = table.metadata, table.place.path
+    if metadata.uuid != seal.table_uuid:
+        raise IntegrityError(
+            f"{name}: the old seal is that of another table, {seal.table_uuid}; if it was replaced "
+            f"on purpose, use {_ACCEPT}"
+        )
+    if seal.sha256 in (hash_metadata(metadata), *table.own_commits):
+        return
+    raise IntegrityError(
+        f"{name} is not the version that was sealed, {seal.metadata} (seal number {seal.sequence})"
+        f"{_describe_change(table, ledger, seal)}: it was altered or rolled back, or a writer has "
+        f"committed and not sealed it yet; check what has changed, then use {_ACCEPT}"
+    )
+
+
+def _describe_change(table: TableVersion, ledger: Ledger, seal: TableSeal) -> str:
+    """Return how a version differs from the one that was sealed, as far as that is known."""
+    metadata, found = table.metadata, ""
+    if metadata.last_sequence_number < seal.last_sequence_number:
+        found = (
+            f", but an older state, at sequence number {metadata.last_sequence_number} instead of "
+            f"{seal.last_sequence_number}"
+        )
+    place = ledger.folder.below(seal.metadata)
+    try:
+        sealed = read_metadata(place) if METADATA.fullmatch(seal.metadata) else None
+    except (ModcryptError, OSError):
+        sealed = None
+    if sealed is None or hash_metadata(sealed) != seal.sha256:
+        return found
+    names = _find_differences(metadata, sealed)
+    return f"{found}, and differs from it in {list_names(names)}" if names else found
+
+
+def _find_differences(one: TableMetadata, other: TableMetadata) -> list[str]:
+    """Return the names of the top-level members in which two versions differ but for their logs."""
+    names = (one.document.keys() | other.document.keys()) - _OF_COMMITS
+    pairs = {name: (one.document.get(name), other.document.get(name)) for name in names}
+    return sorted(name for name, (a, b) in pairs.items() if a != b and _in_order(a) != _in_order(b))
+
+
+def _in_order(value: Any) -> Any:
+    """Return a member without the order of its elements, empty as if it was missing."""
+    if isinstance(value, list):
+        return sorted(json.dumps(element, sort_keys=True) for element in value) or None
+    return value or None
+
+
+def _sign(table: TableVersion, sealing: Sealing, valid_for: int | None = None) -> TableSeal:
     current = table.versions.read(table.metadata)
     same = current.metadata.document == table.metadata.document
     if current.place.path != table.place.path or not same:
@@ -53,90 +213,6 @@ def seal_table(
             f"{table.place.path} is not the current version of the table any more: open the table "
             "again, check what has changed, and seal it"
         )
-    replace_seal(seal_place(table.place), old, data)
-    return open_table_seal(data, known)
-
-
-def check_sealable(table: TableVersion) -> None:
-    """Raise as `seal_table` if commits seal the table, but none may follow its seal.
-
-    A commit seals all that the table has, so the version before must be the one that was sealed.
-    """
-    if table.signing_key is not None:
-        writers, at_least = _accepted_seals(table)
-        known = check_verifying_keys((table.signing_key.verifier, *writers))
-        _, former = _read_former(table, known, at_least)
-        if former is not None:
-            check_sealed_version(former, table.metadata)
-
-
-def check_alone(done: TableMetadata, base: Place) -> None:
-    """Raise IntegrityError if a server has applied a commit to another version than `base`.
-
-    The seal would be over the changes of another writer, which nobody has sealed. A server creates
-    no version for a change of the log alone.
-    """
-    *_, last = "", *done.texts_of("metadata-log", "metadata-file")
-    if done.name != base.path and last.rpartition("/")[2] != base.name:
-        raise IntegrityError(
-            f"{done.name}: another writer has committed at the same time; {_NOT_SEALED}"
-        )
-
-
-def seal_commit(table: TableVersion) -> None:
-    """Seal a version that was just committed, if commits seal the table.
-
-    Raises:
-        IntegrityError: It could not be sealed. No other class: callers repeat what conflicts, was
-            unavailable or found no space, and the table has already been changed.
-    """
-    if table.signing_key is None:
-        return
-    writers, at_least = _accepted_seals(table)
-    try:
-        seal_table(table, table.signing_key, signed_by=writers, seal_at_least=at_least)
-    except (ModcryptError, OSError) as error:
-        raise IntegrityError(f"{error}; {_NOT_SEALED}") from error
-
-
-_NOT_SEALED = (
-    "the table has been changed, and readers refuse it until it is sealed: check it, and seal it "
-    "with seal_table (modcrypt iceberg seal)"
-)
-
-
-def _accepted_seals(table: TableVersion) -> tuple[Iterable[VerifyingKey], int]:
-    """Return the writers of seals that a table's reader accepts, and the least number."""
-    expected = table.expected
-    return expected.signed_by.values(), expected.seal_at_least if expected.signed_by else 0
-
-
-def _read_former(
-    table: TableVersion, known: Mapping[str, VerifyingKey], at_least: int
-) -> tuple[bytes | None, TableSeal | None]:
-    """Return the old seal, which a version of its table may follow; raise as `seal_table`."""
-    place = seal_place(table.place)
-    old = read_seal(place)
-    with name_seal(place):
-        former = None if old is None else open_table_seal(old, known)
-    _check_follows(table, former, at_least)
-    return old, former
-
-
-def _check_follows(table: TableVersion, old: TableSeal | None, at_least: int) -> None:
-    """Raise IntegrityError unless the version may follow the one that was sealed before."""
-    metadata, name = table.metadata, table.place.path
-    if (0 if old is None else old.sequence) < at_least:
-        raise IntegrityError(
-            f"{name}: the old seal is missing, or older than number {at_least}, which was seen "
-            "before: the table was rolled back"
-        )
-    if old is None:
-        return
-    if metadata.uuid != old.table_uuid:
-        raise IntegrityError(f"{name}: the old seal is that of another table, {old.table_uuid}")
-    if metadata.last_sequence_number < old.last_sequence_number:
-        raise IntegrityError(
-            f"{name}: the table is at sequence number {metadata.last_sequence_number}, and was "
-            f"sealed at {old.last_sequence_number}: this is an older state of it"
-        )
+    members = describe_version(table.place, table.metadata)
+    draft = Draft(table.metadata.uuid, members, valid_for=valid_for)
+    return parse_table_seal(sealing.writer.write(sealing.ledger, sealing.former, draft))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ SEAL_NAME = "_modcrypt_seal.json"
 ARCHIVE = "_modcrypt_seals"
 """Name of the folder of older statements and of witnesses."""
 
+_ARCHIVED = re.compile(r"([0-9]{10}|proposed|witness-[0-9A-Za-z-]+)\.json")
+
 MAX_STEPS = 100_000
 """Largest number of statements that are followed back, each a file."""
 
@@ -45,6 +48,14 @@ _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP)
 """Errors of opening a folder, a pipe, a socket, and links in a circle."""
 
 _PREVIOUS = re.compile(rb'"previous":"([0-9a-f]{64})"')
+
+
+def is_of_seal(path: str) -> bool:
+    """Return whether a path is that of a seal, an older one or a statement of a witness."""
+    folder, name = posixpath.split(path)
+    if name == SEAL_NAME:
+        return True
+    return posixpath.basename(folder) == ARCHIVE and _ARCHIVED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modcrypt.errors import IntegrityError
 from modcrypt.io.sources import open_source
 from modcrypt.kms.signing.ledger import SEAL_NAME, Ledger
-from modcrypt.kms.signing.seal_memory import Remembered, recall, remember
+from modcrypt.kms.signing.seal_memory import Remembered, SealMemory, recall, remember
 from modcrypt.kms.signing.sealed_statements import (
     Draft,
     Statement,
@@ -54,10 +54,11 @@ class SealWriter:
     at_least: int = 0
     accept_lost: bool = False
 
-    def begin(self, ledger: Ledger, *, signs: bool = True) -> Former:
+    def begin(self, ledger: Ledger, *, signs: bool = True, dataset: str | None = None) -> Former:
         """Return what the next statement follows.
 
-        `signs` is False for a change of the writers, which new ones sign as well.
+        `signs` is False for a change of the writers, which new ones sign as well. `dataset` is the
+        id of the dataset if the caller knows it without a statement.
 
         Raises:
             ValueError: These keys are too few, or may not sign.
@@ -67,20 +68,30 @@ class SealWriter:
             FormatError: It is signed, but malformed.
             KeyRetrievalError, OSError: A key's memory or the statement cannot be read.
         """
+        memories = [recall(key) for key in self.keys]  # first: others may sign meanwhile
         former = _follow(ledger.read_head(self.trust))
         if signs and former.statement is not None:
             self._check_may_sign(former.statement)
         if former.sequence < self.at_least and not self.accept_lost:
             raise _lost(ledger, former.statement, self.at_least)
-        for key in self.keys:
-            if not self.accept_lost:
-                check_remembered(ledger, former.statement, key)
-                continue
-            name = ledger.folder.full_name
-            known = recall(key).about(former.dataset, name)
-            here = [entry for entry in known if name in entry[1].places]
-            for dataset, last in here or known:
-                former = _continue_after(former, dataset, last)
+        for memory in memories:
+            former = self._follow_memory(ledger, former, dataset or former.dataset, memory)
+        if former.sequence < self.at_least:
+            former = replace(former, sequence=self.at_least)
+        return former
+
+    def _follow_memory(
+        self, ledger: Ledger, former: Former, dataset: str | None, memory: SealMemory
+    ) -> Former:
+        name = ledger.folder.full_name
+        known = memory.about(dataset, name)
+        if not self.accept_lost:
+            for id_, last in known:
+                _check_follows(ledger, former.statement, id_, last)
+            return former
+        here = [entry for entry in known if name in entry[1].places]
+        for id_, last in here or known:
+            former = _continue_after(former, id_, last)
         return former
 
     def _check_may_sign(self, statement: Statement) -> None:
@@ -152,7 +163,9 @@ def new_dataset_id() -> str:
     return secrets.token_hex(16)
 
 
-_ACCEPT = f"find out who did it, or accept {SEAL_NAME} to go on with the next number"
+def _advise(ledger: Ledger) -> str:
+    accept = f"--accept {SEAL_NAME}" if ledger.what == "dataset" else "accept=True (--accept)"
+    return f"find out who did it, then use {accept} to go on with the next number"
 
 
 def _follow(statement: Statement | None) -> Former:
@@ -177,14 +190,14 @@ def _check_follows(
     if ledger.find_ancestor(statement, last.sequence) != last.hash:
         raise IntegrityError(
             f"{ledger.place.path}: seal number {statement.sequence} does not follow number "
-            f"{last.sequence} as it was signed here; {_ACCEPT}"
+            f"{last.sequence} as it was signed here; {_advise(ledger)}"
         )
 
 
 def _lost(ledger: Ledger, statement: Statement | None, last: int) -> IntegrityError:
     found = "there is no seal" if statement is None else f"the seal has number {statement.sequence}"
-    other = " of another dataset" * (statement is not None and statement.sequence >= last)
+    other = f" of another {ledger.what}" * (statement is not None and statement.sequence >= last)
     return IntegrityError(
         f"{ledger.place.path}: {found}{other}, but number {last} was signed before: it was "
-        f"removed, replaced or rolled back; {_ACCEPT}"
+        f"removed, replaced or rolled back; {_advise(ledger)}"
     )

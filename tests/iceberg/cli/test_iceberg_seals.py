@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,7 +37,11 @@ def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path) -> None:
     run("scan", *BY, "orders")
     run("append", *BY, "orders", orders)
     assert "not the version that was sealed" in error_line(run("scan", *BY, "orders", code=1))
-    assert run("seal", *SIGN, "orders").stdout.startswith("seal 2: v3.metadata.json, signed by ")
+    why = error_line(run("seal", *SIGN, "orders", code=1))
+    assert "differs from it in current-snapshot-id" in why
+    assert "modcrypt iceberg seal --accept" in why
+    accepted = run("seal", *SIGN, "--accept", "orders")
+    assert accepted.stdout.startswith("seal 2: v3.metadata.json, signed by ")
     run("append", *BY, *SIGN, "orders", orders)
     run("scan", *BY, "--seal-at-least", "3", "orders")
     run("verify", *BY, "--seal-at-least", "3", "--strict", "orders")
@@ -48,7 +53,15 @@ def test_a_sealed_table_is_scanned_and_verified(run: Run, orders: Path) -> None:
     )
 
 
-UNSEALED = "pass --sign, or run modcrypt iceberg seal afterwards"
+def test_a_seal_expires(run: Run, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("seal", *SIGN, "--valid-days", "2", "orders")
+    run("scan", *BY, "orders")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * 86400)
+    assert "seal number 2 expired" in error_line(run("scan", *BY, "orders", code=1))
+
+
+UNSEALED = "pass --sign, or run modcrypt iceberg seal --accept afterwards"
 
 CHANGES = [
     ("rotate", "mek"), ("rotate", "kek"), ("rotate", "dek"), ("prune",), ("repair",),
@@ -70,7 +83,7 @@ def test_a_change_without_a_key_says_first_that_it_is_not_sealed(
     change: tuple[str, ...], run: Run, orders: Path
 ) -> None:
     assert UNSEALED in run(*change, *BY, "orders").stderr
-    run("seal", *SIGN, "orders")
+    run("seal", *SIGN, "--accept", "orders")
     assert run("policy", *BY, "orders").stderr == ""  # it changes nothing
     if change[0] not in ("policy", "expire"):
         assert UNSEALED not in run(*change, "--dry-run", *BY, "orders").stderr
@@ -94,7 +107,7 @@ def test_all_tables_of_a_catalog_are_sealed(run: Run, orders: Path, tmp_path: Pa
     assert UNSEALED in run("rotate", "mek", *BY, *where).stderr
     for name in ("shop.a", "shop.b"):
         assert "not the version" in error_line(run("scan", *BY, *where, name, code=1))
-        run("seal", *SAMPLE, *where, *SIGN, name)
+        run("seal", *SAMPLE, *where, *SIGN, "--accept", name)
     assert run("rotate", "mek", *BY, *where, *SIGN, "--new-master-key", "keyB").stderr == ""
     for name in ("shop.a", "shop.b"):
         run("scan", *BY, *where, "--seal-at-least", "3", name)

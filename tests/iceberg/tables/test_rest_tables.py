@@ -35,6 +35,7 @@ from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.rest_versions import RestVersions
 from modcrypt.iceberg.write import commit as commits
 from modcrypt.iceberg.write import merged_commits
+from tests.support.cases import each_case
 from tests.support.iceberg.catalog_tables import SCHEMA, check_rotation_of_namespace
 from tests.support.iceberg.cli_runs import Run, check_seals, lines, run
 from tests.support.iceberg.rest_catalog import RestTable
@@ -152,11 +153,40 @@ def test_the_unsealed_changes_of_another_writer_are_not_sealed(
     with pytest.raises(IntegrityError, match="seal"):
         rest.load(signed_by=[writer.verifier])
     assert ids(rest.load()) == [1, 2]
-    seal_table(rest.load(), writer)
+    seal_table(rest.load(), writer, accept=True)
     table = table.append(rows(3))
     for _ in range(2):  # the second has nothing to commit but the log
         table = expire_history(table).table
     assert ids(rest.load(signed_by=[writer.verifier])) == [1, 2, 3]
+
+
+def test_each_change_is_sealed_as_the_server_applies_it(rest: RestTable) -> None:
+    writer = SigningKey.generate()
+    seal_table(rest.load().append(rows(1)).append(rows(2)), writer)
+    by: dict[str, Any] = {"signed_by": [writer.verifier], "signing_key": writer}
+    for change in CHANGES.values():
+        change(rest.load(**by))
+    assert ids(rest.load(**by, seal_at_least=2)) == [1, 2, 9]
+
+
+@each_case("member", ["properties", "schemas"])
+def test_what_the_server_adds_to_a_commit_is_not_sealed(
+    member: str, rest: RestTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SigningKey.generate()
+    seal_table(rest.load().append(rows(1)), writer)
+    table = rest.load(signing_key=writer, signed_by=[writer.verifier])
+    real = RestVersions.commit
+
+    def commit(*arguments: Any) -> Any:
+        place, done = real(*arguments)
+        old = done.document[member]
+        other = {**old, "other": "1"} if member == "properties" else [*old, old[0]]
+        return place, done.with_members(**{member: other})
+
+    monkeypatch.setattr(RestVersions, "commit", commit)
+    with pytest.raises(IntegrityError, match=f"put other {member} there.*has been changed"):
+        table.append(rows(2))
 
 
 # --- races ---------------------------------------------------------------------------------------

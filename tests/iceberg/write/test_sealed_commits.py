@@ -24,7 +24,9 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate import merged_rotations
-from modcrypt.iceberg.write import table_sealing
+from modcrypt.iceberg.write import commit
+from modcrypt.iceberg.write.table_sealing import seal_commit
+from modcrypt.kms.signing.ledger import Ledger
 from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.sample_kms import SampleKms
@@ -111,7 +113,7 @@ def test_the_number_that_was_seen_holds_for_the_old_seal(folder: Path, kms: Samp
     table = reopen(folder, kms, seal_at_least=1, signing_key=WRITER)
     (folder / "metadata" / "_modcrypt_seal.json").unlink()
     before = files(folder)
-    with pytest.raises(IntegrityError, match="older than number 1"):
+    with pytest.raises(IntegrityError, match="there is no seal, but number 1 was signed before"):
         rotate_table(table, "kek")
     assert files(folder) == before
 
@@ -137,13 +139,15 @@ def test_a_change_stays_if_sealing_fails(
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "_modcrypt_seal.json")
 
-    monkeypatch.setattr(table_sealing, "replace_seal", fail)
+    monkeypatch.setattr(Ledger, "publish", fail)
     with pytest.raises(IntegrityError, match=r"No space.*has been changed.*modcrypt iceberg seal"):
         CHANGES[change](reopen(folder, kms, signing_key=WRITER))
     monkeypatch.undo()
     with pytest.raises(IntegrityError, match="has committed and not sealed it yet"):
         reopen(folder, kms)
-    seal_table(open_table(folder, kms), WRITER, signed_by=BY, seal_at_least=1)
+    with pytest.raises(IntegrityError, match=r"differs from it in .*accept=True"):
+        seal_table(open_table(folder, kms), WRITER)
+    seal_table(open_table(folder, kms), WRITER, seal_at_least=1, accept=True)
     assert ids(reopen(folder, kms, seal_at_least=2)) == [1, 2, 3] + [4] * (change == "append")
 
 
@@ -151,12 +155,12 @@ def test_nothing_is_deleted_before_an_expiry_is_sealed(
     folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(files(folder))
-    monkeypatch.setattr(table_sealing, "replace_seal", lambda *_: 1 / 0)
+    monkeypatch.setattr(Ledger, "publish", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         expire_history(reopen(folder, kms, signing_key=WRITER))
     monkeypatch.undo()
     assert before < set(files(folder))
-    seal_table(open_table(folder, kms), WRITER)
+    seal_table(open_table(folder, kms), WRITER, accept=True)
     assert expire_history(reopen(folder, kms, signing_key=WRITER)).metadata_files
     assert ids(reopen(folder, kms)) == [1, 2, 3]
 
@@ -164,14 +168,13 @@ def test_nothing_is_deleted_before_an_expiry_is_sealed(
 def test_a_commit_between_the_change_and_its_seal_is_reported(
     folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal = table_sealing.seal_table
 
-    def commit_first(*arguments: Any, **options: Any) -> Any:
+    def commit_first(*arguments: Any) -> None:
         monkeypatch.undo()
         open_table(folder, kms).append(rows(5))
-        return seal(*arguments, **options)
+        seal_commit(*arguments)
 
-    monkeypatch.setattr(table_sealing, "seal_table", commit_first)
+    monkeypatch.setattr(f"{commit.__name__}.seal_commit", commit_first)
     with pytest.raises(IntegrityError, match=r"not the current version.*has been changed"):
         reopen(folder, kms, signing_key=WRITER).append(rows(4))  # nobody is to try again
     assert ids(open_table(folder, kms)) == [1, 2, 3, 4, 5]

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import modcrypt as mc
 from modcrypt.errors import CommitConflictError, FormatError, IntegrityError
 from modcrypt.iceberg import (
     IcebergTable,
+    KeyPolicy,
     create_table,
     expire_history,
     load_table,
@@ -24,11 +26,12 @@ from modcrypt.iceberg import (
     remove_orphan_files,
     rotate_table,
     seal_table,
+    set_policy,
     verify_table,
 )
-from modcrypt.iceberg.read.table_seals import encode_table_seal
+from modcrypt.iceberg.read.table_seals import TABLE, describe_version
 from modcrypt.iceberg.write import table_sealing
-from modcrypt.kms.signing.ledger import SEAL_NAME
+from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
 from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.table_changes import ids, rows
@@ -156,10 +159,11 @@ def test_a_seal_of_a_folder_is_none_of_a_table(folder: Path, kms: SampleKms) -> 
 def test_a_seal_of_another_table_is_refused(folder: Path, kms: SampleKms, tmp_path: Path) -> None:
     other = create_table(tmp_path / "other", rows(1).schema, kms, master_key_id="keyA")
     shutil.copy(folder / "metadata" / SEAL_NAME, tmp_path / "other/metadata" / SEAL_NAME)
-    with pytest.raises(IntegrityError, match="not the version that was sealed"):
-        opened(tmp_path / "other", kms)
-    with pytest.raises(IntegrityError, match="that of another table"):
-        seal_table(other, WRITER)
+    for read in (lambda: opened(tmp_path / "other", kms), lambda: seal_table(other, WRITER)):
+        with pytest.raises(IntegrityError, match="that of another table"):
+            read()
+    assert seal_table(other, WRITER, accept=True).sequence == 2
+    assert opened(tmp_path / "other", kms)
 
 
 def test_writers_go_on_from_what_they_know(folder: Path, kms: SampleKms) -> None:
@@ -191,12 +195,12 @@ def test_two_writers_conflict(
     folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def seal_meanwhile(*arguments: Any) -> bytes:
+    def seal_meanwhile(*arguments: Any) -> dict[str, Any]:
         monkeypatch.undo()
         seal_table(open_table(folder, kms), WRITER)
-        return encode_table_seal(*arguments)
+        return describe_version(*arguments)
 
-    monkeypatch.setattr(f"{table_sealing.__name__}.encode_table_seal", seal_meanwhile)
+    monkeypatch.setattr(f"{table_sealing.__name__}.describe_version", seal_meanwhile)
     with pytest.raises(CommitConflictError, match="another writer has made a seal"):
         seal_table(open_table(folder, kms), WRITER)
     assert opened(folder, kms, seal_at_least=2)
@@ -226,17 +230,188 @@ def test_a_table_in_a_catalog_is_sealed(kms: SampleKms, tmp_path: Path) -> None:
         load_table(catalog, "shop.orders", kms, **options)
 
 
+# --- what a writer seals --------------------------------------------------------------------------
+
+
+def plant(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Commit the next version as anyone can who may write to the folder."""
+    path = newest(folder)
+    shutil.copy(path, path.with_name(f"v{int(path.name[1:-14]) + 1}.metadata.json"))
+    edit(folder, change)
+
+
+def swap_columns(document: dict[str, Any]) -> None:
+    schema = json.loads(json.dumps(document["schemas"][-1]))
+    schema["schema-id"] += 1
+    schema["fields"][0]["name"] = "amount"
+    document["schemas"].append(schema)
+    document["current-schema-id"] = schema["schema-id"]
+
+
+PLANTED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "swapped columns": (swap_columns, "current-schema-id, schemas:"),
+    "an older current snapshot": (roll_back, "current-snapshot-id, refs:"),
+    "a property": (lambda d: d["properties"].update({"write.data.path": "/else"}), "properties:"),
+    "a member": (lambda d: d.update({"other": 1}), "other:"),
+}
+
+
+@each_case("attack", PLANTED)
+def test_planted_versions_are_not_sealed(attack: str, folder: Path, kms: SampleKms) -> None:
+    change, names = PLANTED[attack]
+    before = (folder / "metadata" / SEAL_NAME).read_bytes()
+    plant(folder, change)
+    with pytest.raises(IntegrityError, match=f"v4.metadata.json .*differs from it in {names}"):
+        seal_table(open_table(folder, kms), WRITER)
+    edit(folder, lambda document: document.update({"last-sequence-number": 9}))
+    with pytest.raises(IntegrityError, match="not the version that was sealed"):
+        seal_table(set_policy(open_table(folder, kms), KeyPolicy(kek_lifetime_days=7)), WRITER)
+    assert (folder / "metadata" / SEAL_NAME).read_bytes() == before
+
+
+@each_case("attack", ATTACKS)
+def test_edited_versions_are_not_sealed(attack: str, folder: Path, kms: SampleKms) -> None:
+    live = opened(folder, kms)
+    edit(folder, ATTACKS[attack])
+    with pytest.raises(IntegrityError, match="not the version that was sealed, v4"):
+        seal_table(open_table(folder, kms), WRITER)
+    with pytest.raises(CommitConflictError, match="not the current version"):
+        seal_table(live, WRITER)
+    assert seal_table(open_table(folder, kms), WRITER, accept=True).sequence == 2
+
+
+def test_a_removed_seal_does_not_start_again(folder: Path, kms: SampleKms) -> None:
+    live = opened(folder, kms, seal_at_least=1)
+    (folder / "metadata" / SEAL_NAME).unlink()
+    moved = folder.parent / "moved"
+    shutil.copytree(folder, moved)
+    for table in (live, open_table(folder, kms), open_table(moved, kms)):
+        with pytest.raises(IntegrityError, match="no seal, but number 1 was signed before"):
+            seal_table(table, WRITER)
+    with pytest.raises(IntegrityError, match="no seal, but number 1 was signed before"):
+        seal_table(live, OTHER)  # which remembers nothing, but the reader does
+    assert seal_table(open_table(folder, kms), WRITER, accept=True).sequence == 2
+
+
+def test_a_lost_seal_goes_on_after_the_number_that_readers_know(
+    folder: Path, kms: SampleKms
+) -> None:
+    (folder / "metadata" / SEAL_NAME).unlink()
+    fresh = mc.SigningKey.generate()
+    seal = seal_table(open_table(folder, kms), fresh, seal_at_least=7, accept=True)
+    assert seal.sequence == 8
+    assert seal_table(open_table(folder, kms), fresh).sequence == 9
+
+
+def test_an_older_seal_with_its_table_is_not_continued(folder: Path, kms: SampleKms) -> None:
+    shutil.copytree(folder, folder.parent / "old")
+    seal_table(opened(folder, kms).append(rows(4)), WRITER)
+    shutil.rmtree(folder)
+    (folder.parent / "old").rename(folder)
+    with pytest.raises(IntegrityError, match="has number 1, but number 2 was signed before"):
+        seal_table(open_table(folder, kms), WRITER)
+    assert seal_table(open_table(folder, kms), WRITER, accept=True).sequence == 3
+    assert ids(opened(folder, kms, seal_at_least=3)) == [1, 2, 3]
+
+
+def test_own_commits_are_sealed_at_once(folder: Path, kms: SampleKms) -> None:
+    table = open_table(folder, kms).append(rows(4))
+    table = rotate_table(table, "kek").table.append(rows(5))
+    assert seal_table(table, WRITER).sequence == 2
+    assert seal_table(table.append(rows(6)), WRITER).sequence == 3
+    theirs = open_table(folder, kms)
+    theirs.append(rows(7))
+    with pytest.raises(IntegrityError, match="not the version that was sealed"):
+        seal_table(theirs.append(rows(8)), WRITER)
+
+
+def test_older_seals_belong_to_the_table(folder: Path, kms: SampleKms) -> None:
+    for _ in range(2):
+        seal_table(opened(folder, kms), WRITER)
+    archived = sorted((folder / "metadata" / ARCHIVE).iterdir())
+    assert [path.name for path in archived] == ["0000000001.json", "0000000002.json"]
+    planted = folder / "metadata" / ARCHIVE / "part.parquet"
+    planted.write_bytes(b"PAR1")
+    (orphan,) = verify_table(opened(folder, kms)).orphans or ()
+    assert Path(orphan.path) == planted
+    remove_orphan_files(opened(folder, kms), older_than_days=0)
+    expire_history(opened(folder, kms, signing_key=WRITER))
+    assert set(archived) < set((folder / "metadata" / ARCHIVE).iterdir())
+    assert not planted.exists()
+
+
+def test_several_writers_sign_together(folder: Path, kms: SampleKms) -> None:
+    seal = seal_table(open_table(folder, kms), [OTHER, WRITER])
+    assert seal.signer == f"{OTHER.verifier.hex_id}, {WRITER.verifier.hex_id}"
+    for key in (WRITER, OTHER):
+        assert opened(folder, kms, signed_by=[key.verifier], seal_at_least=2)
+    both: dict[str, Any] = {"signed_by": [*BY, OTHER.verifier], "seal_needed": 2}
+    opened(folder, kms, **both, signing_key=[WRITER, OTHER]).append(rows(4))
+    table = opened(folder, kms, **both, seal_at_least=3)
+    with pytest.raises(ValueError, match=r"2 of the keys .* must sign"):
+        seal_table(table, WRITER)
+    with pytest.raises(ValueError, match=r"2 of the keys .* must sign"):
+        opened(folder, kms, **both, signing_key=OTHER).append(rows(5))
+    seal_table(open_table(folder, kms), WRITER)
+    with pytest.raises(IntegrityError, match="needs 2 signatures"):
+        opened(folder, kms, **both)
+    with pytest.raises(ValueError, match="2 signatures are needed, but 1 keys are trusted"):
+        opened(folder, kms, seal_needed=2)
+
+
+def test_an_expired_seal_is_refused_until_the_next_one(
+    folder: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal_table(open_table(folder, kms), WRITER, valid_for=60)
+    assert opened(folder, kms)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+    with pytest.raises(IntegrityError, match="seal number 2 expired"):
+        opened(folder, kms)
+    seal_table(open_table(folder, kms), WRITER)  # valid as long as the one before
+    assert opened(folder, kms)
+    monkeypatch.setattr(time, "time", lambda: now + 122)
+    with pytest.raises(IntegrityError, match="seal number 3 expired"):
+        opened(folder, kms)
+    seal_table(open_table(folder, kms), WRITER, valid_for=0)
+    assert opened(folder, kms)
+
+
+def write_first(folder: Path, members: dict[str, Any]) -> None:
+    """Replace the seal by one of version 1."""
+    statement = json.dumps(members).encode()
+    message = b"modcrypt-seal\x00\x01" + hashlib.sha256(statement).digest()
+    signature = base64.b64encode(WRITER.sign(message)).decode()
+    path = folder / "metadata" / SEAL_NAME
+    path.write_bytes(statement + b"\n" + json.dumps({"signature": signature}).encode())
+
+
+def first_members(folder: Path) -> dict[str, Any]:
+    """Return the members of the seal as version 1 has them."""
+    members = json.loads((folder / "metadata" / SEAL_NAME).read_bytes().partition(b"\n")[0])
+    own = {name: members[name] for name in TABLE.members}
+    common = {"format": TABLE.name, "version": 1, "sequence": 1, "previous": None}
+    return {**common, "signer": str(WRITER.verifier), **own}
+
+
+def test_seals_of_version_1_are_read_and_followed(folder: Path, kms: SampleKms) -> None:
+    write_first(folder, first_members(folder))
+    assert ids(opened(folder, kms)) == [1, 2, 3]
+    fresh = mc.SigningKey.generate()
+    with pytest.raises(IntegrityError, match="not signed by"):
+        seal_table(open_table(folder, kms), fresh)
+    seal_table(opened(folder, kms), fresh)
+    with pytest.raises(IntegrityError, match="not signed by"):
+        opened(folder, kms)
+    assert opened(folder, kms, signed_by=[fresh.verifier], seal_at_least=2)
+
+
 @each_case("change", [
     {"table_uuid": 1}, {"sha256": "A" * 64}, {"last_sequence_number": True},
     {"current_snapshot_id": "1"}, {"metadata": None}, {"files": []},
 ], ids=str)  # fmt: skip
 def test_malformed_seals_are_refused(change: dict[str, Any], folder: Path, kms: SampleKms) -> None:
-    path = folder / "metadata" / SEAL_NAME
-    document = {**json.loads(path.read_bytes().partition(b"\n")[0]), **change}
-    statement = json.dumps(document).encode()
-    message = b"modcrypt-seal\x00\x01" + hashlib.sha256(statement).digest()
-    signature = base64.b64encode(WRITER.sign(message)).decode()
-    path.write_bytes(statement + b"\n" + json.dumps({"signature": signature}).encode())
+    write_first(folder, {**first_members(folder), **change})
     with pytest.raises(FormatError):
         opened(folder, kms)
 
