@@ -26,6 +26,7 @@ FEATURES = {
     "external-keys": "key material in a file beside the Parquet file",
     "mldsa65": "signatures by ML-DSA-65; those by Ed25519 need no feature",
     "table-seals": "seals of Iceberg tables; those of folders need no feature",
+    "seal-ledgers": "seals of version 2, also with witnesses; those of version 1 need no feature",
     "unverified-length": "AGS1: reading without a trusted length",
     "block-length": "AGS1: block lengths other than 1 MiB",
 }
@@ -124,6 +125,8 @@ def seal_terms(case: Json) -> Json:
     found = {"mldsa65"} if any(":mldsa65:" in line for line in case["signed_by"]) else set()
     if "metadata" in case:
         found.add("table-seals")
+    if case["id"].startswith("ledger"):
+        found.add("seal-ledgers")
     refused = case["expect"] != "ok"
     return _terms(found, refused, refused or bool(case.get("findings")), free=False)
 

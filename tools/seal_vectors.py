@@ -1,5 +1,7 @@
 """Build spec-vectors/seals: seals of folders and tables, and what their attackers made of them.
 
+Those of version 1 are here, and those of version 2 in `tools/ledger_vectors.py`.
+
     python -m tools.seal_vectors
 
 This writes the seal under ML-DSA-65, whose signatures are random, and the verifying keys, once.
@@ -95,7 +97,7 @@ def table_statement(key: mc.SigningKey, **more: Any) -> Json:
     }  # fmt: skip
 
 
-def encode(document: Json) -> bytes:
+def encode(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -120,7 +122,11 @@ def make_case(id_: str, comment: str, seal: bytes, **more: Any) -> Json:
         "spec": "seals.md",
         "seal": seal.decode(),
         "signed_by": [str(key.verifier) for key in more.pop("by", [WRITER])],
+        "needed": 1,
         "at_least": 1,
+        "dataset": None,
+        "witnessed_by": [],
+        "archive": {},
         "files": {path: data.hex() for path, data in files.items()},
         "expect": "ok",
         "findings": [],
@@ -131,7 +137,7 @@ def make_case(id_: str, comment: str, seal: bytes, **more: Any) -> Json:
 def make_table_case(id_: str, comment: str, seal: bytes, **more: Any) -> Json:
     """Return a case of a table; by default, its metadata is what was sealed."""
     made = make_case(id_, comment, seal, files={}, **{"metadata": json.dumps(METADATA), **more})
-    del made["files"], made["findings"]
+    del made["archive"], made["files"], made["findings"]
     return made
 
 
@@ -209,6 +215,9 @@ def refused_cases() -> Iterable[Json]:
          sign(encode(statement(STRANGER)), STRANGER)),
         ("signer-is-another", "the signer is another one than the one that signed",
          edited(lambda d: d.update(signer=str(COLLEAGUE.verifier)))),
+        ("signer-checksum", "a verifier with another checksum",
+         edited(lambda d: d.update(signer=d["signer"][:-1] + "x"))),
+        ("signer-array", "a signer that is an array", edited(lambda d: d.update(signer=[]))),
         ("signature-of-another", "the signature of another statement", signed_by_text(other)),
         ("signature-in-capitals", "a name in capitals", signed_by_text(text.upper())),
         ("signature-and-more", "a further member",
@@ -245,8 +254,6 @@ MALFORMED: dict[str, tuple[str, Change]] = {
     "number-too-large": ("the number 2^63", lambda d: d.update(sequence=2**63)),
     "number-with-point": ("the number 1.0", lambda d: d.update(sequence=1.0)),
     "previous-short": ("a hash of 63 digits", lambda d: d.update(previous="0" * 63)),
-    "signer-checksum": ("a verifier with another checksum",
-                        lambda d: d.update(signer=d["signer"][:-1] + "x")),
     "path-twice": ("a path twice", lambda d: d["files"].append(d["files"][-1])),
     "paths-not-in-order": ("paths in another order", lambda d: d["files"].reverse()),
     "path-outside": ("a path that leads out", lambda d: d["files"][0].__setitem__(0, "../a")),
@@ -297,13 +304,15 @@ def table_cases() -> Iterable[Json]:
 
 def cases() -> list[Json]:
     """Return all cases."""
+    from tools import ledger_vectors  # which imports this module
+
     malformed = [
         make_case(name, comment, edited(change), expect="format")
         for name, (comment, change) in MALFORMED.items()
     ]
     repeated = FIRST.partition(b"\n")[0].replace(b'{"format"', b'{"version":1,"format"', 1)
     malformed.append(make_case("member-twice", "a member twice", sign(repeated), expect="format"))
-    made = [*folder_cases(), *refused_cases(), *malformed, *table_cases()]
+    made = [*folder_cases(), *refused_cases(), *malformed, *table_cases(), *ledger_vectors.cases()]
     return [{**case, "control": control_of(case), **seal_terms(case)} for case in made]
 
 
@@ -311,7 +320,10 @@ def control_of(case: Json) -> str | None:
     """Return the valid case that is read as a case with a fault."""
     if case["expect"] == "ok" and not case.get("findings"):
         return None
-    return "table" if "metadata" in case else "as-sealed"
+    control = "table" if "metadata" in case else "as-sealed"
+    if not case["id"].startswith("ledger-"):
+        return control
+    return "ledger-table" if "metadata" in case else "ledger"
 
 
 def build() -> None:

@@ -122,7 +122,7 @@ def _read_step(ledger: Ledger, sequence: int, hash_: str, keys: dict[str, Verify
         signers = find_statement_signers(source, keys)
     return _Step(
         sequence, members.get("time"), signers, not members.get("since"),
-        parse_archived(members, content), members["previous"],
+        parse_archived(members, content), members.get("previous"),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def test_a_sealed_dataset_is_what_was_sealed(folder: Path) -> None:
     result = mc.verify_seal(folder, [OTHER.verifier, *BY])
     assert (result.ok, result.sequence, result.files) == (True, 1, 4)
     assert result.signer == WRITER.verifier.hex_id
-    assert result.fields().keys() == {"sequence", "signer", "files", "findings"}
+    assert result.fields().keys() == {"sequence", "signer", "dataset", "files", "findings"}
     seen: list[tuple[int, int]] = []
     mc.verify_seal(folder, BY, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -143,7 +143,10 @@ def test_attacks_are_found(attack: str, folder: Path) -> None:
 def test_links_and_hidden_files_are_sealed_as_they_are_read(folder: Path) -> None:
     (folder / "day=2/c.parquet").symlink_to("../day=1/a.parquet")
     hide(folder, "day=1/b.parquet")
-    assert mc.seal_dataset(folder, WRITER).files == 4
+    with pytest.raises(IntegrityError, match=r"b\.parquet \(hidden\), day=2/c\.parquet \(foreign"):
+        mc.seal_dataset(folder, WRITER)
+    accept = ["day=1/b.parquet", "day=2/c.parquet"]
+    assert mc.seal_dataset(folder, WRITER, accept=accept).files == 4
     assert findings(folder) == [("day=1/b.parquet", "foreign")]
 
 
@@ -166,10 +169,14 @@ def test_a_folder_whose_rows_are_read_twice_is_not_sealed(folder: Path) -> None:
 
 def test_an_unverified_line_is_not_parsed_if_it_is_long(folder: Path) -> None:
     path = folder / SEAL_NAME
-    long = json.dumps({"signature": "A" * 8192}).encode()
-    path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n" + long)
-    with pytest.raises(IntegrityError, match="no signature, or one that is malformed or too long"):
-        findings(folder)
+    head, line, content = path.read_bytes().split(b"\n", 2)
+    for long in (
+        json.dumps({"signature": "A" * 8192}).encode(),  # version 1
+        line + b" " * (256 << 10) + b"\n" + content,
+    ):
+        path.write_bytes(head + b"\n" + long)
+        with pytest.raises(IntegrityError, match="no signature, or one that is malformed or too"):
+            findings(folder)
 
 
 def test_a_reader_cannot_forge_what_is_sealed(tmp_path: Path) -> None:
@@ -190,13 +197,14 @@ def test_a_new_seal_follows_the_old_one(folder: Path) -> None:
     first = (folder / SEAL_NAME).read_bytes()
     shutil.copytree(folder, folder.parent / "old")
     (folder / "day=1/a.parquet").unlink()
-    assert mc.seal_dataset(folder, WRITER).sequence == 2
+    assert mc.update_seal(folder, WRITER, removed=["day=1/a.parquet"]).sequence == 2
     assert findings(folder, at_least=2) == []
     with pytest.raises(IntegrityError, match="rolled back"):
         mc.verify_seal(folder.parent / "old", BY, at_least=2)
     assert mc.verify_seal(folder.parent / "old", BY).ok  # without a number, nobody can tell
     statement = json.loads((folder / SEAL_NAME).read_bytes().partition(b"\n")[0])
-    assert statement["previous"] == hashlib.sha256(first).hexdigest()
+    assert statement["previous"] == hashlib.sha256(first.partition(b"\n")[0]).hexdigest()
+    assert (folder / "_modcrypt_seals/0000000001.json").read_bytes() == first
 
 
 def test_other_writers_must_be_named(folder: Path) -> None:
@@ -233,39 +241,47 @@ def test_seals_are_for_folders(folder: Path) -> None:
         mc.verify_seal(folder / "day=1", BY)
 
 
-# --- altered seals --------------------------------------------------------------------------------
+# --- altered seals: spec-vectors/seals has more of them -------------------------------------------
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], object], *, sign: bool) -> None:
-    """Change the statement of a seal; sign it again as its writer would not."""
+def edit(
+    folder: Path, change: Callable[[dict[str, Any], list[Any]], object], *, sign: bool
+) -> None:
+    """Change the statement or content of a seal; sign it again as its writer would not."""
     path = folder / SEAL_NAME
-    statement, _, rest = path.read_bytes().partition(b"\n")
-    document = json.loads(statement)
-    change(document)
-    statement = json.dumps(document, separators=(",", ":")).encode()
+    head, line, content = path.read_bytes().split(b"\n", 2)
+    document, files = json.loads(head), json.loads(content)
+    hashed = document["content"]
+    change(document, files)
+    content = json.dumps(files, separators=(",", ":")).encode()
+    if sign and document["content"] == hashed:
+        document["content"] = hashlib.sha256(content).hexdigest()
+    head = json.dumps(document, separators=(",", ":")).encode()
     if sign:
-        message = b"modcrypt-seal\x00\x01" + hashlib.sha256(statement).digest()
-        signature = WRITER.sign(message)
-        rest = json.dumps({"signature": base64.b64encode(signature).decode()}).encode()
-    path.write_bytes(statement + b"\n" + rest)
+        message = b"modcrypt-seal\x00\x02" + hashlib.sha256(head).digest()
+        signature = base64.b64encode(WRITER.sign(message)).decode()
+        signatures = {WRITER.verifier.hex_id: signature}
+        line = json.dumps({"writers": [], "signatures": signatures}).encode()
+    path.write_bytes(head + b"\n" + line + b"\n" + content + b"\n")
 
 
-CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "version": lambda d: d.update(version=2),
-    "format": lambda d: d.update(format="x"),
-    "a member": lambda d: d.update(more=1),
-    "no files": lambda d: d.pop("files"),
-    "sequence 0": lambda d: d.update(sequence=0),
-    "sequence true": lambda d: d.update(sequence=True),
-    "previous": lambda d: d.update(previous="x"),
-    "a path twice": lambda d: d["files"].append(d["files"][-1]),
-    "paths not in order": lambda d: d["files"].reverse(),
-    "a path that leads out": lambda d: d["files"][0].__setitem__(0, "../a"),
-    "an absolute path": lambda d: d["files"][0].__setitem__(0, "/a"),
-    "a size that is negative": lambda d: d["files"][0].__setitem__(1, -1),
-    "a hash in capitals": lambda d: d["files"][0].__setitem__(2, "A" * 64),
-    "an entry more": lambda d: d["files"][0].append(1),
-    "files as an object": lambda d: d.update(files={}),
+CHANGES: dict[str, Callable[[dict[str, Any], list[Any]], object]] = {
+    "version": lambda d, f: d.update(version=3),
+    "format": lambda d, f: d.update(format="x"),
+    "a member": lambda d, f: d.update(more=1),
+    "no content": lambda d, f: d.update(content=None),
+    "no since": lambda d, f: d.pop("since"),
+    "sequence 0": lambda d, f: d.update(sequence=0),
+    "sequence true": lambda d, f: d.update(sequence=True),
+    "previous": lambda d, f: d.update(previous="x"),
+    "a path twice": lambda d, f: f.append(f[-1]),
+    "paths not in order": lambda d, f: f.reverse(),
+    "a path that leads out": lambda d, f: f[0].__setitem__(0, "../a"),
+    "an absolute path": lambda d, f: f[0].__setitem__(0, "/a"),
+    "a size that is negative": lambda d, f: f[0].__setitem__(1, -1),
+    "a hash in capitals": lambda d, f: f[0].__setitem__(2, "A" * 64),
+    "an entry more": lambda d, f: f[0].append(1),
+    "since as an object": lambda d, f: d.update(since={}),
 }
 
 
@@ -281,8 +297,19 @@ def test_changed_statements_are_refused(change: str, folder: Path) -> None:
         mc.verify_seal(folder, BY)
 
 
-def test_the_named_signer_is_the_one_that_signed(folder: Path) -> None:
-    edit(folder, lambda d: d.update(signer=str(OTHER.verifier)), sign=True)
+def test_the_named_signer_of_version_1_is_the_one_that_signed(folder: Path) -> None:
+    _, _, content = (folder / SEAL_NAME).read_bytes().split(b"\n", 2)
+    for named in (WRITER, OTHER):
+        document = {
+            "format": "modcrypt-seal", "version": 1, "signer": str(named.verifier), "sequence": 1,
+            "previous": None, "files": json.loads(content),
+        }  # fmt: skip
+        head = json.dumps(document).encode()
+        made = WRITER.sign(b"modcrypt-seal\x00\x01" + hashlib.sha256(head).digest())
+        line = json.dumps({"signature": base64.b64encode(made).decode()}).encode()
+        (folder / SEAL_NAME).write_bytes(head + b"\n" + line + b"\n")
+        if named is WRITER:
+            assert mc.verify_seal(folder, [*BY, OTHER.verifier]).ok
     with pytest.raises(IntegrityError, match="another signer"):
         mc.verify_seal(folder, [*BY, OTHER.verifier])
 

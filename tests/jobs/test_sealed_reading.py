@@ -17,7 +17,8 @@ import modcrypt.parquet as pq
 from modcrypt.errors import IntegrityError, WriterSignatureError
 from modcrypt.io.places import Place
 from modcrypt.kms.signing import required_seal
-from modcrypt.kms.signing.sealed_statements import SEAL_NAME, read_seal
+from modcrypt.kms.signing.ledger import SEAL_NAME
+from modcrypt.kms.signing.required_seal import load_seal
 from tests.support.cases import each_case
 from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import invoke
@@ -178,7 +179,7 @@ def test_a_sealed_folder_that_is_gone_is_a_finding(lake: Path) -> None:
 
 def test_a_folder_without_files_is_a_mistake_if_its_seal_names_none(lake: Path) -> None:
     remove_files(lake)
-    mc.seal_dataset(lake, writer_key())
+    mc.seal_dataset(lake, writer_key(), accept=["day=1", "day=2"])
     for name in ("read_table", "iter_batches", "verify"):
         with pytest.raises(ValueError, match="no files"):
             ways(lake)[name]()
@@ -216,7 +217,7 @@ def test_links_to_files_are_findings_of_the_command_line(lake: Path) -> None:
 def test_an_older_seal_is_refused(lake: Path) -> None:
     shutil.copytree(lake, lake.parent / "old")
     mc.write_table(PEOPLE, lake / "day=1/c.parquet", signed_encryption())
-    assert mc.seal_dataset(lake, writer_key()).sequence == 2
+    assert mc.update_seal(lake, writer_key(), added=["day=1/c.parquet"]).sequence == 2
     for read in ways(lake, at_least=2).values():
         read()
     for read in ways(lake.parent / "old", at_least=2).values():
@@ -244,15 +245,19 @@ def test_a_page_that_others_have_forged_is_refused(lake: Path) -> None:
 
 
 def test_a_dataset_in_the_place_of_another_of_its_writer_has_another_prefix(tmp_path: Path) -> None:
-    """A seal does not name its dataset, but the AAD prefix can, and signatures include it."""
+    """So has its seal another id; both are known only to readers who expect them."""
+    ids = dict[str, str | None]()
     for name in ("people", "guests"):
         (tmp_path / name).mkdir()
         encryption = signed_encryption(aad_prefix=name.encode())
         mc.write_table(PEOPLE, tmp_path / name / "a.parquet", encryption)
-        mc.seal_dataset(tmp_path / name, writer_key())
+        ids[name] = mc.seal_dataset(tmp_path / name, writer_key()).dataset
     shutil.rmtree(tmp_path / "people")
     (tmp_path / "guests").rename(tmp_path / "people")
     assert mc.read_table(tmp_path / "people", signed_decryption(**SEALED)).equals(PEOPLE)
+    expected = signed_decryption(seal=mc.RequiredSeal(BY, dataset=ids["people"]))
+    with pytest.raises(IntegrityError, match="that of another dataset"):
+        mc.read_table(tmp_path / "people", expected)
     required = signed_decryption(**SEALED, aad_prefix=b"people")
     with pytest.raises(mc.AadPrefixError):
         mc.read_table(tmp_path / "people", required)
@@ -339,7 +344,7 @@ def test_a_new_seal_is_seen_by_readers_who_know_the_old_one(lake: Path) -> None:
     mc.write_table(PEOPLE, new, signed_encryption())
     with pytest.raises(WriterSignatureError, match="does not name it"):
         mc.read_table(new, required)
-    mc.seal_dataset(lake, writer_key())
+    mc.update_seal(lake, writer_key(), added=["day=3.parquet"])
     assert mc.read_table(new, required).num_rows == PEOPLE.num_rows
     seal.write_bytes(before)
     with pytest.raises(IntegrityError, match="number 1, but 2 was seen"):
@@ -349,10 +354,10 @@ def test_a_new_seal_is_seen_by_readers_who_know_the_old_one(lake: Path) -> None:
 def test_a_seal_is_read_once_for_many_files(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
-    def count_and_read(place: Place) -> bytes | None:
-        read.append(place)
-        return read_seal(place)
+    def count_and_load(folder: Place, required: mc.RequiredSeal) -> Any:
+        read.append(folder)
+        return load_seal(folder, required)
 
-    monkeypatch.setattr(required_seal, "read_seal", count_and_read)
+    monkeypatch.setattr(required_seal, "load_seal", count_and_load)
     run_ok(lake.parent, "verify", *options_in(lake.parent), "lake")
     assert len(read) == 1

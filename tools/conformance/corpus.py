@@ -210,6 +210,8 @@ def _seal_members(case: Case, folder: Path) -> Json:
     shutil.rmtree(folder, ignore_errors=True)  # any file of another case would be foreign
     files = {path: bytes.fromhex(content) for path, content in raw.get("files", {}).items()}
     files["_modcrypt_seal.json"] = raw["seal"].encode()
+    for name, text in raw.get("archive", {}).items():
+        files[f"_modcrypt_seals/{name}"] = text.encode()
     if "metadata" in raw:
         files[table] = raw["metadata"].encode()
     for path, data in files.items():
@@ -217,7 +219,9 @@ def _seal_members(case: Case, folder: Path) -> Json:
         (folder / path).write_bytes(data)
     return {
         "path": str(folder), "metadata": table if "metadata" in raw else None,
-        "signed_by": raw["signed_by"], "at_least": raw["at_least"],
+        **{name: raw[name] for name in (
+            "signed_by", "needed", "at_least", "dataset", "witnessed_by",
+        )},
     }  # fmt: skip
 
 

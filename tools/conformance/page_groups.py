@@ -64,6 +64,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
             "read/seals/*file*-missing", "read/seals/file-*", "read/seals/files-swapped",
             "read/seals/partition-*",
         ),
+        "Seals that follow each other": ("read/seals/ledger*",),
         "Forged, older or malformed seals": ("read/seals/*",),
     },
     "AGS1 and Iceberg's key metadata": {

@@ -18,7 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from modcrypt.errors import CommitConflictError, IntegrityError, ModcryptError
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    KeyMaterialError,
+    ModcryptError,
+)
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sinks import copy_range
@@ -129,6 +135,7 @@ class Ledger:
 
         Raises:
             IntegrityError: It is missing, or another one.
+            FormatError: It is the one that was signed, but malformed.
         """
         with self.open_archived(sequence, expected) as source:
             hash_, head, start = hash_statement(source)
@@ -136,10 +143,11 @@ class Ledger:
             changed = hash_ != expected or hashlib.sha256(data).hexdigest() != expected
             if changed:
                 raise IntegrityError(f"seal number {sequence} changed while it was being read")
-            members: dict[str, Any] = strict_json(data.partition(b"\n")[0])
-            if head is None or members["content"] is None:
+            members = _parse_head(data.partition(b"\n")[0], sequence)
+            content = None if head is None else members.get("content")
+            if content is None:
                 return members, b""
-            return members, read_content(source, start, members["content"], sequence)
+            return members, read_content(source, start, content, sequence)
 
     @contextlib.contextmanager
     def open_archived(self, sequence: int, expected: str) -> Iterator[Source]:
@@ -207,3 +215,11 @@ class Ledger:
         except ModcryptError as error:
             error.args = (f"{self.place.path}: {error}",)
             raise
+
+
+def _parse_head(head: bytes, sequence: int) -> dict[str, Any]:
+    with contextlib.suppress(KeyMaterialError):
+        members = strict_json(head)
+        if isinstance(members, dict):
+            return members
+    raise FormatError(f"seal number {sequence} is malformed: its first line is no object of JSON")

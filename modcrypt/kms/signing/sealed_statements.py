@@ -286,7 +286,7 @@ def _parse_first(
     data: bytes, form: SealFormat, signers: tuple[VerifyingKey, ...], hash_: str
 ) -> Statement:
     members = _parse_members(data, form.name, 1, (*_FIRST, *form.first))
-    if members.pop("signer") not in {str(key) for key in signers}:
+    if members.pop("signer") not in [str(key) for key in signers]:
         raise IntegrityError("the seal names another signer than the one whose signature it has")
     return Statement(
         dataset=None, signers=signers, sequence=members.pop("sequence"),

@@ -30,7 +30,8 @@ from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Secret
 from modcrypt.kms.signing.ledger import SEAL_NAME
 from modcrypt.kms.signing.schemes import find_scheme
-from modcrypt.kms.signing.seal_format import SealedFile, encode_seal
+from modcrypt.kms.signing.seal_format import DATASET, SealedFile, encode_files
+from modcrypt.kms.signing.sealed_statements import Draft, encode_statement
 from modcrypt.parquet.format.framing import close_tail, read_tail
 from modcrypt.parquet.signatures.signers import hash_footer
 from tests.support.forging import encrypt_bytes, plain_file
@@ -347,8 +348,9 @@ def _sealed(version: int) -> Files:
         for part in range(3)
     }
     described = {name: _describe(data) for name, data in files.items()}
-    before = None if version else encode_seal(WRITER, None, {})
-    return {**files, SEAL_NAME: encode_seal(WRITER, before, described)}
+    draft = Draft("people", {"since": []}, encode_files(described))
+    after = (1 - version, None)
+    return {**files, SEAL_NAME: encode_statement([WRITER], DATASET, draft, after, None)}
 
 
 def _describe(data: bytes) -> SealedFile:

@@ -6,6 +6,7 @@ or sign goes straight to `cryptography` (`tests.support.forging`).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Callable
@@ -673,13 +674,14 @@ def older_seal(base: Base) -> Files:
 
 
 def without_entry(base: Base) -> Files:
-    """Drop the last file, and its entry of the seal, whose signature stays."""
-    line, _, rest = base.files[SEAL_NAME].partition(b"\n")
-    document = json.loads(line)
-    dropped = document["files"].pop()[0]
+    """Drop the last file and its entry in the seal, hashed again; the signature stays."""
+    head, line, content = base.files[SEAL_NAME].splitlines()
+    *left, (dropped, *_) = json.loads(content)
     files = {name: data for name, data in base.files.items() if name != dropped}
-    line = json.dumps(document, separators=(",", ":")).encode()
-    return {**files, SEAL_NAME: line + b"\n" + rest}
+    content = json.dumps(left, separators=(",", ":")).encode()
+    document = {**json.loads(head), "content": hashlib.sha256(content).hexdigest()}
+    head = json.dumps(document, separators=(",", ":")).encode()
+    return {**files, SEAL_NAME: b"\n".join([head, line, content, b""])}
 
 
 def no_parts(base: Base) -> Files:

@@ -14,7 +14,7 @@ from tools.conformance.clients.arrow_options import encoder_options
 from tools.conformance.clients.arrow_rows import tagged_rows
 from tools.conformance.clients.client_loop import Json, abilities, serve, unhex, unhex_values
 from tools.conformance.clients.local_kms import LocalKms
-from tools.conformance.clients.modcrypt_seals import read_seal
+from tools.conformance.clients.modcrypt_seals import SEALS, read_seal
 
 FORMATS = ["parquet", "pkmt1", "ags1", "key-metadata"]
 BOTH = [
@@ -23,7 +23,7 @@ BOTH = [
 ]  # fmt: skip
 READ = [
     *BOTH, "v2-levels-clear", "page-checksums", "algorithm-choice", "drop-columns", "metadata",
-    "unchecked-footer", "unverified-length", "block-length", "mldsa65", "table-seals",
+    "unchecked-footer", "unverified-length", "block-length", "mldsa65", *SEALS,
 ]  # fmt: skip
 WRITE = [
     *BOTH, "plaintext-columns", "footer-key-columns", "nested-column-keys", "key-metadata",

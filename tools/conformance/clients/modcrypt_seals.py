@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import modcrypt as mc
 from modcrypt.iceberg.format.table_versions import read_metadata
@@ -12,16 +13,25 @@ from modcrypt.io.places import Place
 from modcrypt.kms.signing.signing_keys import check_verifying_keys
 from tools.conformance.clients.client_loop import Json
 
+SEALS = ("table-seals", "seal-ledgers")
+"""Features of readers of seals."""
+
 
 def read_seal(request: Json) -> Json:
     """Return how a folder, or the metadata of a table, differs from its seal."""
-    writers = [mc.VerifyingKey.parse(line) for line in request["signed_by"]]
+    writers = parse_keys(request["signed_by"])
     find = find_in_folder if request["metadata"] is None else find_in_table
     return {"outcome": "findings", "findings": find(request, writers)}
 
 
+def parse_keys(lines: Sequence[str]) -> list[mc.VerifyingKey]:
+    return [mc.VerifyingKey.parse(line) for line in lines]
+
+
 def find_in_folder(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Json]:
-    report = mc.verify_seal(request["path"], writers, at_least=request["at_least"])
+    demands: Any = {name: request[name] for name in ("at_least", "needed", "dataset")}
+    witnesses = parse_keys(request["witnessed_by"])
+    report = mc.verify_seal(request["path"], writers, witnessed_by=witnesses, **demands)
     return [{"path": finding.path, "problem": finding.problem} for finding in report.findings]
 
 
@@ -31,6 +41,6 @@ def find_in_table(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Jso
     This calls an internal function, since the public ones open a whole table.
     """
     place = Place(None, str(Path(request["path"], request["metadata"])))
-    known = check_verifying_keys(writers)
-    check_table_seal(place, read_metadata(place), known, request["at_least"])
+    known, table = check_verifying_keys(writers), read_metadata(place)
+    check_table_seal(place, table, known, request["at_least"], request["needed"])
     return []
