@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
+from modcrypt.io.recorded_writes import list_recorded, note_moved, note_removed
 from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import open_source_at
 from modcrypt.io.stacked_filesystem import StackedFileSystem
@@ -215,7 +216,10 @@ class ModcryptFileSystem(StackedFileSystem):
         for item in path if isinstance(path, list) else [path]:
             for found in self._match(self._target_path(item)):
                 if self.isdir(found):
+                    gone = self.fs.find(found, maxdepth=maxdepth) if list_recorded() else []
                     self.fs.rm(found, recursive=recursive, maxdepth=maxdepth)
+                    for name in gone:
+                        note_removed(self._place(name))
                 else:
                     self.rm_file(found)
 
@@ -228,6 +232,7 @@ class ModcryptFileSystem(StackedFileSystem):
         self._check_writing()
         path = self._target_path(path)
         self.fs.rm_file(path)
+        note_removed(self._place(path))
         remove_keys(self._place(path))
         _remove_if_present(_explicit_keys_of(self._place(path)))
 
@@ -262,6 +267,8 @@ class ModcryptFileSystem(StackedFileSystem):
         moves = {path: new + path[len(old) :] for path in self.fs.find(old)}
         if not any(self._is_bound(*move) for move in moves.items()):
             self.fs.mv(old, new, recursive=True)
+            for move in moves.items():
+                note_moved(*map(self._place, move))
             return
         for path in moves:
             Place(self._place(old).filesystem, path, old).check_writable()
@@ -279,6 +286,7 @@ class ModcryptFileSystem(StackedFileSystem):
             return
         with _carry_companions(self._place(old), self._place(new), move=True):
             move_stored(self.fs, True, old, new)
+        note_moved(self._place(old), self._place(new))
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy a file and its key material, for `copy` of fsspec; raise as `mv`."""

@@ -171,7 +171,7 @@ class Place:
                 self.filesystem.delete_file(self.path)
             else:
                 self.filesystem.rm_file(self.path)
-        note_removed(self)
+            note_removed(self)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -17,6 +17,8 @@ from modcrypt.fork_safety import fork_safe
 
 KEPT_END = 1 << 20
 """Bytes at the end of a file that are kept at least, beside its last appends."""
+KEPT_MOST = 128 << 20
+"""Bytes of the last appends that are kept at most: the largest footer that readers open is less."""
 _KEPT_APPENDS = 8
 """Number of last appends that are kept whole: writers append a footer at once, however large."""
 
@@ -55,7 +57,9 @@ class HashingSink:
         self.start = (self.start + part[:4])[:4]
         self._last.append(part)
         self._kept += len(part)
-        while len(self._last) > _KEPT_APPENDS and self._kept - len(self._last[0]) >= KEPT_END:
+        while self._kept - len(self._last[0]) >= KEPT_END and (
+            len(self._last) > _KEPT_APPENDS or self._kept > KEPT_MOST
+        ):
             self._kept -= len(self._last.popleft())
 
     @property
@@ -72,10 +76,16 @@ class WriteRecord(Generic[T]):
     """The files below a folder that were written or removed, by their paths inside it.
 
     `changes` has what `describe` returned of a written file, and None for one that was removed.
+    `check` is called with the path and the source of each file that is opened, and may raise.
     """
 
-    def __init__(self, folder: Any, describe: Callable[[HashingSink], T]) -> None:
-        self.folder, self._describe = folder, describe
+    def __init__(
+        self,
+        folder: Any,
+        describe: Callable[[HashingSink], T],
+        check: Callable[[str, Any, T | None], object] | None = None,
+    ) -> None:
+        self.folder, self._describe, self.check = folder, describe, check
         self._lock = fork_safe(threading.Lock())
         self.changes: dict[str, T | None] = {}
 
@@ -83,15 +93,28 @@ class WriteRecord(Generic[T]):
         """Return whether a place is below the folder."""
         return place.inside(self.folder) is not None
 
+    def check_source(self, place: _Located, source: object) -> None:
+        """Check a file that is opened, which may be one that was written here."""
+        path = place.inside(self.folder)
+        if path is not None and self.check is not None:
+            self.check(path, source, self.changes.get(path))
+
+    def take(self) -> dict[str, T | None]:
+        """Return what was noted since the last call."""
+        with self._lock:
+            taken, self.changes = self.changes, {}
+        return taken
+
     def note_written(self, place: _Located, sink: HashingSink) -> None:
         """Note a file that has appeared."""
         self.note(place, self._describe(sink))
 
     def note_moved(self, old: _Located, new: _Located) -> None:
-        """Note a file that was written before and has been moved."""
+        """Note a file that was moved; what it has is known only if it was written before."""
         path = old.inside(self.folder)
         with self._lock:
-            known = None if path is None else self.changes.pop(path, None)
+            known = None if path is None else self.changes.get(path)
+        self.note(old, None)
         if known is not None:
             self.note(new, known)
 
@@ -108,10 +131,12 @@ _RECORDS: list[WriteRecord[object]] = []
 
 @contextlib.contextmanager
 def record_writes(
-    folder: _Located, describe: Callable[[HashingSink], T]
+    folder: Any,
+    describe: Callable[[HashingSink], T],
+    check: Callable[[str, Any, T | None], object] | None = None,
 ) -> Iterator[WriteRecord[T]]:
     """Record what this process, in all its threads, writes below a folder while the block runs."""
-    record: WriteRecord[T] = WriteRecord(folder, describe)
+    record = WriteRecord(folder, describe, check)
     _RECORDS.append(record)  # type: ignore[arg-type]  # it only calls its own describe
     try:
         yield record
@@ -124,9 +149,15 @@ def find_records(place: _Located) -> list[WriteRecord[object]]:
     return [record for record in _RECORDS if record.covers(place)] if _RECORDS else []
 
 
-def list_recorded() -> list[Any]:
-    """Return the places of the folders that are recorded in this process."""
-    return [record.folder for record in _RECORDS]
+def check_source(place: _Located, source: object) -> None:
+    """Let the records of folders above a place check its file, which is opened."""
+    for record in find_records(place):
+        record.check_source(place, source)
+
+
+def list_recorded() -> list[WriteRecord[object]]:
+    """Return the records of this process."""
+    return list(_RECORDS)
 
 
 def note_removed(place: _Located) -> None:
@@ -142,5 +173,5 @@ def note_described(place: _Located, change: object | None) -> None:
 
 def note_moved(old: _Located, new: _Located) -> None:
     """Note in the records of folders above a place that a file was moved there."""
-    for record in find_records(new):
+    for record in {*find_records(old), *find_records(new)}:
         record.note_moved(old, new)

@@ -15,6 +15,7 @@ from typing import IO, Any, TypeAlias
 from modcrypt.errors import TruncationError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place, Stamp, make_stamp
+from modcrypt.io.recorded_writes import check_source
 from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import is_arrow, locate, open_stored
 
@@ -195,6 +196,7 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
         name = os.fspath(source)  # type: ignore[arg-type]  # locate accepts only paths
         with _open_stored(place, name) as stored:
             stored.place = place
+            check_source(place, stored)
             yield stored
     elif isinstance(source, bytes | bytearray | memoryview):
         yield MemorySource(source)
@@ -217,6 +219,7 @@ def open_source_at(
     with _open_stored(place, name or place.path) as source:
         source.place = place
         source.stamp = source.stamp or stamp
+        check_source(place, source)
         yield source
 
 

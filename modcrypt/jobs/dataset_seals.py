@@ -9,11 +9,18 @@ that a whole folder was rolled back, if the reader knows the last number.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from modcrypt.errors import FormatError, IntegrityError, LimitError, list_names
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    LimitError,
+    list_names,
+)
 from modcrypt.io.addresses import is_url
 from modcrypt.io.places import Place, Root
 from modcrypt.io.sources import Source, open_source_at
@@ -72,6 +79,7 @@ class SealVerification(JsonFields):
         sequence: Number of the seal; store it, and pass it as `at_least` next time.
         signer: Ids of the keys that signed, with commas between them.
         dataset: Id of the dataset; None for seals of version 1.
+        name: `NUMBER:HASH` of the seal; store it, and pass it as `after` next time.
         files: Number of files in the seal.
         findings: Differences; none if the dataset is what the writer signed.
     """
@@ -79,6 +87,7 @@ class SealVerification(JsonFields):
     sequence: int
     signer: str
     dataset: str | None
+    name: str
     files: int
     findings: tuple[SealFinding, ...] = ()
 
@@ -96,6 +105,7 @@ class SealUpdate(JsonFields):
         sequence: Number of the seal.
         signer: Ids of the keys that signed, with commas between them.
         dataset: Id of the dataset.
+        name: `NUMBER:HASH` of the seal.
         added: Paths of files that were added or replaced.
         removed: Paths of files that were removed.
     """
@@ -103,6 +113,7 @@ class SealUpdate(JsonFields):
     sequence: int
     signer: str
     dataset: str
+    name: str
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
@@ -148,7 +159,7 @@ def seal_dataset(
     ledger, allowed = _ledger_at(where, filesystem), [*accept]
     writer = make_seal_writer(key, signed_by, at_least, accept_lost=SEAL_NAME in allowed)
     former = writer.begin(ledger)
-    old = None if former.statement is None else _load_all(ledger, writer)
+    old = None if former.statement is None else _load_all(ledger, writer, former)
     found = _hash_files(where, filesystem, threads, progress)
     if found.links:
         raise ValueError(
@@ -156,7 +167,8 @@ def seal_dataset(
             "twice; remove the link"
         )
     if old is not None:
-        _check_accepted(ledger, _compare(old, found), allowed)
+        accepted = {_path_of(name, where, ledger.folder) for name in allowed}
+        _check_accepted(ledger, _compare(old, found), accepted)
     files = {path: file for path, file in found.files.items() if path not in found.hidden}
     draft = Draft(former.dataset or new_dataset_id(), {"since": []}, encode_files(files), valid_for)
     return _make_result(Seal(writer.write(ledger, former, draft), files), ())
@@ -197,13 +209,15 @@ def update_seal(
     ledger = _ledger_at(where, filesystem)
     writer = make_seal_writer(key, signed_by, at_least)
     former = begin_change(ledger, writer, signs=not propose)
-    gone = [_path_of(name, ledger.folder) for name in removed]
+    gone = [_path_of(name, where, ledger.folder) for name in removed]
     if gone:
-        _check_sealed(gone, _load_all(ledger, writer))
-    places = [place for name in added for place in _list_added(name, ledger.folder)]
+        _check_sealed(gone, _load_all(ledger, writer, former))
+    places = [place for name in added for place in _list_added(name, where, ledger.folder)]
     changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
     for place, file in zip(places, run_job(Job(hash_file), places, threads=threads), strict=True):
         changes[_path_inside(place, ledger.folder)] = file
+    if still := [path for path in gone if ledger.folder.below(path).stamp() is not None]:
+        raise ValueError(f"{list_names(still)} must be removed before the seal says so")
     if propose:
         return propose_changes(ledger, writer, former, changes, valid_for)
     return sign_changes(ledger, writer, former, changes, valid_for)
@@ -227,7 +241,7 @@ def _draft(
 ) -> Draft:
     since, content = list_since(former.statement), encode_files(changes)
     if not since:  # enough changes to add up: list all files again
-        files = dict(_load_all(ledger, writer).files)
+        files = dict(_load_all(ledger, writer, former).files)
         apply_changes(files, changes)
         content = encode_files(files)
     return Draft(former.dataset or new_dataset_id(), {"since": since}, content, valid_for)
@@ -236,10 +250,10 @@ def _draft(
 def describe_update(statement: Statement, changes: Changes) -> SealUpdate:
     """Return a seal, and the changes that it states, as a result."""
     assert statement.dataset is not None
+    kept = tuple(path for path, file in changes.items() if file is not None)
     return SealUpdate(
         sequence=statement.sequence, signer=statement.signer_ids, dataset=statement.dataset,
-        added=tuple(path for path, file in changes.items() if file is not None),
-        removed=tuple(path for path, file in changes.items() if file is None),
+        name=statement.name, added=kept, removed=tuple(sorted(changes.keys() - set(kept))),
     )  # fmt: skip
 
 
@@ -247,10 +261,13 @@ def propose_changes(
     ledger: Ledger, writer: SealWriter, former: Former, changes: Changes, valid_for: int | None
 ) -> SealUpdate:
     """Write a proposal that states changes; raise as `read_proposal`."""
+    if not list_since(former.statement):
+        raise ValueError(
+            "the next seal must list all files, which no proposal may; make it with all signatures"
+        )
     draft = _draft(ledger, writer, former, changes, valid_for)
     write_proposal(ledger, writer.encode(ledger, former, draft))
-    statement, _, _ = read_proposal(ledger, writer)
-    return describe_update(statement, changes)
+    return describe_update(read_proposal(ledger, writer).statement, changes)
 
 
 def verify_seal(
@@ -262,6 +279,7 @@ def verify_seal(
     dataset: str | None = None,
     witnessed_by: Iterable[VerifyingKey] = (),
     witness_store: Root | None = None,
+    after: str | None = None,
     filesystem: Any = None,
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -278,7 +296,9 @@ def verify_seal(
         needed: Number of these keys that must have signed.
         dataset: Id that the dataset must have; None accepts another dataset of the same writers.
         witnessed_by: Keys of witnesses, each of whom must have countersigned the seal.
-        witness_store: Folder of their statements; None for the one beside the seal.
+        witness_store: Folder of their statements, which the store of the dataset cannot change.
+        after: Name of a seal that you have seen, as `SealVerification.name` has it: the newest one
+            must be it, or follow it.
 
     Raises:
         IntegrityError: There is no seal, too few of the keys signed it, or it is an older one, has
@@ -289,6 +309,7 @@ def verify_seal(
     required = RequiredSeal(
         tuple(check_verifying_keys(signed_by).values()), at_least, needed=needed, dataset=dataset,
         witnessed_by=tuple(witnessed_by), witness_store=witness_store,
+        after=after,
     )  # fmt: skip
     seal = load_seal(_folder_at(where, filesystem), required)
     found = _hash_files(where, filesystem, threads, progress)
@@ -306,15 +327,15 @@ def begin_change(ledger: Ledger, writer: SealWriter, *, signs: bool = True) -> F
     return former
 
 
-def _load_all(ledger: Ledger, writer: SealWriter) -> Seal:
+def _load_all(ledger: Ledger, writer: SealWriter, former: Former) -> Seal:
+    """Return the files that the statement to be followed states."""
     seal = load_newest(ledger, writer.trust)
-    if seal is None:
-        raise IntegrityError(f"{ledger.place.path} was removed just now")
+    if seal is None or former.statement is None or seal.statement.hash != former.statement.hash:
+        raise CommitConflictError(f"{ledger.place.path} was replaced just now; try again")
     return seal
 
 
-def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accept: Iterable[str]) -> None:
-    accepted = {_path_of(name, ledger.folder) for name in accept}
+def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accepted: set[str]) -> None:
     left = [f for f in findings if not _is_below(f.path, accepted)]
     if left:
         names = list_names(f"{finding.path} ({finding.problem})" for finding in left)
@@ -330,10 +351,21 @@ def _is_below(path: str, folders: set[str]) -> bool:
     return any("/".join(parts[:end]) in folders for end in range(1, len(parts) + 1))
 
 
-def _path_of(name: str, folder: Place) -> str:
-    """Return the path inside a dataset that a caller names, whole or inside the dataset."""
-    inside = Place(*locate(name, folder.filesystem if not is_url(name) else None)).inside(folder)
-    return (inside or name).rstrip("/")
+def _path_of(name: str, where: Any, folder: Place) -> str:
+    """Return the path inside a dataset that a caller names: as it is there, or whole.
+
+    A relative name is that of a file inside the dataset first: what else it could mean depends on
+    the working directory.
+    """
+    text = os.fspath(name).rstrip("/")
+    start = "" if isinstance(where, Place) else f"{os.fspath(where).rstrip('/')}/"
+    if start and text.startswith(start):
+        return text[len(start) :]
+    local = folder.filesystem is None
+    if not is_url(text) and (not local or os.path.lexists(folder.below(text).path)):
+        return text
+    filesystem = None if is_url(text) else folder.filesystem
+    return Place(*locate(text, filesystem)).inside(folder) or text
 
 
 def _check_sealed(paths: Iterable[str], seal: Seal) -> None:
@@ -341,9 +373,9 @@ def _check_sealed(paths: Iterable[str], seal: Seal) -> None:
         raise ValueError(f"the seal has no {list_names(unknown)}")
 
 
-def _list_added(name: str, folder: Place) -> list[Place]:
+def _list_added(name: str, where: Any, folder: Place) -> list[Place]:
     """Return the places of a file, or of the files below a folder, which readers read."""
-    path = _path_of(name, folder)
+    path = _path_of(name, where, folder)
     place = folder.below(path)
     if any(part.startswith((".", "_")) for part in path.split("/")):
         raise ValueError(f"{path}: readers of datasets skip names that begin with . or _")
@@ -354,7 +386,7 @@ def _make_result(seal: Seal, findings: Iterable[SealFinding]) -> SealVerificatio
     statement = seal.statement
     return SealVerification(
         sequence=statement.sequence, signer=statement.signer_ids, dataset=statement.dataset,
-        files=len(seal.files), findings=tuple(findings),
+        name=statement.name, files=len(seal.files), findings=tuple(findings),
     )  # fmt: skip
 
 
@@ -414,11 +446,17 @@ def _path_inside(place: Place, folder: Place) -> str:
 
 def hash_file(place: Place) -> SealedFile:
     """Return what a seal states about a file; raise OSError if it cannot be read."""
-    digest = hashlib.sha256()
     with open_source_at(place) as source:
-        for start in range(0, source.size, _BLOCK):
-            digest.update(source.read_at(start, min(_BLOCK, source.size - start)))
-        return SealedFile(source.size, digest.hexdigest(), hash_end(source))
+        size, sha256 = hash_source(source)
+        return SealedFile(size, sha256, hash_end(source))
+
+
+def hash_source(source: Source) -> tuple[int, str]:
+    """Return size and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    for start in range(0, source.size, _BLOCK):
+        digest.update(source.read_at(start, min(_BLOCK, source.size - start)))
+    return source.size, digest.hexdigest()
 
 
 def hash_end(source: Source) -> str | None:

@@ -19,7 +19,7 @@ from modcrypt.kms.signing.seal_format import (
 )
 from modcrypt.kms.signing.sealed_statements import find_statement_signers
 from modcrypt.kms.signing.signing_keys import VerifyingKey
-from modcrypt.kms.signing.trusted_writers import WriterChange, make_trust
+from modcrypt.kms.signing.trusted_writers import Trust, WriterChange, make_trust
 from modcrypt.report.json_fields import JsonFields
 
 
@@ -82,15 +82,26 @@ def seal_log(
     if found is None:
         raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
     statement, content = found
-    keys = {key.hex_id: key for change in statement.writers for key in change.keys}
+    writers = _list_effective(statement.writers, make_trust(known, needed))
+    keys = {key.hex_id: key for change in writers for key in change.keys}
     keys |= {key.hex_id: key for key in known}
     newest = _Step(
         statement.sequence, statement.time, statement.signers, not statement.members.get("since"),
         parse_archived(statement.members, content or b""), statement.previous,
     )  # fmt: skip
     steps = [newest, *_walk_back(ledger, newest, keys)][::-1]
-    entries = tuple(_compare_steps(steps, statement.writers))
+    entries = tuple(_compare_steps(steps, writers))
     return SealLog(dataset=statement.dataset, entries=entries, complete=steps[0].previous is None)
+
+
+def _list_effective(changes: Iterable[WriterChange], trust: Trust) -> list[WriterChange]:
+    """Return the changes of writers that those have signed who could sign."""
+    effective = []
+    for change in changes:
+        if change.is_signed_by(trust):
+            effective.append(change)
+            trust = trust.follow([change])
+    return effective
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,10 @@ def witness_seal(
     where: Any,
     key: SigningKey,
     signed_by: Iterable[VerifyingKey],
+    store: Root,
     *,
     needed: int = 1,
     at_least: int = 1,
-    store: Root | None = None,
     filesystem: Any = None,
 ) -> int:
     """Countersign the newest seal of a dataset, and return its number.
@@ -70,9 +70,10 @@ def witness_seal(
         where: Path or URL of the dataset's folder.
         key: Key of the witness.
         signed_by: Keys of writers whose seals are accepted.
-        needed: Number of them that must have signed.
+        store: Folder that keeps the witness's statement. Who can write to the dataset must not be
+            able to change it: otherwise both can be rolled back together.
+        needed: Number of writers that must have signed.
         at_least: Number that the seal must have at least.
-        store: Folder that keeps the witness's statement; None for the one beside the seal.
         filesystem: The pyarrow or fsspec filesystem of `where`.
 
     Raises:
@@ -82,13 +83,14 @@ def witness_seal(
         OSError: The file system reports an error.
     """
     ledger = dataset_ledger(Place(*locate(where, filesystem)))
-    statement = ledger.read_head(make_trust(signed_by, needed))
+    trust = make_trust(signed_by, needed)
+    statement = ledger.read_head(trust)
     if statement is None:
         raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
     with ledger.name_errors():
         statement.check(at_least, "dataset")
-    place = store if store is None or isinstance(store, Place) else Place(*locate(store, None))
-    countersign(ledger, statement, key, place)
+    place = store if isinstance(store, Place) else Place(*locate(store, None))
+    countersign(ledger, statement, trust, key, place)
     return statement.sequence
 
 
@@ -96,36 +98,36 @@ def cosign_seal(
     where: Any,
     key: SigningKey | Sequence[SigningKey],
     *,
+    proposal: str | None,
     signed_by: Iterable[VerifyingKey] = (),
-    dry_run: bool = False,
     at_least: int = 0,
     filesystem: Any = None,
 ) -> tuple[SealUpdate, bool]:
     """Sign the seal that another writer has proposed; return it, and whether it is the newest now.
 
-    Look at what it states before, with `dry_run`.
-
     Args:
         where: Path or URL of the dataset's folder.
         key: Key that signs, or several of them.
+        proposal: Name of the proposal that you have looked at, as `SealUpdate.name` has it; None
+            only to return what is proposed.
         signed_by: Keys of the other writers.
-        dry_run: Whether only to return what is proposed.
         at_least, filesystem: As for `update_seal`.
 
     Raises:
-        IntegrityError: No seal is proposed, or none of these writers has signed it.
+        IntegrityError: No seal is proposed, another one than `proposal`, none of these writers has
+            signed it, or it states something else than changes of files.
         CommitConflictError: The proposal does not follow the newest seal.
         FormatError, OSError: As `update_seal`.
     """
     ledger = dataset_ledger(Place(*locate(where, filesystem)))
     writer = make_seal_writer(key, signed_by, at_least)
-    statement, content, data = read_proposal(ledger, writer)
-    proposed = describe_update(statement, parse_content(content))
-    if dry_run:
+    found = read_proposal(ledger, writer)
+    proposed = describe_update(found.statement, parse_content(found.content))
+    if proposal is None:
         return proposed, False
-    signed = cosign(ledger, writer, data)
-    return (
-        (proposed, False)
-        if signed is None
-        else (describe_update(signed, parse_content(content)), True)
-    )
+    if proposal != proposed.name:
+        raise IntegrityError(f"{ledger.folder.path}: the proposal is {proposed.name}, another one")
+    signed = cosign(ledger, writer, found)
+    if signed is None:
+        return proposed, False
+    return describe_update(signed, parse_content(found.content)), True

@@ -240,12 +240,14 @@ class DatasetPolicies:
         least = self.dataset.members.get("seal_at_least")
         return None if least is None else RequiredSeal(self._writers, least, self.root.place)
 
-    def hand_over(self) -> AbstractContextManager[None]:
+    def hand_over(self, *, accept_new: bool = False) -> AbstractContextManager[None]:
         """Sign what is changed while the block runs, in the next seal of the dataset.
 
-        It has no effect on datasets that require no seal, or have none yet. Raise as `sealing`.
+        It has no effect on datasets that require no seal, or have none yet. `accept_new` is for
+        files that the seal does not name. Raise as `hand_over`.
         """
-        return hand_over(self.root.place, self.signing_key, self.required_seal)
+        how = {"accept_new": accept_new}
+        return hand_over(self.root.place, self.signing_key, self.required_seal, **how)
 
     def reading(
         self, place: Place, *, master_key_ids: Collection[str] = (), **properties: Any

@@ -266,7 +266,8 @@ class Lake:
         if table is not None:
             done: Sequence[AppliedFile] = change_table(plan, table, self.ages)
         else:
-            with self.policies(name).hand_over() if plan.changes else contextlib.nullcontext():
+            policies, how = self.policies(name), {"accept_new": accept_replaced}
+            with policies.hand_over(**how) if plan.changes else contextlib.nullcontext():
                 done = carry_out(plan)
             cache.note_encrypted(name, [file.path for file in done if not file.code])
         return LakeApplication(plan=plan, files=done, new_versions=new_versions)

@@ -47,7 +47,7 @@ def test_a_sealed_dataset_is_what_was_sealed(folder: Path) -> None:
     result = mc.verify_seal(folder, [OTHER.verifier, *BY])
     assert (result.ok, result.sequence, result.files) == (True, 1, 4)
     assert result.signer == WRITER.verifier.hex_id
-    assert result.fields().keys() == {"sequence", "signer", "dataset", "files", "findings"}
+    assert result.fields().keys() == {"sequence", "signer", "dataset", "files", "findings", "name"}
     seen: list[tuple[int, int]] = []
     mc.verify_seal(folder, BY, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]

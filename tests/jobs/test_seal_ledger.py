@@ -16,8 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 import modcrypt as mc
+from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.errors import (
     CommitConflictError,
     FormatError,
@@ -29,6 +31,9 @@ from modcrypt.io.places import Place
 from modcrypt.jobs import dataset_seals
 from modcrypt.kms.signing import seal_format
 from modcrypt.kms.signing.ledger import ARCHIVE, SEAL_NAME
+from modcrypt.kms.signing.seal_writing import SealWriter
+from modcrypt.kms.signing.sealed_statements import Draft, encode_statement
+from modcrypt.kms.signing.trusted_writers import WriterChange, parse_changes
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 
@@ -285,7 +290,7 @@ def test_a_writer_sees_a_history_that_another_one_forged(
     for name in ("x.parquet", "y.parquet"):
         write(attacked, name)
         mc.update_seal(attacked, OTHER, added=[name], signed_by=[writer.verifier])
-    with pytest.raises(IntegrityError, match="does not follow number 2"):
+    with pytest.raises(IntegrityError, match="does not follow seal number 2"):
         mc.update_seal(attacked, writer, added=["x.parquet"], signed_by=[OTHER.verifier])
 
 
@@ -303,8 +308,8 @@ def test_a_key_in_a_file_remembers_beside_it(lake: Path, tmp_path: Path) -> None
         mc.seal_dataset(folder, mc.SigningKey.load(key))
     memory = tmp_path / "writer.key.seals"
     assert memory.stat().st_mode & 0o777 == 0o600
-    (known,) = json.loads(memory.read_text())["datasets"].values()
-    assert (known["sequence"], known["places"]) == (2, [str(folder)])
+    ((place, known),) = next(iter(json.loads(memory.read_text())["datasets"].values())).items()
+    assert (known["sequence"], place) == (2, str(folder))
     (folder / SEAL_NAME).unlink()
     with pytest.raises(IntegrityError, match="number 2 was signed before"):
         mc.seal_dataset(folder, mc.SigningKey.load(key))
@@ -591,56 +596,55 @@ def test_a_seal_expires(lake: Path, writer: mc.SigningKey, monkeypatch: pytest.M
 # --- witnesses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["beside", "apart"])
 def test_a_witness_notices_what_writer_and_store_roll_back(
-    lake: Path, writer: mc.SigningKey, tmp_path: Path, apart: bool
+    lake: Path, writer: mc.SigningKey, tmp_path: Path
 ) -> None:
-    witness, store = mc.SigningKey.generate(), tmp_path / "store" if apart else None
+    witness, store = mc.SigningKey.generate(), tmp_path / "store"
     required: dict[str, Any] = {"witnessed_by": [witness.verifier], "witness_store": store}
+    by = [writer.verifier]
     with pytest.raises(IntegrityError, match="has not countersigned"):
-        mc.verify_seal(lake, [writer.verifier], **required)
-    assert mc.witness_seal(lake, witness, [writer.verifier], store=store) == 1
+        mc.verify_seal(lake, by, **required)
+    assert mc.witness_seal(lake, witness, by, store) == 1
     assert check(lake, writer, **required) == []
     old = tmp_path / "old"
     shutil.copytree(lake, old)
     write(lake, "d.parquet")
     mc.update_seal(lake, writer, added=["d.parquet"])
     with pytest.raises(IntegrityError, match="not yet 2"):
-        mc.verify_seal(lake, [writer.verifier], **required)
-    assert mc.witness_seal(lake, witness, [writer.verifier], store=store) == 2
-    kept = lake / ARCHIVE if store is None else store
-    (statement,) = kept.glob("witness-*")
-    signed = statement.read_bytes()
+        mc.verify_seal(lake, by, **required)
+    assert [mc.witness_seal(lake, witness, by, store) for _ in range(2)] == [2, 2]
     shutil.rmtree(lake)
     old.rename(lake)
-    kept.mkdir(exist_ok=True)
-    statement.write_bytes(signed)
     with pytest.raises(IntegrityError, match="rolled back"):
-        mc.verify_seal(lake, [writer.verifier], **required)
+        mc.verify_seal(lake, by, **required)
     with pytest.raises(IntegrityError, match="number 2 was signed before"):
-        mc.witness_seal(lake, witness, [writer.verifier], store=store)
+        mc.witness_seal(lake, witness, by, store)
     writer.remembered.clear()  # a writer who does it on purpose
     write(lake, "e.parquet")
     mc.update_seal(lake, writer, added=["e.parquet"])
     with pytest.raises(IntegrityError, match="countersigned another seal with number 2"):
-        mc.verify_seal(lake, [writer.verifier], **required)
-    with pytest.raises(IntegrityError, match="does not follow number 2"):
-        mc.witness_seal(lake, witness, [writer.verifier], store=store)
+        mc.verify_seal(lake, by, **required)
+    with pytest.raises(IntegrityError, match="does not follow seal number 2"):
+        mc.witness_seal(lake, witness, by, store)
+    with pytest.raises(ValueError, match="witness_store"):
+        mc.verify_seal(lake, by, witnessed_by=[witness.verifier])
 
 
-def test_readers_require_witnesses(lake: Path, writer: mc.SigningKey) -> None:
+def test_readers_require_witnesses(lake: Path, writer: mc.SigningKey, tmp_path: Path) -> None:
     witness = mc.SigningKey.generate()
     with mc.sealing(lake, writer):
         signed = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, signing_key=writer)
         for name in ("a", "b", "day=1/c"):
             mc.write_table(TABLE, lake / f"{name}.parquet", signed)
+    seal = mc.RequiredSeal(
+        (writer.verifier,), witnessed_by=(witness.verifier,), witness_store=str(tmp_path / "store")
+    )
     keys = mc.FileDecryptionProperties(
-        footer_key=FOOTER_KEY, signed_by=[writer.verifier],
-        seal=mc.RequiredSeal((writer.verifier,), witnessed_by=(witness.verifier,)),
-    )  # fmt: skip
+        footer_key=FOOTER_KEY, signed_by=[writer.verifier], seal=seal
+    )
     with pytest.raises(IntegrityError, match="has not countersigned"):
         mc.read_table(str(lake), keys)
-    mc.witness_seal(lake, witness, [writer.verifier])
+    mc.witness_seal(lake, witness, [writer.verifier], tmp_path / "store")
     assert mc.read_table(str(lake), keys).num_rows == 6
 
 
@@ -717,14 +721,16 @@ def test_writers_on_several_machines_sign_one_after_the_other(
     write(lake, "d.parquet")
     before = seal_of(lake)
     mc.update_seal(lake, writer, added=["d.parquet"], signed_by=known, propose=True)
-    seen, newest = mc.cosign_seal(lake, OTHER, signed_by=known, dry_run=True)
+    seen, newest = mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
     assert (seen.added, newest) == (("d.parquet",), False)
-    assert not mc.cosign_seal(lake, OTHER, signed_by=known)[1]
+    assert not mc.cosign_seal(lake, OTHER, proposal=seen.name, signed_by=known)[1]
     assert seal_of(lake) == before
-    assert mc.cosign_seal(lake, third, signed_by=known)[1]
+    with pytest.raises(IntegrityError, match="another one"):
+        mc.cosign_seal(lake, third, proposal="3:" + "0" * 64, signed_by=known)
+    assert mc.cosign_seal(lake, third, proposal=seen.name, signed_by=known)[1]
     assert mc.verify_seal(lake, known, at_least=3, needed=3).ok
     with pytest.raises(IntegrityError, match="no seal is proposed"):
-        mc.cosign_seal(lake, third, signed_by=known)
+        mc.cosign_seal(lake, third, proposal=None, signed_by=known)
 
 
 def test_a_proposal_must_be_a_writers_and_follow_the_newest_seal(
@@ -739,12 +745,12 @@ def test_a_proposal_must_be_a_writers_and_follow_the_newest_seal(
     for bad in (good.replace(b"d.parquet", b"e.parquet"), good[:-9], b"", b"{}\n{}\n"):
         path.write_bytes(bad)
         with pytest.raises((IntegrityError, FormatError)):
-            mc.cosign_seal(lake, OTHER, signed_by=known)
+            mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
     path.write_bytes(good)
     mc.update_seal(lake, [writer, OTHER], added=["d.parquet"])
     path.write_bytes(good)
     with pytest.raises(CommitConflictError, match="propose it again"):
-        mc.cosign_seal(lake, OTHER, signed_by=known)
+        mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
 
 
 def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
@@ -778,3 +784,229 @@ def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
         with mc.sealing(lake, writer):
             verb()
         assert check(lake, writer, at_least=number) == []
+
+
+# --- attacks on who signs -------------------------------------------------------------------------
+
+
+def sign_next(
+    lake: Path, keys: list[mc.SigningKey], changes: tuple[WriterChange, ...], **members: Any
+) -> None:
+    """Write a next seal that repeats only these changes of the writers."""
+    head = json.loads(seal_of(lake).splitlines()[0])
+    number, before = head["sequence"], hashlib.sha256(seal_of(lake).splitlines()[0]).hexdigest()
+    archived = lake / ARCHIVE / f"{number:010}.json"
+    archived.parent.mkdir(exist_ok=True)
+    archived.write_bytes(seal_of(lake))
+    draft = Draft(head["dataset"], {"since": [*head["since"], [number, before]]}, b"[]")
+    data = encode_statement(keys, seal_format.DATASET, draft, (number, before), changes)
+    (lake / SEAL_NAME).write_bytes(data)
+
+
+def changes_of(lake: Path) -> tuple[WriterChange, ...]:
+    return parse_changes(json.loads(seal_of(lake).splitlines()[1])["writers"])
+
+
+def test_a_revoked_writer_cannot_leave_out_its_revocation(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    known = [writer.verifier, OTHER.verifier]
+    mc.change_seal_writers(lake, [writer, OTHER], known)
+    mc.change_seal_writers(lake, writer, [writer.verifier])
+    seen = mc.verify_seal(lake, [writer.verifier]).name
+    sign_next(lake, [OTHER], changes_of(lake)[:1])
+    message = "leaves out or alters changes of the writers"
+    with pytest.raises(IntegrityError, match=message):
+        mc.verify_seal(lake, [writer.verifier], after=seen)
+    with pytest.raises(IntegrityError, match=message):
+        mc.update_seal(lake, writer, added=["a.parquet"])
+    witness = mc.SigningKey.generate()
+    assert mc.verify_seal(lake, [writer.verifier]).sequence == 4  # nothing that it knows differs
+    roll_back_to(lake, 3)
+    mc.witness_seal(lake, witness, [writer.verifier], lake.parent / "audit")
+    sign_next(lake, [OTHER], changes_of(lake)[:1])
+    with pytest.raises(IntegrityError, match=message):
+        mc.witness_seal(lake, witness, [writer.verifier], lake.parent / "audit")
+
+
+def roll_back_to(lake: Path, number: int) -> None:
+    shutil.copy(lake / ARCHIVE / f"{number:010}.json", lake / SEAL_NAME)
+
+
+def test_one_of_two_writers_cannot_drop_the_other(lake: Path, writer: mc.SigningKey) -> None:
+    known = [writer.verifier, OTHER.verifier]
+    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    seen = mc.verify_seal(lake, known).name
+    sign_next(lake, [OTHER], ())
+    for how in ({"after": seen}, {"needed": 2}):
+        with pytest.raises(IntegrityError):
+            mc.verify_seal(lake, known, **how)  # type: ignore[arg-type]  # of several types
+    with pytest.raises(IntegrityError, match="leaves out"):
+        mc.update_seal(lake, writer, added=["a.parquet"], signed_by=known)
+
+
+def test_a_writer_who_accepts_a_lost_seal_may_still_only_sign_with_others(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    known = [writer.verifier, OTHER.verifier]
+    mc.seal_dataset(lake, writer, valid_for=1000)
+    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    remove_seal(lake)
+    with pytest.raises(ValueError, match="2 of the keys"):
+        mc.seal_dataset(lake, writer, signed_by=known, accept=[SEAL_NAME])
+    assert mc.seal_dataset(lake, [writer, OTHER], accept=[SEAL_NAME]).sequence == 4
+    head = json.loads(seal_of(lake).splitlines()[0])
+    assert head["expires"] - head["time"] == 1000
+    assert len(changes_of(lake)) == 1
+
+
+def test_readers_who_remember_a_seal_notice_another_history(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    """Another writer continued an older state that the store had put back."""
+    known = [writer.verifier, OTHER.verifier]
+    mc.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
+    seen = mc.verify_seal(lake, known).name
+    roll_back_to(lake, 1)
+    for _ in range(2):
+        mc.update_seal(lake, writer, added=["b.parquet"], signed_by=known)
+    assert mc.verify_seal(lake, known, at_least=2).ok  # a number alone does not tell
+    with pytest.raises(IntegrityError, match="does not follow seal number 2"):
+        mc.verify_seal(lake, known, after=seen)
+    for text in ("2", "0:" + "0" * 64, "2:xyz"):
+        with pytest.raises(ValueError, match="NUMBER:HASH"):
+            mc.verify_seal(lake, known, after=text)
+
+
+def test_a_head_that_is_exchanged_is_not_compared_with(
+    lake: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "d.parquet")
+    mc.update_seal(lake, writer, added=["d.parquet"])
+    begin = SealWriter.begin
+
+    def begin_before_the_exchange(self: SealWriter, *arguments: Any, **how: Any) -> Any:
+        former = begin(self, *arguments, **how)
+        roll_back_to(lake, 1)
+        return former
+
+    (lake / "d.parquet").unlink()
+    monkeypatch.setattr(SealWriter, "begin", begin_before_the_exchange)
+    with pytest.raises(CommitConflictError):
+        mc.seal_dataset(lake, writer)
+
+
+@pytest.mark.parametrize("part", ["since", "writers", "dataset"])
+def test_a_proposal_states_only_changes_of_files(
+    lake: Path, writer: mc.SigningKey, part: str
+) -> None:
+    known = [writer.verifier, OTHER.verifier]
+    mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
+    write(lake, "d.parquet")
+    mc.update_seal(lake, [writer, OTHER], added=["d.parquet"])
+    head = json.loads(seal_of(lake).splitlines()[0])
+    before = hashlib.sha256(seal_of(lake).splitlines()[0]).hexdigest()
+    since, changes, dataset = [*head["since"], [3, before]], changes_of(lake), head["dataset"]
+    since = [since[0], since[2]] if part == "since" else since
+    dataset = "other" if part == "dataset" else dataset
+    draft = Draft(dataset, {"since": since}, b"[]")
+    changes = () if part == "writers" else changes
+    data = encode_statement([writer], seal_format.DATASET, draft, (3, before), changes)
+    (lake / ARCHIVE / "proposed.json").write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"more than files|not those that were signed"):
+        mc.cosign_seal(lake, OTHER, proposal=None, signed_by=known)
+
+
+# --- attacks on what is written -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ["changed", "foreign"])
+def test_nothing_is_made_of_a_forged_file(lake: Path, writer: mc.SigningKey, attack: str) -> None:
+    name = {"changed": "a.parquet", "foreign": "planted.parquet"}[attack]
+    write(lake, name, pa.table({"n": [666]}))
+    reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    new = mc.FileEncryptionProperties(footer_key=os.urandom(16))
+    message = {"changed": "not the file that was sealed", "foreign": "does not name it"}[attack]
+    for target in (name, "copy.parquet"):
+        with pytest.raises(IntegrityError, match=message), mc.sealing(lake, writer):
+            mc.rekey_parquet(lake / name, lake / target, reader, new, overwrite=True)
+    assert check(lake, writer) == [(name, attack)]
+    with mc.sealing(lake, writer, accept_new=True):
+        mc.rekey_parquet(lake / "b.parquet", lake / "b.parquet", reader, new, overwrite=True)
+        mc.rekey_parquet(
+            lake / "b.parquet",
+            lake / "e.parquet",
+            mc.FileDecryptionProperties(footer_key=new.footer_key),
+            new,
+        )
+    assert check(lake, writer, at_least=2) == [(name, attack)]
+
+
+def test_a_folder_by_another_name_is_the_same(
+    attacked: Path, writer: mc.SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = attacked.parent / "link"
+    link.symlink_to(attacked)
+    remove_all(attacked)
+    monkeypatch.chdir(attacked.parent)
+    for name in (link, "lake", "./lake/", f"file://{attacked}", link / ".." / "lake"):
+        with pytest.raises(IntegrityError, match="number 2 was signed before"):
+            mc.seal_dataset(name, writer)
+
+
+def test_a_block_keeps_its_folder(
+    lake: Path, writer: mc.SigningKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(lake, tmp_path / "elsewhere" / "lake")
+    monkeypatch.chdir(tmp_path)
+    with mc.sealing("lake", writer):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        write(Path("lake"), "x.parquet")
+        write(lake, "d.parquet")
+    assert check(lake, writer, at_least=2) == []
+
+
+def test_a_fork_of_a_block_signs_nothing(lake: Path, writer: mc.SigningKey) -> None:
+    with mc.sealing(lake, writer):
+        write(lake, "d.parquet")
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                raise SystemExit
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert json.loads(seal_of(lake).splitlines()[0])["sequence"] == 2
+
+
+def test_two_blocks_that_write_one_file_conflict(lake: Path, writer: mc.SigningKey) -> None:
+    known = [writer.verifier, OTHER.verifier]
+
+    def write_after_another() -> None:
+        with mc.sealing(lake, writer, signed_by=known):
+            write(lake, "a.parquet", pa.table({"n": [1]}))
+            write(lake, "a.parquet", pa.table({"n": [2]}))
+            mc.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
+
+    with pytest.raises(CommitConflictError, match=r"sealed a\.parquet meanwhile"):
+        write_after_another()
+    assert mc.verify_seal(lake, known).ok
+
+
+def test_moves_and_removals_of_the_file_system_are_recorded(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    fs = ModcryptFileSystem(
+        fs=LocalFileSystem(), encryption=KEYS,
+        decryption=mc.FileDecryptionProperties(footer_key=FOOTER_KEY),
+    )  # fmt: skip
+    with mc.sealing(lake, writer):
+        fs.rm(str(lake / "a.parquet"))
+        write(lake, "new.parquet")
+        fs.mv(str(lake / "new.parquet"), str(lake / "moved.parquet"))
+        write(lake, "day=2/x.parquet")
+        fs.mv(str(lake / "day=2"), str(lake / "day=3"), recursive=True)
+        fs.rm(str(lake / "day=1"), recursive=True)
+    assert check(lake, writer, at_least=2) == []
+    files = {entry[0] for entry in json.loads(seal_of(lake).splitlines()[2])}
+    assert files == {"a.parquet", "day=1/c.parquet", "day=2/x.parquet", "day=3/x.parquet",
+                     "moved.parquet", "new.parquet"}  # fmt: skip

@@ -61,7 +61,7 @@ Example: encrypt a new file into the dataset, and seal it
 _COSIGN_EXAMPLE = """\b
 Example: look at a proposal, then sign it
   modcrypt seals cosign --verify-key a.pub --sign b.key lake
-  modcrypt seals cosign --verify-key a.pub --sign b.key --yes lake"""
+  modcrypt seals cosign --verify-key a.pub --sign b.key --proposal 8:3f2a... lake"""
 
 _WRITERS_EXAMPLE = """\b
 Example: replace a key; afterwards two of three writers must sign
@@ -70,8 +70,9 @@ Example: replace a key; afterwards two of three writers must sign
 
 _WITNESS_EXAMPLE = """\b
 Example: an auditor countersigns every day; readers require it
-  modcrypt seals witness --verify-key writer.pub --sign auditor.key lake
-  modcrypt seals verify --verify-key writer.pub --witness-key auditor.pub lake"""
+  modcrypt seals witness --verify-key writer.pub --sign auditor.key --store audit lake
+  modcrypt seals verify --verify-key writer.pub --witness-key auditor.pub \\
+    --witness-store audit lake"""
 
 _LOG_EXAMPLE = """\b
 Example:
@@ -300,24 +301,24 @@ def remove(
 @seals.command(epilog=_COSIGN_EXAMPLE)
 @_folder
 @_sign_options
-@click.option("--yes", is_flag=True, help="Sign. Dry run without it.")
+@click.option("--proposal", metavar="NAME", help="Sign this proposal. Dry run without it.")
 @json_option
-def cosign(*, folder: str, yes: bool, as_json: bool, **options: Any) -> None:
+def cosign(*, folder: str, proposal: str | None, as_json: bool, **options: Any) -> None:
     """Sign the seal of FOLDER that another writer has proposed.
 
-    It prints what the proposal states, and signs it with --yes. --verify-key names the other
-    writers.
+    It prints what the proposal states, and its name; with --proposal it signs it. --verify-key
+    names the other writers.
     """
     how = _writing(options)
     how.pop("valid_for")
-    update, is_newest = modcrypt.cosign_seal(folder, _load_keys(options), dry_run=not yes, **how)
+    update, is_newest = modcrypt.cosign_seal(folder, _load_keys(options), proposal=proposal, **how)
     if as_json:
         print_json("seals.update", update.fields())
         return
     for mark, paths in (("+", update.added), ("-", update.removed)):
         for path in paths:
             print_line(f"{mark} {printable(path)}")
-    state = "" if is_newest else "; proposed, and not enough writers have signed it yet"
+    state = "" if is_newest else f"; proposal {update.name}, which needs further signatures"
     print_line(f"{_describe_update(update)}{state}")
 
 
@@ -373,16 +374,21 @@ def writers(
 @_folder
 @_sign_options
 @_needed_option
-@click.option("--store", metavar="FOLDER", help="Folder for the signature of the witness.")
-def witness(*, folder: str, needed: int, store: str | None, **options: Any) -> None:
+@click.option(
+    "--store",
+    metavar="FOLDER",
+    required=True,
+    help="Folder for the signature, which writers of the dataset cannot change.",
+)
+def witness(*, folder: str, needed: int, store: str, **options: Any) -> None:
     """Countersign the newest seal of FOLDER, so that readers can require it.
 
     --verify-key names the writers, and --sign the key of the witness, which remembers what it has
     signed and refuses a seal that does not follow it.
     """
     number = modcrypt.witness_seal(
-        folder, _load_keys(options)[0], _require_writers(options["verify_keys"]), needed=needed,
-        at_least=options["at_least"], store=store,
+        folder, _load_keys(options)[0], _require_writers(options["verify_keys"]), store,
+        needed=needed, at_least=options["at_least"],
     )  # fmt: skip
     print_line(f"seal {number}: countersigned")
 
@@ -432,6 +438,9 @@ def log(*, folder: str, verify_keys: tuple[str, ...], needed: int, as_json: bool
     help="Require that this witness has countersigned: its .pub file or line. Repeatable.",
 )
 @click.option("--witness-store", metavar="FOLDER", help="Folder of the signatures of witnesses.")
+@click.option(
+    "--after", metavar="NAME", help="Require the seal of this name, or one that follows it."
+)
 @_threads
 @json_option
 def verify(
@@ -487,7 +496,7 @@ def _print_result(result: modcrypt.SealVerification, as_json: bool) -> None:
         print_line(format_table(("file", "problem"), rows, left=(0, 1)))
     print_line(
         f"seal {result.sequence}: {result.files} files, signed by {result.signer}; "
-        f"{len(result.findings)} differences"
+        f"{len(result.findings)} differences; name {result.name}"
     )
 
 

@@ -27,17 +27,17 @@ from modcrypt.errors import (
 )
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
-from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.kms.signing.sealed_statements import (
     MAX_SEAL,
     SealFormat,
     Statement,
     hash_statement,
+    is_hash,
     read_content,
     read_statement,
 )
-from modcrypt.kms.signing.trusted_writers import Trust
+from modcrypt.kms.signing.trusted_writers import Trust, WriterChange, check_change
 from modcrypt.pkmt1.strict_json import strict_json
 
 SEAL_NAME = "_modcrypt_seal.json"
@@ -53,8 +53,6 @@ MAX_STEPS = 100_000
 _NO_FILE = (errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP)
 """Errors of opening a folder, a pipe, a socket, and links in a circle."""
 
-_PREVIOUS = re.compile(rb'"previous":"([0-9a-f]{64})"')
-
 
 def is_of_seal(path: str) -> bool:
     """Return whether a path is that of a seal, an older one or a statement of a witness."""
@@ -62,6 +60,50 @@ def is_of_seal(path: str) -> bool:
     if name == SEAL_NAME:
         return True
     return posixpath.basename(folder) == ARCHIVE and _ARCHIVED.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A statement that was seen before.
+
+    Attributes:
+        sequence: Number of the statement.
+        hash: Hash of the statement, in hex.
+        writers: Changes of the writers that it has; None if they are not known.
+    """
+
+    sequence: int
+    hash: str
+    writers: tuple[WriterChange, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Seen:
+        """Parse `NUMBER:HASH`, as results show a seal; raise ValueError for other text."""
+        number, _, hash_ = text.partition(":")
+        if not re.fullmatch(r"[1-9][0-9]{0,17}", number, re.ASCII) or not is_hash(hash_):
+            raise ValueError("a seal is named by NUMBER:HASH, as `seals verify` prints it")
+        return cls(int(number), hash_)
+
+    @classmethod
+    def of(cls, statement: Statement) -> Seen:
+        """Return a statement as one that was seen."""
+        return cls(statement.sequence, statement.hash, statement.writers)
+
+
+def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str, Any], bytes]:
+    """Return the members and the content of a statement with this hash.
+
+    Raises:
+        IntegrityError: It is another one.
+    """
+    _, head, start = hash_statement(source)
+    data = source.read_at(0, source.size) if head is None else head
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise IntegrityError(f"it is not seal number {sequence}, as it was signed")
+    members: dict[str, Any] = strict_json(data.partition(b"\n")[0])
+    if head is None or members["content"] is None:
+        return members, b""
+    return members, read_content(source, start, members["content"], sequence)
 
 
 @dataclass(frozen=True)
@@ -135,19 +177,21 @@ class Ledger:
 
         Raises:
             IntegrityError: It is missing, or another one.
-            FormatError: It is the one that was signed, but malformed.
         """
         with self.open_archived(sequence, expected) as source:
-            hash_, head, start = hash_statement(source)
-            data = source.read_at(0, source.size) if head is None else head
-            changed = hash_ != expected or hashlib.sha256(data).hexdigest() != expected
-            if changed:
-                raise IntegrityError(f"seal number {sequence} changed while it was being read")
-            members = _parse_head(data.partition(b"\n")[0], sequence)
-            content = None if head is None else members.get("content")
-            if content is None:
-                return members, b""
-            return members, read_content(source, start, content, sequence)
+            return read_pinned(source, sequence, expected)
+
+    def read_seen(self, seen: Seen) -> tuple[dict[str, Any], bytes]:
+        """Return the members and the content of a statement that was the newest one.
+
+        Raises:
+            IntegrityError: It is missing now, or was altered.
+        """
+        with self.open() as source:
+            if source is not None and source.size <= MAX_SEAL:
+                with contextlib.suppress(IntegrityError):
+                    return read_pinned(source, seen.sequence, seen.hash)
+        return self.read_archived(seen.sequence, seen.hash)
 
     @contextlib.contextmanager
     def open_archived(self, sequence: int, expected: str) -> Iterator[Source]:
@@ -156,7 +200,10 @@ class Ledger:
         with contextlib.ExitStack() as stack:
             try:
                 source = stack.enter_context(open_source_at(place))
-            except (FileNotFoundError, NotADirectoryError):
+            except OSError as error:
+                missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+                if not missing and error.errno not in _NO_FILE:
+                    raise
                 raise IntegrityError(
                     f"{place.path} is missing: newer seals refer to it, so restore it from a copy"
                 ) from None
@@ -164,48 +211,88 @@ class Ledger:
                 raise IntegrityError(f"{place.path} is not seal number {sequence}")
             yield source
 
-    def find_ancestor(self, statement: Statement, sequence: int) -> str:
-        """Return the hash of an older statement that a verified one follows.
+    def check_follows(self, statement: Statement, trust: Trust, seen: Seen) -> None:
+        """Check that a verified statement is one that was seen, or follows it.
+
+        Each statement between must be signed by those who could sign after the one before it:
+        otherwise a writer who may no longer sign could leave out the change that says so.
 
         Raises:
-            IntegrityError: A statement between them is missing, or another one.
+            IntegrityError: It is another one or does not follow it; or one between is missing.
         """
-        number, hash_, previous = statement.sequence, statement.hash, statement.previous
+        newer, at = statement, f"seal number {seen.sequence}"
         for _ in range(MAX_STEPS):
-            if number <= sequence or previous is None:
-                return hash_
-            number, hash_ = number - 1, previous
-            if number > sequence:
-                previous = self.read_archived(number, hash_)[0].get("previous")
-        raise IntegrityError(f"more than {MAX_STEPS} seals lie between two numbers")
+            if newer.sequence <= seen.sequence or newer.previous is None:
+                break
+            if newer.sequence == seen.sequence + 1 and seen.writers is not None:
+                if newer.previous != seen.hash:
+                    break
+                check_change(seen.writers, newer.writers, newer.sequence, trust)
+                return
+            older = self._read_older(newer, trust)
+            check_change(older.writers, newer.writers, newer.sequence, trust)
+            newer = older
+        if (newer.sequence, newer.hash) != (seen.sequence, seen.hash):
+            raise IntegrityError(
+                f"{self.place.path}: seal number {statement.sequence} does not follow {at} as it "
+                "was seen before"
+            )
+
+    def _read_older(self, newer: Statement, trust: Trust) -> Statement:
+        assert newer.previous is not None
+        with self.open_archived(newer.sequence - 1, newer.previous) as source:
+            older = read_statement(source, trust, self.form)
+        if (older.hash, older.sequence) != (newer.previous, newer.sequence - 1):
+            raise IntegrityError(
+                f"{self.archived(newer.sequence - 1).path} is not what seal number "
+                f"{newer.sequence} follows"
+            )
+        return older
 
     def publish(self, former: Statement | None, data: bytes) -> None:
         """Write a new statement in place of the newest one, which goes into the archive.
 
         Raises:
-            CommitConflictError: The newest statement is not `former`; nothing changed.
+            CommitConflictError: The newest statement is not `former`; nothing changed. In a store,
+                which has no locks, it may be noticed afterwards.
             ValueError: The new statement is too large.
         """
         if len(data) > MAX_SEAL:
             raise ValueError(f"a seal has at most {MAX_SEAL} bytes; seal folders below this one")
         with self.place.lock():
             with self.open() as source:
-                found = None if source is None else hash_statement(source)[0]
-                if found != (None if former is None else former.hash):
-                    raise CommitConflictError(
-                        "another writer has made a seal meanwhile; check what it seals, and seal "
-                        "again"
-                    )
+                self._check_newest(source, former)
                 if source is not None and former is not None:
-                    self._archive(source, former.sequence)
+                    self._archive(source, former)
             with open_sink_at(self.place) as sink:
                 sink.append(data)
+        if self.folder.filesystem is not None:
+            with open_source_at(self.place) as source:
+                if source.read_at(0, source.size) != data:
+                    raise self._conflict_error()
 
-    def _archive(self, source: Source, sequence: int) -> None:
-        place = self.archived(sequence)
+    def _check_newest(self, source: Source | None, former: Statement | None) -> None:
+        if source is not None and source.size > MAX_SEAL:
+            raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")
+        found = None if source is None else hash_statement(source)[0]
+        if found != (None if former is None else former.hash):
+            raise self._conflict_error()
+
+    def _conflict_error(self) -> CommitConflictError:
+        return CommitConflictError(
+            "another writer has made a seal meanwhile; check what it seals, and seal again"
+        )
+
+    def _archive(self, source: Source, former: Statement) -> None:
+        """Copy a statement: what was signed, and nothing that others put behind it."""
+        parts = [source.read_at(0, source.size if former.dataset is None else former.start)]
+        if former.content is not None:
+            parts += [read_content(source, former.start, former.content, former.sequence), b"\n"]
+        place = self.archived(former.sequence)
         place.make_folder()
         with open_sink_at(place) as sink:
-            copy_range(source, sink, 0, source.size)
+            for part in parts:
+                sink.append(part)
 
     @contextlib.contextmanager
     def name_errors(self) -> Iterator[None]:

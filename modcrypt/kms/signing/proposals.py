@@ -6,15 +6,16 @@ seal once enough writers have signed it, if it still follows the newest one.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from modcrypt.errors import CommitConflictError, IntegrityError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source, open_source_at
 from modcrypt.kms.signing.ledger import ARCHIVE, Ledger
-from modcrypt.kms.signing.seal_memory import remember
-from modcrypt.kms.signing.seal_writing import SealWriter
+from modcrypt.kms.signing.seal_format import list_since
+from modcrypt.kms.signing.seal_memory import Remembered, remember
+from modcrypt.kms.signing.seal_writing import Former, SealWriter, name_folder
 from modcrypt.kms.signing.sealed_statements import (
     Statement,
     add_signatures,
@@ -31,12 +32,31 @@ def write_proposal(ledger: Ledger, data: bytes) -> None:
         sink.append(data)
 
 
-def read_proposal(ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes, bytes]:
-    """Return a proposal, its content and its bytes.
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A seal that further writers are to sign.
+
+    Attributes:
+        former: What it follows.
+        statement: What it states.
+        content: Its content.
+        data: All its bytes.
+    """
+
+    former: Former
+    statement: Statement
+    content: bytes
+    data: bytes
+
+
+def read_proposal(ledger: Ledger, writer: SealWriter) -> Proposal:
+    """Return the proposal of a ledger.
 
     Raises:
-        IntegrityError: There is none, it was altered, no writer has signed it, or it does not
-            follow the newest seal, which must be the last one that the writer's keys signed.
+        IntegrityError: There is none, it was altered, no writer has signed it, or it states
+            something else than changes of files since the newest seal, which must be the last one
+            that the writer's keys signed.
+        CommitConflictError: It does not follow the newest seal.
         FormatError: It is signed, but malformed.
         OSError: The file system reports an error.
     """
@@ -54,7 +74,21 @@ def read_proposal(ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes,
             f"{place.path}: the proposal does not follow the newest seal, number "
             f"{former.sequence}; propose it again"
         )
-    return statement, content, data
+    _check_states_changes(statement, former, place)
+    return Proposal(former, statement, content, data)
+
+
+def _check_states_changes(statement: Statement, former: Former, place: Place) -> None:
+    """Check that nothing is signed that those who look at a proposal are not shown."""
+    lasts = Remembered.of(statement).valid_for
+    same = (statement.dataset, statement.writers, lasts) == (
+        former.dataset, former.writers, former.valid_for
+    )  # fmt: skip
+    if not same or list_since(former.statement) != statement.members["since"]:
+        raise IntegrityError(
+            f"{place.path}: the proposal changes more than files: the writers, the dataset, how "
+            "long seals are valid or which ones add up"
+        )
 
 
 def _verify(source: Source, ledger: Ledger, writer: SealWriter) -> tuple[Statement, bytes]:
@@ -65,25 +99,24 @@ def _verify(source: Source, ledger: Ledger, writer: SealWriter) -> tuple[Stateme
     return statement, read_content(source, statement.start, statement.content, statement.sequence)
 
 
-def cosign(ledger: Ledger, writer: SealWriter, data: bytes) -> Statement | None:
-    """Add signatures to a proposal that was read; return the seal if these are enough.
+def cosign(ledger: Ledger, writer: SealWriter, proposal: Proposal) -> Statement | None:
+    """Add signatures to a proposal that was looked at; return the seal if these are enough.
 
     Raises:
         CommitConflictError: Another writer has made a seal meanwhile.
         OSError: The file system fails, or the number cannot be remembered.
     """
-    former = writer.begin(ledger, signs=False)
-    data = add_signatures(data, writer.keys)
+    data = add_signatures(proposal.data, writer.keys)
     try:
         with open_source(data) as source:
             statement = read_statement(source, writer.trust, ledger.form)
     except IntegrityError:  # more signatures are needed
         write_proposal(ledger, data)
         return None
-    ledger.publish(former.statement, data)
+    ledger.publish(proposal.former.statement, data)
     _place_of(ledger).remove()
     for key in writer.keys:
-        remember(key, statement, ledger.folder.full_name)
+        remember(key, statement, name_folder(ledger))
     return statement
 
 

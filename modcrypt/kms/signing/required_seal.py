@@ -18,7 +18,7 @@ from modcrypt.errors import IntegrityError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.places import Place, Root, Stamp
 from modcrypt.io.stores import locate
-from modcrypt.kms.signing.ledger import Ledger
+from modcrypt.kms.signing.ledger import Ledger, Seen
 from modcrypt.kms.signing.seal_format import Seal, dataset_ledger, load_newest
 from modcrypt.kms.signing.signing_keys import VerifyingKey
 from modcrypt.kms.signing.trusted_writers import make_trust
@@ -41,8 +41,12 @@ def load_seal(folder: Place, required: RequiredSeal) -> Seal:
         raise IntegrityError(f"{ledger.place.path} does not exist: the dataset is not sealed")
     with ledger.name_errors():
         seal.statement.check(required.at_least, "dataset", required.dataset)
-        store = None if required.witness_store is None else _place_of(required.witness_store)
-        check_witnesses(ledger, seal.statement, required.witnessed_by, store)
+        if required.witness_store is not None:
+            store = _place_of(required.witness_store)
+            check_witnesses(ledger, seal.statement, required.witnessed_by, store)
+    if required.after is not None:
+        trust = make_trust(required.signed_by, required.needed)
+        ledger.check_follows(seal.statement, trust, Seen.parse(required.after))
     return seal
 
 
@@ -59,7 +63,10 @@ class RequiredSeal:
         needed: Number of keys that must have signed.
         dataset: Id that the dataset must have; None accepts another dataset of the same writers.
         witnessed_by: Keys of witnesses, each of whom must have countersigned the seal.
-        witness_store: Folder of their statements; None for the one beside the seal.
+        witness_store: Folder of their statements, which the store of the dataset cannot change.
+        after: `NUMBER:HASH` of a seal that you have seen, as results name it: the newest one must
+            be it, or follow it, signed by those who could sign. Unlike a number alone, it detects
+            another history with as many seals, and a writer who ignores that it may not sign.
     """
 
     signed_by: tuple[VerifyingKey, ...]
@@ -69,6 +76,13 @@ class RequiredSeal:
     dataset: str | None = None
     witnessed_by: tuple[VerifyingKey, ...] = ()
     witness_store: Root | None = None
+    after: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.witnessed_by and self.witness_store is None:
+            raise ValueError("witnesses need witness_store, the folder of their statements")
+        if self.after is not None:
+            Seen.parse(self.after)
 
     def with_root(self, root: Root) -> RequiredSeal:
         """Return the requirement for the dataset at `root`, unless it has a root."""
@@ -152,7 +166,7 @@ class _LastSeals:
         ledger = dataset_ledger(folder)
         key = (
             id(folder.filesystem), ledger.place.full_name, required.signed_by, required.needed,
-            required.witnessed_by, str(required.witness_store),
+            required.witnessed_by, str(required.witness_store), required.after,
         )  # fmt: skip
         with self._lock:
             known, now = self._known.get(key), time.monotonic()
@@ -174,6 +188,9 @@ def _look_again(ledger: Ledger, required: RequiredSeal, known: _KnownSeal | None
         return replace(known, checked=now)
     seen = 0 if known is None else known.seal.statement.sequence
     seal = load_seal(ledger.folder, replace(required, at_least=max(seen, required.at_least)))
+    if known is not None and seen:
+        trust = make_trust(required.signed_by, required.needed)
+        ledger.check_follows(seal.statement, trust, Seen.of(known.seal.statement))
     return _KnownSeal(seal, ledger.folder.filesystem, stamp, now)
 
 

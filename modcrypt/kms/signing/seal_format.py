@@ -16,14 +16,14 @@ Version 1 lists all files, in `files`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import FormatError, KeyMaterialError
 from modcrypt.io.places import Place
 from modcrypt.io.threads import in_threads
-from modcrypt.kms.signing.ledger import Ledger
+from modcrypt.kms.signing.ledger import Ledger, Seen
 from modcrypt.kms.signing.sealed_statements import SealFormat, Statement, is_hash, is_number
 from modcrypt.kms.signing.trusted_writers import Trust
 from modcrypt.pkmt1.strict_json import strict_json
@@ -74,6 +74,8 @@ class Seal:
 
 def encode_files(changes: Changes) -> bytes:
     """Return the content of a statement about these files."""
+    if wrong := [path for path in changes if not _is_path(path)]:
+        raise ValueError(f"{wrong[0]!r} is not a path that a seal can state")
     listed = [
         [path] if file is None else [path, file.size, file.sha256, file.footer]
         for path, file in sorted(changes.items())
@@ -112,12 +114,30 @@ def load_files(ledger: Ledger, statement: Statement, content: bytes | None) -> S
     """
     if statement.dataset is None:
         return Seal(statement, dict(_complete(_parse_files(statement.members["files"]))))
-    since = _parse_since(statement)
-    older = in_threads(lambda entry: _load_older(ledger, *entry), since, THREADS)
+    return Seal(statement, _add_up(ledger, _parse_since(statement), content or b""))
+
+
+def load_seen(ledger: Ledger, seen: Seen) -> dict[str, SealedFile]:
+    """Return the files of a statement that was verified before, as the newest one.
+
+    Raises:
+        IntegrityError: It is missing now, or an older one that it refers to.
+    """
+    with ledger.name_errors():
+        members, content = ledger.read_seen(seen)
+        if not content:
+            return dict(_complete(_parse_files(members["files"])))
+        return _add_up(ledger, members["since"], content)
+
+
+def _add_up(
+    ledger: Ledger, since: Iterable[Sequence[Any]], content: bytes
+) -> dict[str, SealedFile]:
+    older = in_threads(lambda entry: _load_older(ledger, *entry), list(since), THREADS)
     files: dict[str, SealedFile] = {}
-    for number, changes in enumerate([*older, parse_content(content or b"")]):
+    for number, changes in enumerate([*older, parse_content(content)]):
         apply_changes(files, changes, first=number == 0)
-    return Seal(statement, files)
+    return files
 
 
 def _load_older(ledger: Ledger, sequence: int, hash_: str) -> Changes:

@@ -28,6 +28,7 @@ from modcrypt.kms.signing.trusted_writers import (
     WriterChange,
     check_signing_keys,
     make_trust,
+    parse_changes,
 )
 
 
@@ -40,12 +41,16 @@ class Former:
         dataset: Id of the dataset; None if it has none yet.
         sequence: Number of the statement before, 0 for none.
         hash: Hash of the statement before; None for none.
+        writers: Changes of the writers until now.
+        valid_for: Seconds for which statements are valid; None for ever.
     """
 
     statement: Statement | None
     dataset: str | None
     sequence: int
     hash: str | None
+    writers: tuple[WriterChange, ...] = ()
+    valid_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +88,29 @@ class SealWriter:
             check_memory(key)
         memories = [recall(key) for key in self.keys]  # first: others may sign meanwhile
         former = _follow(ledger.read_head(self.trust))
-        if signs and former.statement is not None:
-            self._check_may_sign(former.statement)
         if former.sequence < self.at_least and not self.accept_lost:
             raise _lost(ledger, former.statement, self.at_least)
         for memory in memories:
             former = self._follow_memory(ledger, former, dataset or former.dataset, memory)
         if former.sequence < self.at_least:
             former = replace(former, sequence=self.at_least)
+        if signs:
+            self._check_may_sign(former)
         return former
 
     def _follow_memory(
         self, ledger: Ledger, former: Former, dataset: str | None, memory: SealMemory
     ) -> Former:
-        name = ledger.folder.full_name
-        known = memory.about(dataset, name)
-        if not self.accept_lost:
-            for id_, last in known:
-                _check_follows(ledger, former.statement, id_, last)
-            return former
-        here = [entry for entry in known if name in entry[1].places]
-        for id_, last in here or known:
-            former = _continue_after(former, id_, last)
+        for id_, last in memory.about(dataset, name_folder(ledger)):
+            if self.accept_lost:
+                former = _continue_after(former, id_, last)
+            else:
+                _check_follows(ledger, former.statement, self.trust, id_, last)
         return former
 
-    def _check_may_sign(self, statement: Statement) -> None:
-        """Raise ValueError unless enough of these keys may sign what follows a statement."""
-        trust = self.trust.follow(statement.writers)
+    def _check_may_sign(self, former: Former) -> None:
+        """Raise ValueError unless enough of these keys may sign the next statement."""
+        trust = self.trust.follow(former.writers)
         own = [key.verifier.hex_id for key in self.keys]
         for key, sequence in trust.retired:
             if key.hex_id in own:
@@ -124,9 +125,12 @@ class SealWriter:
 
     def encode(self, ledger: Ledger, former: Former, draft: Draft) -> bytes:
         """Return a signed statement, which may need further signatures."""
-        return encode_statement(
-            self.keys, ledger.form, draft, (former.sequence, former.hash), former.statement
-        )
+        if draft.valid_for is not None and draft.valid_for < 0:
+            raise ValueError("valid_for is a number of seconds, 0 for ever")
+        if draft.valid_for is None:
+            draft = replace(draft, valid_for=former.valid_for)
+        after = former.sequence, former.hash
+        return encode_statement(self.keys, ledger.form, draft, after, former.writers)
 
     def write(self, ledger: Ledger, former: Former, draft: Draft) -> Statement:
         """Sign a statement, publish it and remember it; return it as readers see it.
@@ -144,7 +148,7 @@ class SealWriter:
             raise ValueError(f"these keys cannot sign the seal: {error}") from None
         ledger.publish(former.statement, data)
         for key in self.keys:
-            remember(key, statement, ledger.folder.full_name)
+            remember(key, statement, name_folder(ledger))
         return statement
 
 
@@ -183,17 +187,21 @@ def sign_writers(
     change = WriterChange(dataset, former.sequence + 1, tuple(new.keys.values()), new.needed)
     change = change.sign(writer.keys)
     until_now = {key.hex_id: key for key in (*signed_by, *former.statement.signers)}
-    trust = make_trust(until_now.values()).follow(former.statement.writers)
+    trust = make_trust(until_now.values()).follow(former.writers)
     if not change.is_signed_by(trust):
         raise ValueError(f"{trust.needed} of the keys {', '.join(trust.keys)} must sign a change")
     return change
 
 
-def check_remembered(ledger: Ledger, statement: Statement | None, key: SigningKey) -> None:
+def check_remembered(ledger: Ledger, statement: Statement, trust: Trust, key: SigningKey) -> None:
     """Raise IntegrityError unless a statement is, or follows, the last one that a key signed."""
-    id_ = None if statement is None else statement.dataset
-    for dataset, last in recall(key).about(id_, ledger.folder.full_name):
-        _check_follows(ledger, statement, dataset, last)
+    for dataset, last in recall(key).about(statement.dataset, name_folder(ledger)):
+        _check_follows(ledger, statement, trust, dataset, last)
+
+
+def name_folder(ledger: Ledger) -> str:
+    """Return the name under which keys remember a folder, whichever links lead there."""
+    return ledger.folder.resolve().full_name
 
 
 def new_dataset_id() -> str:
@@ -209,27 +217,33 @@ def _advise(ledger: Ledger) -> str:
 def _follow(statement: Statement | None) -> Former:
     if statement is None:
         return Former(None, None, 0, None)
-    return Former(statement, statement.dataset, statement.sequence, statement.hash)
+    lasts = Remembered.of(statement).valid_for
+    return Former(
+        statement, statement.dataset, statement.sequence, statement.hash, statement.writers, lasts
+    )  # fmt: skip
 
 
 def _continue_after(former: Former, dataset: str, last: Remembered) -> Former:
-    """Return what follows the last one that was signed, unless a newer one was found."""
+    """Return what follows the last one that was signed, unless a newer one was found.
+
+    Who may sign, and for how long, is as it was then: what was lost revokes nothing.
+    """
     if former.dataset == dataset and former.sequence >= last.sequence:
         return former
-    return Former(former.statement, dataset, last.sequence, last.hash)
+    writers = parse_changes(last.writers)
+    return Former(former.statement, dataset, last.sequence, last.hash, writers, last.valid_for)
 
 
 def _check_follows(
-    ledger: Ledger, statement: Statement | None, dataset: str, last: Remembered
+    ledger: Ledger, statement: Statement | None, trust: Trust, dataset: str, last: Remembered
 ) -> None:
     """Raise IntegrityError unless a statement is, or follows, the last one that was signed."""
     if statement is None or statement.dataset != dataset or statement.sequence < last.sequence:
         raise _lost(ledger, statement, last.sequence)
-    if ledger.find_ancestor(statement, last.sequence) != last.hash:
-        raise IntegrityError(
-            f"{ledger.place.path}: seal number {statement.sequence} does not follow number "
-            f"{last.sequence} as it was signed here; {_advise(ledger)}"
-        )
+    try:
+        ledger.check_follows(statement, trust, last.seen)
+    except IntegrityError as error:
+        raise IntegrityError(f"{error}; {_advise(ledger)}") from None
 
 
 def _lost(ledger: Ledger, statement: Statement | None, last: int) -> IntegrityError:

@@ -111,6 +111,11 @@ class Statement:
     start: int
 
     @property
+    def name(self) -> str:
+        """`NUMBER:HASH`, by which readers remember the statement."""
+        return f"{self.sequence}:{self.hash}"
+
+    @property
     def signer_ids(self) -> str:
         """Ids of the keys that signed, as messages and results show them."""
         return ", ".join(key.hex_id for key in self.signers)
@@ -159,7 +164,7 @@ class Draft:
 
 def encode_statement(
     keys: Sequence[SigningKey], form: SealFormat, draft: Draft, after: tuple[int, str | None],
-    former: Statement | None,
+    writers: tuple[WriterChange, ...] = (),
 ) -> bytes:  # fmt: skip
     """Return a signed statement.
 
@@ -168,12 +173,11 @@ def encode_statement(
         form: Kind of seal.
         draft: What it states.
         after: Number and hash of the statement before; 0 and None without one.
-        former: The statement before, if it is known.
+        writers: Changes of the writers that the statement before has.
     """
     now = int(time.time())
-    known = () if former is None else former.writers
     added = () if draft.writers is None else (draft.writers,)
-    changes = [change.encode() for change in (*known, *added)]
+    changes = [change.encode() for change in (*writers, *added)]
     document = {
         "format": form.name,
         "version": VERSION,
@@ -181,7 +185,7 @@ def encode_statement(
         "sequence": after[0] + 1,
         "previous": after[1],
         "time": now,
-        "expires": _expiry(draft.valid_for, former, now),
+        "expires": now + draft.valid_for if draft.valid_for else None,
         "writers": _hash_changes(changes),
         "content": None if draft.content is None else hashlib.sha256(draft.content).hexdigest(),
         **draft.members,
@@ -190,12 +194,6 @@ def encode_statement(
     message = _message(VERSION, hashlib.sha256(head).digest())
     lines = [head, _compact({"writers": changes, "signatures": _sign(keys, message)})]
     return b"\n".join([*lines, *([] if draft.content is None else [draft.content]), b""])
-
-
-def _expiry(valid_for: int | None, former: Statement | None, now: int) -> int | None:
-    if valid_for is None and former is not None and former.expires is not None:
-        valid_for = former.expires - (former.time or now)
-    return now + valid_for if valid_for else None
 
 
 def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:

@@ -127,6 +127,25 @@ class Trust:
         )
 
 
+def check_change(
+    before: tuple[WriterChange, ...], after: tuple[WriterChange, ...], sequence: int, trust: Trust
+) -> None:
+    """Check the changes of a statement against those of the statement before.
+
+    Raises:
+        IntegrityError: They are not the same and at most one more, which those have signed who
+            could sign before.
+    """
+    if after[: len(before)] != before or len(after) > len(before) + 1:
+        raise IntegrityError(f"seal number {sequence} leaves out or alters changes of the writers")
+    if len(after) > len(before):
+        new = after[-1]
+        if new.sequence != sequence or not new.is_signed_by(trust.follow(before)):
+            raise IntegrityError(
+                f"seal number {sequence} changes the writers without their signatures"
+            )
+
+
 def make_trust(keys: Iterable[VerifyingKey], needed: int = 1) -> Trust:
     """Return the trust in keys that a caller names.
 

@@ -15,9 +15,9 @@ from modcrypt.errors import IntegrityError
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.kms.signing.ledger import ARCHIVE, Ledger
+from modcrypt.kms.signing.ledger import Ledger
 from modcrypt.kms.signing.seal_memory import remember
-from modcrypt.kms.signing.seal_writing import check_remembered
+from modcrypt.kms.signing.seal_writing import check_remembered, name_folder
 from modcrypt.kms.signing.sealed_statements import (
     Draft,
     SealFormat,
@@ -27,21 +27,25 @@ from modcrypt.kms.signing.sealed_statements import (
     read_statement,
 )
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
-from modcrypt.kms.signing.trusted_writers import make_trust
+from modcrypt.kms.signing.trusted_writers import Trust, make_trust
 
 WITNESS = SealFormat("modcrypt-seal-witness", (), ("seal",))
 
 
 def countersign(
-    ledger: Ledger, statement: Statement, key: SigningKey, store: Place | None
-) -> Place:
-    """Countersign a verified statement, and return the place of the witness's own one.
+    ledger: Ledger, statement: Statement, trust: Trust, key: SigningKey, store: Place
+) -> None:
+    """Countersign a verified statement.
+
+    The witness remembers it before it signs: a signature that nobody remembers could be followed by
+    that of another statement with the same number.
 
     Args:
         ledger: Ledger of the statement.
         statement: The newest statement.
+        trust: Keys of the writers.
         key: Key of the witness.
-        store: Folder for the witness's statement; None for the archive of the ledger.
+        store: Folder for the witness's statement.
 
     Raises:
         IntegrityError: The statement does not follow the last one that the witness countersigned,
@@ -53,27 +57,25 @@ def countersign(
             f"{ledger.place.path}: seals of version 1 cannot be countersigned; its writer makes "
             "one of version 2 with the next change"
         )
-    check_remembered(ledger, statement, key)
-    place = _place_of(ledger, store, statement.dataset, key.verifier)
-    data = encode_statement(
-        [key], WITNESS, Draft(statement.dataset, {"seal": statement.hash}),
-        (statement.sequence - 1, None), None,
-    )  # fmt: skip
+    place = _place_of(store, statement.dataset, key.verifier)
     place.make_folder()
-    with open_sink_at(place) as sink:
-        sink.append(data)
-    remember(key, statement, ledger.folder.full_name)
-    return place
+    with place.lock():
+        check_remembered(ledger, statement, trust, key)
+        remember(key, statement, name_folder(ledger))
+        draft = Draft(statement.dataset, {"seal": statement.hash})
+        data = encode_statement([key], WITNESS, draft, (statement.sequence - 1, None))
+        with open_sink_at(place) as sink:
+            sink.append(data)
 
 
 def check_witnesses(
-    ledger: Ledger, statement: Statement, witnesses: Iterable[VerifyingKey], store: Place | None
+    ledger: Ledger, statement: Statement, witnesses: Iterable[VerifyingKey], store: Place
 ) -> None:
     """Raise IntegrityError unless each witness has countersigned a statement."""
     for key in witnesses:
         if statement.dataset is None:
             raise IntegrityError("seals of version 1 have no witnesses")
-        place = _place_of(ledger, store, statement.dataset, key)
+        place = _place_of(store, statement.dataset, key)
         try:
             with open_source_at(place) as source:
                 seen = read_statement(source, make_trust([key]), WITNESS)
@@ -104,6 +106,5 @@ def _check_same(seen: Statement, statement: Statement, key: VerifyingKey) -> Non
         )
 
 
-def _place_of(ledger: Ledger, store: Place | None, dataset: str, key: VerifyingKey) -> Place:
-    folder = ledger.folder.below(ARCHIVE) if store is None else store
-    return folder.below(f"witness-{dataset}-{key.hex_id}.json")
+def _place_of(store: Place, dataset: str, key: VerifyingKey) -> Place:
+    return store.below(f"witness-{dataset}-{key.hex_id}.json")

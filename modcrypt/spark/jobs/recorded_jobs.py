@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from modcrypt.io.places import Place
-from modcrypt.io.recorded_writes import list_recorded
 from modcrypt.io.stores import locate
-from modcrypt.jobs.declared_changes import format_changes, note_changes, record_here
+from modcrypt.jobs.declared_changes import list_sealed, note_changes, record_here, take_changes
+from modcrypt.kms.signing.ledger import Seen
 from modcrypt.spark.jobs.file_work import TEXT, TableJob
 
 if TYPE_CHECKING:
@@ -29,16 +29,17 @@ class RecordedJob:
 
     Attributes:
         job: The job.
-        folders: Paths or URLs of the folders that `sealing` records in this process.
+        folders: Folders that `sealing` records in this process: their paths or URLs, the newest
+            seal, and whether files may be read that it does not state.
     """
 
     job: TableJob
-    folders: tuple[str, ...]
+    folders: tuple[tuple[str, Seen | None, bool], ...]
 
     @classmethod
     def of(cls, job: TableJob) -> RecordedJob:
         """Return a job with the folders that are recorded now; none if nothing is sealed."""
-        return cls(job, tuple(place.full_name for place in list_recorded()))
+        return cls(job, tuple(list_sealed()))
 
     @property
     def schema(self) -> pa.Schema:
@@ -51,23 +52,18 @@ class RecordedJob:
             yield from self.job.run(batches)
             return
         with contextlib.ExitStack() as stack:
-            records = [stack.enter_context(record_here(place)) for place in self._places]
+            records = [stack.enter_context(record_here(*folder)) for folder in self.folders]
             for rows in self.job.run(batches):
-                written = json.dumps([format_changes(record) for record in records])
-                column = pa.array([written] + [None] * (rows.num_rows - 1), TEXT)
-                yield rows.append_column(pa.field(WRITTEN, TEXT), column[: rows.num_rows])
-                for record in records:
-                    record.changes.clear()
+                written = [None] * rows.num_rows
+                if written:
+                    written[0] = json.dumps([take_changes(record) for record in records])
+                yield rows.append_column(pa.field(WRITTEN, TEXT), pa.array(written, TEXT))
 
     def take_over(self, frame: DataFrame) -> DataFrame:
         """Hand over to `sealing` what the tasks wrote, and return the report without it."""
         if not self.folders:
             return frame
         for row in frame.filter(f"{WRITTEN} is not null").select(WRITTEN).toLocalIterator():
-            for place, text in zip(self._places, json.loads(row[0]), strict=True):
-                note_changes(place, text)
+            for (folder, *_), text in zip(self.folders, json.loads(row[0]), strict=True):
+                note_changes(Place(*locate(folder, None)), text)
         return frame.drop(WRITTEN)
-
-    @property
-    def _places(self) -> list[Place]:
-        return [Place(*locate(folder, None)) for folder in self.folders]

@@ -50,10 +50,10 @@ from modcrypt.io.publication import fsync_folder, publish
 from modcrypt.io.recorded_writes import note_moved
 from modcrypt.io.stores import locate
 from modcrypt.jobs.declared_changes import (
-    format_changes,
     hand_over,
     note_changes,
     record_here,
+    take_changes,
 )
 from modcrypt.keys import Key
 from modcrypt.kms.settings import Settings
@@ -169,7 +169,7 @@ def write_task(
         return encryption
 
     seals = settings.signing_key is not None and settings.required_seal is not None
-    recording = record_here(Place(*locate(folder, None))) if seals else contextlib.nullcontext()
+    recording = record_here(folder) if seals else contextlib.nullcontext()
     with recording as record:
         files = write_dataset(
             itertools.chain(first, rows),
@@ -184,7 +184,7 @@ def write_task(
             row_group_size=options.row_group_rows,
             compression=options.compression,
         )
-    return Written(folder, tuple(files), changes=format_changes(record) if record else "[]")
+    return Written(folder, tuple(files), changes=take_changes(record) if record else "[]")
 
 
 def job_folder(base: str, job: str) -> str:
@@ -200,17 +200,21 @@ def _running_mark(base: str, job: str) -> Place:
 # --- on the driver -------------------------------------------------------------------------------
 
 
-def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) -> list[str]:
+def publish_files(
+    base: str, messages: Iterable[Written], *, overwrite: bool, clean: bool = True
+) -> list[str]:
     """Move the files of a job's tasks into the table, and return their paths in it.
 
-    With `overwrite`, remove the files that the table had, after publishing.
+    With `overwrite`, remove the files that the table had, after publishing. `clean` is False if
+    what abandoned jobs left was removed just now.
 
     Raises:
         OSError: A file can't be published, then none is; or an old file can't be removed, then
             readers skip it. With `overwrite`, ELOOP if a file of the table is reached by a symbolic
             link; then nothing is published.
     """
-    remove_abandoned(base)
+    if clean:
+        remove_abandoned(base)
     table = Place(*locate(base, None))
     present = _list_present(base) if overwrite else []
     for place in present:  # a file that can't be removed would stay beside the new rows
@@ -509,10 +513,12 @@ class Writer(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the files that the tasks reported; raises as `publish_files`."""
         reports, folder, settings = check_reports(messages), self._options.folder, self._settings
-        with hand_over(folder, settings.writer_key, settings.required_seal):
+        remove_abandoned(folder)  # what unsigned notes name is not removed by the writer
+        how = {"replace_all": self._overwrite}
+        with hand_over(folder, settings.writer_key, settings.required_seal, **how):
             for report in reports:
                 note_changes(Place(*locate(report.folder, None)), report.changes)
-            publish_files(folder, reports, overwrite=self._overwrite)
+            publish_files(folder, reports, overwrite=self._overwrite, clean=False)
         remove_job(self._options.folder, self._job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

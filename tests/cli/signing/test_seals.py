@@ -142,9 +142,9 @@ def test_writers_change_and_a_witness_countersigns(folder: Path) -> None:
     assert "seal 2" in run_ok(folder, *change)
     refusal = check_refusal(invoke(folder, "seals", "create", "--sign", "writer.key", "lake"))
     assert "may not sign any more since seal number 2" in refusal
-    witnessed = (*VERIFY, "--witness-key", "auditor.pub", "lake")
+    witnessed = (*VERIFY, "--witness-key", "auditor.pub", "--witness-store", "audit", "lake")
     check_refusal(invoke(folder, *witnessed), "integrity", 1)
-    sign = ("--verify-key", "writer.pub", "--sign", "auditor.key")
+    sign = ("--verify-key", "writer.pub", "--sign", "auditor.key", "--store", "audit")
     assert "seal 2: countersigned" in run_ok(folder, "seals", "witness", *sign, "lake")
     run_ok(folder, *witnessed)
     answer = json.loads(run_ok(folder, *VERIFY, "--json", "lake"))

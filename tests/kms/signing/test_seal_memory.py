@@ -57,7 +57,7 @@ def test_a_seal_that_another_process_makes_meanwhile_is_no_rollback(
 
 def make_statement() -> Statement:
     key, form = mc.SigningKey.generate(), SealFormat("test", (), ())
-    data = encode_statement([key], form, Draft("id", {}), (4, None), None)
+    data = encode_statement([key], form, Draft("id", {}), (4, None))
     with open_source(data) as source:
         return read_statement(source, make_trust([key.verifier]), form)
 
@@ -65,7 +65,9 @@ def make_statement() -> Statement:
 def test_a_slower_process_does_not_take_a_memory_back() -> None:
     statement, memory = make_statement(), SealMemory({})
     memory.note(statement, "/here")
-    memory.note(replace(statement, sequence=4, hash="0" * 64), "/there")
-    (known,) = memory.datasets.values()
-    assert (known.sequence, known.hash) == (5, statement.hash)
-    assert known.places == ("/here", "/there")
+    memory.note(replace(statement, sequence=4, hash="0" * 64), "/here")
+    memory.note(replace(statement, sequence=6, hash="1" * 64), "/there")
+    places = memory.datasets["id"]
+    assert (places["/here"].sequence, places["/here"].hash) == (5, statement.hash)
+    assert places["/there"].sequence == 6
+    assert [last.sequence for _, last in memory.about("id", "/elsewhere")] == [6]

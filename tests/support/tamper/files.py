@@ -350,7 +350,7 @@ def _sealed(version: int) -> Files:
     described = {name: _describe(data) for name, data in files.items()}
     draft = Draft("people", {"since": []}, encode_files(described))
     after = (1 - version, None)
-    return {**files, SEAL_NAME: encode_statement([WRITER], DATASET, draft, after, None)}
+    return {**files, SEAL_NAME: encode_statement([WRITER], DATASET, draft, after)}
 
 
 def _describe(data: bytes) -> SealedFile:
