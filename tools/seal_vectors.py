@@ -312,6 +312,9 @@ def cases() -> list[Json]:
     ]
     repeated = FIRST.partition(b"\n")[0].replace(b'{"format"', b'{"version":1,"format"', 1)
     malformed.append(make_case("member-twice", "a member twice", sign(repeated), expect="format"))
+    spaced = FIRST.partition(b"\n")[0].replace(b",", b",\n", 1)
+    malformed.append(make_case("statement-in-two-lines", "a line feed in the statement",
+                               sign(spaced), expect="format"))  # fmt: skip
     made = [*folder_cases(), *refused_cases(), *malformed, *table_cases(), *ledger_vectors.cases()]
     return [{**case, "control": control_of(case), **seal_terms(case)} for case in made]
 

@@ -234,12 +234,13 @@ def open_second(parts: tuple[bytes, bytes, bytes], reader: Reader, form: str) ->
 
 
 def open_first(data: bytes, reader: Reader, form: str) -> Seal:
-    head, _, line = data.partition(b"\n")
+    head, _, line = data.removesuffix(b"\n").rpartition(b"\n")
     signature = read_first_signature(line)
     message = b"modcrypt-seal\0\x01" + hashlib.sha256(head).digest()
     signers = {line for line in reader.lines if has_signed(line, signature, message)}
     require(signers, "integrity", "the signature does not match")
     require(reader.needed == 1, "integrity", "one signature is too few")
+    require(b"\n" not in head, "format", "a statement of several lines")
     members = parse_signed(head)
     check_statement(members, form, 1)
     require(members["signer"] in [*signers], "integrity", "the signer is another one")
@@ -490,4 +491,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except SealError as error:
+        sys.exit(f"{error.word}: {error}")

@@ -283,6 +283,8 @@ def _find_first_signature(source: Source) -> tuple[int, bytes]:
 def _parse_first(
     data: bytes, form: SealFormat, signers: tuple[VerifyingKey, ...], hash_: str
 ) -> Statement:
+    if b"\n" in data:  # an archived one is read as its first line
+        raise FormatError("the statement of the seal has more than one line")
     members = _parse_members(data, form.name, 1, (*_FIRST, *form.first))
     if members.pop("signer") not in [str(key) for key in signers]:
         raise IntegrityError("the seal names another signer than the one whose signature it has")
