@@ -428,9 +428,10 @@ def verify_table(folder: Path, name: str, *lines: str, **demands: Any) -> bool:
     return is_sealed(seal, Reader(lines, **demands), (folder / name).read_bytes())
 
 
-def verify(folder: Path, *lines: str, **demands: Any) -> list[str]:
-    """Return the paths that are missing, foreign or changed."""
-    archive = {path.name: path.read_bytes() for path in (folder / ARCHIVE).glob("*.json")}
+def verify(folder: Path, *lines: str, store: Path | None = None, **demands: Any) -> list[str]:
+    """Return the paths that are missing, foreign or changed; `store` has witnesses' statements."""
+    kept = [*(folder / ARCHIVE).glob("0*.json"), *(store.glob("witness-*.json") if store else ())]
+    archive = {path.name: path.read_bytes() for path in kept}
     sealed = open_dataset((folder / SEAL).read_bytes(), Reader(lines, **demands), archive)
     found = {}
     for parent, _, names in os.walk(folder):
@@ -477,6 +478,7 @@ def main() -> int:
     parser.add_argument("--at-least", type=int, default=1, help="number seen last")
     parser.add_argument("--dataset", help="id of the dataset")
     parser.add_argument("--witness", action="append", default=[], help="line of a witness's key")
+    parser.add_argument("--witness-store", type=Path, help="folder of the witnesses' statements")
     args = parser.parse_args()
     how = {"needed": args.needed, "at_least": args.at_least, "dataset": args.dataset,
            "witnesses": args.witness}  # fmt: skip
@@ -485,7 +487,7 @@ def main() -> int:
         same = verify_table(path.parent, path.name, *lines, **how)
         different = [] if same else [path.name]
     else:
-        different = verify(path, *lines, **how)
+        different = verify(path, *lines, store=args.witness_store, **how)
     print("\n".join(different) or "as sealed")
     return bool(different)
 

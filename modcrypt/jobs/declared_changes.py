@@ -211,7 +211,11 @@ def _check_others(
         return
     newest = load_newest(ledger, writer.trust)
     files = {} if newest is None else newest.files
-    both = [path for path in changes if files.get(path) != before.files.get(path)]
+    both = [
+        path
+        for path, change in changes.items()
+        if files.get(path) not in (before.files.get(path), change)
+    ]
     if both:
         raise CommitConflictError(
             f"{ledger.place.path}: another writer has sealed {list_names(both)} meanwhile; check "

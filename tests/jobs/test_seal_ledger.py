@@ -19,7 +19,6 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 import modcrypt as mc
-from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.errors import (
     CommitConflictError,
     FormatError,
@@ -27,6 +26,7 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyRetrievalError,
 )
+from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.io.places import Place
 from modcrypt.jobs import dataset_seals
 from modcrypt.kms.signing import seal_format
@@ -984,12 +984,13 @@ def test_two_blocks_that_write_one_file_conflict(lake: Path, writer: mc.SigningK
     def write_after_another() -> None:
         with mc.sealing(lake, writer, signed_by=known):
             write(lake, "a.parquet", pa.table({"n": [1]}))
-            write(lake, "a.parquet", pa.table({"n": [2]}))
             mc.update_seal(lake, OTHER, added=["a.parquet"], signed_by=known)
+            write(lake, "a.parquet", pa.table({"n": [2]}))
 
     with pytest.raises(CommitConflictError, match=r"sealed a\.parquet meanwhile"):
         write_after_another()
-    assert mc.verify_seal(lake, known).ok
+    (found,) = mc.verify_seal(lake, known).findings
+    assert (found.path, found.problem) == ("a.parquet", "changed")
 
 
 def test_moves_and_removals_of_the_file_system_are_recorded(

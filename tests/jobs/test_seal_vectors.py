@@ -35,7 +35,7 @@ def verify_folder(case: dict[str, Any], folder: Path) -> list[list[str]]:
     )
     found = mc.verify_seal(
         folder, by, at_least=case["at_least"], needed=case["needed"], dataset=case["dataset"],
-        witnessed_by=witnesses,
+        witnessed_by=witnesses, witness_store=folder / "_modcrypt_seals",
     ).findings  # fmt: skip
     return [[finding.path, finding.problem] for finding in found]
 

@@ -100,10 +100,9 @@ def read_pinned(source: Source, sequence: int, expected: str) -> tuple[dict[str,
     data = source.read_at(0, source.size) if head is None else head
     if hashlib.sha256(data).hexdigest() != expected:
         raise IntegrityError(f"it is not seal number {sequence}, as it was signed")
-    members: dict[str, Any] = strict_json(data.partition(b"\n")[0])
-    if head is None or members["content"] is None:
-        return members, b""
-    return members, read_content(source, start, members["content"], sequence)
+    members = _parse_head(data.partition(b"\n")[0], sequence)
+    content = None if head is None else members.get("content")
+    return members, b"" if content is None else read_content(source, start, content, sequence)
 
 
 @dataclass(frozen=True)

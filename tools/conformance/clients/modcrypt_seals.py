@@ -30,6 +30,7 @@ def parse_keys(lines: Sequence[str]) -> list[mc.VerifyingKey]:
 
 def find_in_folder(request: Json, writers: Sequence[mc.VerifyingKey]) -> list[Json]:
     demands: Any = {name: request[name] for name in ("at_least", "needed", "dataset")}
+    demands["witness_store"] = f"{request['path']}/_modcrypt_seals"
     witnesses = parse_keys(request["witnessed_by"])
     report = mc.verify_seal(request["path"], writers, witnessed_by=witnesses, **demands)
     return [{"path": finding.path, "problem": finding.problem} for finding in report.findings]
