@@ -483,13 +483,18 @@ def altered_archive(path: Path) -> None:
     path.write_bytes(b"\n".join([head, line, content]))
 
 
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 ARCHIVES: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
     "altered": altered_archive,
     "altered head": lambda path: path.write_bytes(
         path.read_bytes().replace(b"version", b"Version")
     ),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a folder": replace_by_folder,
     "empty": lambda path: path.write_bytes(b""),
 }
 
@@ -769,7 +774,7 @@ def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
         mc.write_table(TABLE, files[0], tools.encryption(policy))
         mc.write_table(TABLE, files[1], mc.RecipientEncryption(recipients=[one.recipient]))
 
-    verbs = [
+    verbs: list[Callable[[], object]] = [
         encrypt,
         lambda: (keyring.rotate_key("footer"), list(mc.rotate_keys([files[0]], tools))),
         lambda: mc.add_recipients([files[1]], [two.recipient], reader),
@@ -789,9 +794,7 @@ def test_every_verb_hands_over(tmp_path: Path, writer: mc.SigningKey) -> None:
 # --- attacks on who signs -------------------------------------------------------------------------
 
 
-def sign_next(
-    lake: Path, keys: list[mc.SigningKey], changes: tuple[WriterChange, ...], **members: Any
-) -> None:
+def sign_next(lake: Path, keys: list[mc.SigningKey], changes: tuple[WriterChange, ...]) -> None:
     """Write a next seal that repeats only these changes of the writers."""
     head = json.loads(seal_of(lake).splitlines()[0])
     number, before = head["sequence"], hashlib.sha256(seal_of(lake).splitlines()[0]).hexdigest()
@@ -838,9 +841,10 @@ def test_one_of_two_writers_cannot_drop_the_other(lake: Path, writer: mc.Signing
     mc.change_seal_writers(lake, [writer, OTHER], known, needed=2)
     seen = mc.verify_seal(lake, known).name
     sign_next(lake, [OTHER], ())
-    for how in ({"after": seen}, {"needed": 2}):
+    demands: list[dict[str, Any]] = [{"after": seen}, {"needed": 2}]
+    for how in demands:
         with pytest.raises(IntegrityError):
-            mc.verify_seal(lake, known, **how)  # type: ignore[arg-type]  # of several types
+            mc.verify_seal(lake, known, **how)
     with pytest.raises(IntegrityError, match="leaves out"):
         mc.update_seal(lake, writer, added=["a.parquet"], signed_by=known)
 

@@ -54,7 +54,7 @@ class RecordedJob:
         with contextlib.ExitStack() as stack:
             records = [stack.enter_context(record_here(*folder)) for folder in self.folders]
             for rows in self.job.run(batches):
-                written = [None] * rows.num_rows
+                written: list[str | None] = [None] * rows.num_rows
                 if written:
                     written[0] = json.dumps([take_changes(record) for record in records])
                 yield rows.append_column(pa.field(WRITTEN, TEXT), pa.array(written, TEXT))
