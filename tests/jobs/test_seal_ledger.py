@@ -36,6 +36,7 @@ from modcrypt.kms.signing.sealed_statements import Draft, encode_statement
 from modcrypt.kms.signing.trusted_writers import WriterChange, parse_changes
 from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
+from tests.support.resident_memory import forget_peak, resident_memory
 
 OTHER = mc.SigningKey.generate()
 KEYS = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -1015,3 +1016,28 @@ def test_moves_and_removals_of_the_file_system_are_recorded(
     files = {entry[0] for entry in json.loads(seal_of(lake).splitlines()[2])}
     assert files == {"a.parquet", "day=1/c.parquet", "day=2/x.parquet", "day=3/x.parquet",
                      "moved.parquet", "new.parquet"}  # fmt: skip
+
+
+# --- resources ------------------------------------------------------------------------------------
+
+
+def make_sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate((1 << 30) - 1)
+
+
+def make_sparse_behind(path: Path) -> None:
+    """Put zeros behind what was signed."""
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)
+
+
+@pytest.mark.parametrize("plant", [make_sparse, make_sparse_behind])
+def test_what_nobody_signed_is_not_read_into_memory(
+    lake: Path, writer: mc.SigningKey, plant: Callable[[Path], None]
+) -> None:
+    plant(lake / SEAL_NAME)
+    before = forget_peak()
+    with pytest.raises(IntegrityError):
+        mc.verify_seal(lake, [writer.verifier])
+    assert resident_memory("VmHWM") - before < 64 << 20
