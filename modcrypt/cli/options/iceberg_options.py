@@ -237,10 +237,11 @@ def open_catalog(
     if is_uri:
         _check_uri(catalog, create, option)
     properties = {"uri": catalog, "init_catalog_tables": str(create).lower()} if is_uri else {}
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
     from pyiceberg.utils.config import Config
     from sqlalchemy.exc import SQLAlchemyError
+
+    from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
 
     if not is_uri and Config().get_catalog_config(catalog) is None:
         raise click.UsageError(
@@ -248,7 +249,7 @@ def open_catalog(
             f"PYICEBERG_CATALOG__NAME__URI) has no catalog {printable(catalog)}"
         )
     try:
-        return load_catalog(name or "default" if is_uri else catalog, **properties)
+        return open_pyiceberg_catalog(name or "default" if is_uri else catalog, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         # The messages may repeat the configured URI, which may hold a password.
         why = type(error).__name__ if isinstance(error, SQLAlchemyError) or not is_uri else error

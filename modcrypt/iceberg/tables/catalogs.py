@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -28,6 +28,8 @@ from modcrypt.iceberg.tables.table import (
 )
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog.rest import RestCatalog
+
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
@@ -92,12 +94,16 @@ def versions_of(
 ) -> CatalogVersions:
     """Return the versions of a table in a pyiceberg catalog; for the arguments see `load_table`."""
     kind: type[CatalogVersions] = CatalogVersions
-    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
-    if rest is not None and isinstance(catalog, rest.RestCatalog):
+    if _is_rest(catalog):
         from modcrypt.iceberg.tables.rest_versions import RestVersions
 
         kind = RestVersions
     return kind(catalog, identifier, filesystem, location_map or {})
+
+
+def _is_rest(catalog: Any) -> TypeGuard[RestCatalog]:
+    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
+    return rest is not None and isinstance(catalog, rest.RestCatalog)
 
 
 _PART = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.][^.]*))(?:\.(?=.)|\Z)", re.DOTALL)
@@ -139,6 +145,10 @@ def list_tables(
         OSError: It cannot be listed.
     """
     parent = Catalog.identifier_to_tuple(namespace)
+    if _is_rest(catalog):
+        from modcrypt.iceberg.tables.rest_requests import bound_requests
+
+        bound_requests(catalog)
     try:
         yield from _list_within(catalog, parent, depth)
     except NoSuchNamespaceError:

@@ -166,10 +166,11 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
             which may contain a password.
         OSError: Its server cannot be reached.
     """
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
     from pyiceberg.utils.config import Config
     from sqlalchemy.exc import SQLAlchemyError
+
+    from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
 
     is_uri = ":" in catalog
     if not is_uri and Config().get_catalog_config(catalog) is None:
@@ -179,7 +180,7 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
         )
     properties = {"uri": catalog, "init_catalog_tables": "false"} if is_uri else {}
     try:
-        return load_catalog(name or "default" if is_uri else catalog, **properties)
+        return open_pyiceberg_catalog(name or "default" if is_uri else catalog, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         kind = type(error).__name__
         raise ValueError(f"the catalog {catalog} cannot be opened: {kind}") from None

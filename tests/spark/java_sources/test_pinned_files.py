@@ -16,7 +16,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.io.sources import open_source
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
-from modcrypt.pkmt1.material import decode_metadata
+from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
 from modcrypt.spark.jvm.native_parquet import native_options
 from tests.support.forging import encrypt_bytes, plain_file
 from tests.support.java.jvm import JavaError, java_errors
@@ -42,7 +42,9 @@ def lake(ring: mc.Keyring, tmp_path: Path) -> Lake:
     mc.write_table(pa.table({"iban": ["DE1"] * 3}), honest, tools.encryption(policy))
     with open_source(honest) as source:
         metadata = list_key_metadata(source)[0][0].metadata
-    key = tools.wrapper.unwrap(decode_metadata(metadata))
+    material = decode_metadata(metadata)
+    assert isinstance(material, KeyMaterial)
+    key = tools.wrapper.unwrap(material)
     properties = mc.FileEncryptionProperties(
         footer_key=key, footer_key_metadata=metadata, aad_prefix=b"lake"
     )
