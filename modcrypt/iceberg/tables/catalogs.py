@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -145,10 +146,6 @@ def list_tables(
         OSError: It cannot be listed.
     """
     parent = Catalog.identifier_to_tuple(namespace)
-    if _is_rest(catalog):
-        from modcrypt.iceberg.tables.rest_requests import bound_requests
-
-        bound_requests(catalog)
     try:
         yield from _list_within(catalog, parent, depth)
     except NoSuchNamespaceError:
@@ -162,9 +159,20 @@ def _list_within(
     catalog: Catalog, parent: tuple[str, ...], depth: int
 ) -> Iterator[tuple[str, ...]]:
     if parent:
-        yield from sorted(catalog.list_tables(parent))
-    inside = catalog.list_namespaces(parent) if depth else []
+        with _limited_pages(catalog):
+            tables = sorted(catalog.list_tables(parent))
+        yield from tables
+    with _limited_pages(catalog):
+        inside = catalog.list_namespaces(parent) if depth else []
     for other in sorted(set(inside)):
         # Some catalogs list the namespace itself, and some all namespaces, whatever the parent.
         if len(other) > len(parent) and other[: len(parent)] == parent:
             yield from _list_within(catalog, other, depth - 1)
+
+
+def _limited_pages(catalog: Catalog) -> AbstractContextManager[None]:
+    if not _is_rest(catalog):
+        return nullcontext()
+    from modcrypt.iceberg.tables.rest_requests import limited_pages
+
+    return limited_pages(catalog)

@@ -10,6 +10,7 @@ redirects with the user's headers. So `bound_requests` limits the session.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -52,6 +53,9 @@ TIMEOUT = (30, 300)
 LIMITS = AnswerLimits(size=MAX_METADATA, seconds=TIMEOUT[1], transfer=20.0)
 """Limits of an answer. Servers may think long about a commit; then the answer comes in one go."""
 
+MAX_PAGES = 10_000
+"""Maximum number of pages of one list; servers put a hundred names or more on each."""
+
 MAX_REASON = 300
 """Maximum length of the server's words in an error."""
 
@@ -66,6 +70,25 @@ def bound_requests(catalog: RestCatalog) -> None:
     """Limit the session of a catalog, if it is not yet."""
     if catalog._session not in _BOUNDED:
         limit_session(catalog._session)
+
+
+@contextlib.contextmanager
+def limited_pages(catalog: RestCatalog) -> Iterator[None]:
+    """Raise LimitError after `MAX_PAGES` answers: a list may name a next page forever."""
+    bound_requests(catalog)
+    pages = itertools.count(1)
+
+    def count(response: Response, *_: Any, **__: Any) -> None:
+        if next(pages) > MAX_PAGES:
+            response.close()
+            raise LimitError(f"the REST catalog's list has more than {MAX_PAGES} pages")
+
+    hooks = catalog._session.hooks["response"]
+    hooks.append(count)
+    try:
+        yield
+    finally:
+        hooks.remove(count)
 
 
 def limit_session(session: Session) -> None:
@@ -193,6 +216,8 @@ def _request(
     body: bytes | None,
     params: Mapping[str, str | None] | None = None,
 ) -> Response:
+    bound_requests(catalog)  # again: a copy in another process has lost its limits
+
     def send() -> Response:
         return catalog._session.request(method, url, params=params, data=body, timeout=TIMEOUT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -93,12 +94,29 @@ def test_a_compressed_answer_is_not_unpacked(server: Catalog) -> None:
         list(list_tables(server.open(), "ns"))
 
 
+def test_a_list_that_always_has_a_next_page_ends(
+    server: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest_requests, "MAX_PAGES", 5)
+    server.table = whole(b'{"identifiers": [], "next-page-token": "more"}')
+    with pytest.raises(OSError, match="cannot be listed: LimitError"):
+        list(list_tables(server.open(), "ns"))
+    assert len(server.requests) == 1 + 6
+
+
 def test_adapters_of_the_user_are_limited_too(server: Catalog) -> None:
     server.table = whole(gzip.compress(b"{}"), "Content-Encoding: gzip")
     catalog = server.open()
     catalog._session.mount(catalog.uri, HTTPAdapter())
     with pytest.raises(LimitError, match="the answer is compressed"):
         load(catalog)
+
+
+def test_a_copy_of_a_table_in_another_process_is_limited_too(server: Catalog) -> None:
+    server.table = whole(gzip.compress(b"{}"), "Content-Encoding: gzip")
+    copy = pickle.loads(pickle.dumps(versions_of(server.open(), "ns.t")))
+    with pytest.raises(LimitError, match="the answer is compressed"):
+        copy.current()
 
 
 @each_case("name", LONG)
