@@ -52,14 +52,19 @@ def lake(ring: mc.Keyring, tmp_path: Path) -> Lake:
     return Lake(policy, honest, forged, tmp_path / "t.parquet")
 
 
+def make_configuration(jvm: Any, lake: Lake, **settings: str) -> Any:
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    for name, value in {**native_options(lake.policy), **settings}.items():
+        configuration.set(name, value)
+    return configuration
+
+
 class Reader:
     """Spark's reader of one file: the factory is asked, then the file is opened and parsed."""
 
     def __init__(self, jvm: Any, lake: Lake) -> None:
         self._parquet = jvm.org.apache.parquet
-        configuration = jvm.org.apache.hadoop.conf.Configuration()
-        for name, value in native_options(lake.policy).items():
-            configuration.set(name, value)
+        configuration = make_configuration(jvm, lake)
         path = jvm.org.apache.hadoop.fs.Path(str(lake.file))
         self._options = self._parquet.HadoopReadOptions.builder(configuration, path).build()
         self._file = self._parquet.hadoop.util.HadoopInputFile.fromPath(path, configuration)
@@ -75,6 +80,20 @@ class Reader:
                 return str(reader.getFooter().getFileMetaData().getSchema())
             finally:
                 reader.close()
+
+
+EXCHANGING = """
+public class Exchanging extends org.apache.hadoop.fs.LocalFileSystem {
+  public org.apache.hadoop.fs.FSDataInputStream open(org.apache.hadoop.fs.Path path, int size)
+      throws java.io.IOException {
+    org.apache.hadoop.fs.FSDataInputStream opened = super.open(path, size);
+    java.io.File next = new java.io.File(path.toUri().getPath() + ".next");
+    if (next.exists()) next.renameTo(new java.io.File(path.toUri().getPath()));
+    return opened;
+  }
+}
+"""
+"""A file system that puts another file in a file's place as soon as that is opened."""
 
 
 def put(source: Path, file: Path) -> None:
@@ -132,3 +151,35 @@ def test_reading_up_to_the_end_yields_the_bytes_of_the_file(jvm: Any, lake: Lake
     stream.readFully(buffer)
     assert bytes(buffer.array()) == data
     assert stream.read() == -1
+
+
+@pytest.mark.parametrize("keeps_open", [True, False])
+def test_the_reader_of_spark_asks_the_factory_before_it_opens_the_file(
+    jvm: Any, lake: Lake, keeps_open: bool
+) -> None:
+    """With vectors it keeps the stream open, with rows it does not."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(EXCHANGING)
+    settings = {"fs.file.impl": "Exchanging", "fs.file.impl.disable.cache": "true"}
+    configuration = make_configuration(jvm, lake, **settings)
+    configuration.setClassLoader(compiler.getClassLoader())
+    put(lake.forged, lake.file)
+    shutil.copy(lake.honest, f"{lake.file}.next")
+    with pytest.raises(JavaError, match="column iban is encrypted with the footer key"):
+        open_by_spark(jvm, configuration, lake.file, keeps_open)
+    assert lake.file.read_bytes() == lake.honest.read_bytes()  # the exchange took place
+    open_by_spark(jvm, configuration, lake.file, keeps_open)
+
+
+def open_by_spark(jvm: Any, configuration: Any, file: Path, keeps_open: bool) -> None:
+    spark = jvm.org.apache.spark
+    path = spark.paths.SparkPath.fromPathString(str(file))
+    whole = spark.sql.execution.datasources.PartitionedFile(
+        spark.sql.catalyst.InternalRow.empty(), path, 0, file.stat().st_size, None, 0,
+        file.stat().st_size, jvm.scala.collection.immutable.HashMap(),
+    )  # fmt: skip
+    reader = spark.sql.execution.datasources.parquet.ParquetFooterReader
+    with java_errors(JavaError):
+        opened = reader.openFileAndReadFooter(configuration, whole, keeps_open)
+        if keeps_open:
+            opened.inputStream().close()
