@@ -86,7 +86,11 @@ IMPORTERS = {
     },
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.services.vault_requests"},
-    "requests": {"modcrypt.kms.services", "modcrypt.iceberg.tables.rest_requests"},
+    "requests": {
+        "modcrypt.kms.services",
+        "modcrypt.iceberg.tables.rest_catalog",
+        "modcrypt.iceberg.tables.rest_requests",
+    },
     "urllib3": {"modcrypt.kms.services.bounded_http"},
     "boto3": {"modcrypt.kms.services.aws_requests"},
     "botocore": {"modcrypt.kms.services.aws_requests"},

@@ -236,10 +236,10 @@ def open_catalog(
         raise click.UsageError("--catalog-name needs the URI of a catalog in --catalog")
     if is_uri:
         _check_uri(catalog, create, option)
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
     from sqlalchemy.exc import SQLAlchemyError
 
+    from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
     from modcrypt.iceberg.tables.catalog_settings import find_settings
 
     try:
@@ -247,7 +247,7 @@ def open_catalog(
     except ValueError as error:
         raise click.UsageError(f"{option}: {error}") from None
     try:
-        return load_catalog(called, **properties)
+        return open_pyiceberg_catalog(called, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         # The messages may repeat the configured URI, which may hold a password.
         why = type(error).__name__ if isinstance(error, SQLAlchemyError) or not is_uri else error

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -28,6 +29,8 @@ from modcrypt.iceberg.tables.table import (
 )
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog.rest import RestCatalog
+
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey
@@ -93,12 +96,16 @@ def versions_of(
 ) -> CatalogVersions:
     """Return the versions of a table in a pyiceberg catalog; for the arguments see `load_table`."""
     kind: type[CatalogVersions] = CatalogVersions
-    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
-    if rest is not None and isinstance(catalog, rest.RestCatalog):
+    if _is_rest(catalog):
         from modcrypt.iceberg.tables.rest_versions import RestVersions
 
         kind = RestVersions
     return kind(catalog, identifier, filesystem, location_map or {})
+
+
+def _is_rest(catalog: Any) -> TypeGuard[RestCatalog]:
+    rest = sys.modules.get("pyiceberg.catalog.rest")  # importing it takes long
+    return rest is not None and isinstance(catalog, rest.RestCatalog)
 
 
 _PART = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.][^.]*))(?:\.(?=.)|\Z)", re.DOTALL)
@@ -153,9 +160,20 @@ def _list_within(
     catalog: Catalog, parent: tuple[str, ...], depth: int
 ) -> Iterator[tuple[str, ...]]:
     if parent:
-        yield from sorted(catalog.list_tables(parent))
-    inside = catalog.list_namespaces(parent) if depth else []
+        with _limited_pages(catalog):
+            tables = sorted(catalog.list_tables(parent))
+        yield from tables
+    with _limited_pages(catalog):
+        inside = catalog.list_namespaces(parent) if depth else []
     for other in sorted(set(inside)):
         # Some catalogs list the namespace itself, and some all namespaces, whatever the parent.
         if len(other) > len(parent) and other[: len(parent)] == parent:
             yield from _list_within(catalog, other, depth - 1)
+
+
+def _limited_pages(catalog: Catalog) -> AbstractContextManager[None]:
+    if not _is_rest(catalog):
+        return nullcontext()
+    from modcrypt.iceberg.tables.rest_requests import limited_pages
+
+    return limited_pages(catalog)

@@ -2,15 +2,20 @@
 
 pyiceberg's own requests drop the `key-id` of snapshots and know no updates of keys, so the bodies
 are those of the REST catalog's specification.
+
+pyiceberg limits neither size nor duration of answers, unpacks compressed ones, and follows
+redirects with the user's headers. So `bound_requests` limits the session.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyiceberg.catalog.rest import Capability, Endpoints, RestCatalog
 from pyiceberg.exceptions import (
@@ -21,7 +26,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     UnauthorizedError,
 )
-from requests import RequestException, Response
+from requests import RequestException, Response, Session, TooManyRedirects
 
 from modcrypt.errors import (
     CommitConflictError,
@@ -32,6 +37,11 @@ from modcrypt.errors import (
     printable,
 )
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
+from modcrypt.kms.services.bounded_http import (
+    AnswerLimits,
+    UnacceptableAnswerError,
+    bound_session,
+)
 from modcrypt.pkmt1.strict_json import refuse_repeats
 
 if TYPE_CHECKING:
@@ -40,10 +50,52 @@ if TYPE_CHECKING:
 TIMEOUT = (30, 300)
 """Seconds to wait for a connection, and for an answer."""
 
+LIMITS = AnswerLimits(size=MAX_METADATA, seconds=TIMEOUT[1], transfer=20.0)
+"""Limits of an answer. Servers may think long about a commit; then the answer comes in one go."""
+
+MAX_PAGES = 10_000
+"""Maximum number of pages of one list; servers put a hundred names or more on each."""
+
 MAX_REASON = 300
 """Maximum length of the server's words in an error."""
 
 _EXPIRED = {HTTPStatus.UNAUTHORIZED, 419}  # 419: the REST catalog's code for an expired token
+
+
+_BOUNDED: WeakSet[Session] = WeakSet()
+_SETTINGS: WeakKeyDictionary[RestCatalog, Mapping[str, str]] = WeakKeyDictionary()
+
+
+def bound_requests(catalog: RestCatalog) -> None:
+    """Limit the session of a catalog, if it is not yet."""
+    if catalog._session not in _BOUNDED:
+        limit_session(catalog._session)
+
+
+@contextlib.contextmanager
+def limited_pages(catalog: RestCatalog) -> Iterator[None]:
+    """Raise LimitError after `MAX_PAGES` answers: a list may name a next page forever."""
+    bound_requests(catalog)
+    pages = itertools.count(1)
+
+    def count(response: Response, *_: Any, **__: Any) -> None:
+        if next(pages) > MAX_PAGES:
+            response.close()
+            raise LimitError(f"the REST catalog's list has more than {MAX_PAGES} pages")
+
+    hooks = catalog._session.hooks["response"]
+    hooks.append(count)
+    try:
+        yield
+    finally:
+        hooks.remove(count)
+
+
+def limit_session(session: Session) -> None:
+    """Limit the answers that a session gets from now on, and follow no redirects."""
+    bound_session(session, lambda: LIMITS)
+    session.max_redirects = 0
+    _BOUNDED.add(session)
 
 
 class TableAnswer(NamedTuple):
@@ -55,12 +107,39 @@ class TableAnswer(NamedTuple):
     restrictions: Any = None  # read restrictions, as JSON; checked when rows are read
 
 
+def load_settings(catalog: RestCatalog) -> Mapping[str, str]:
+    """Return the settings that a server makes for its clients; ask it once for each catalog.
+
+    Raises:
+        ModcryptError, OSError: As `load`.
+    """
+    if catalog not in _SETTINGS:
+        url = catalog.url(Endpoints.get_config, prefixed=False)
+        warehouse = {
+            key: catalog.properties[key] for key in ["warehouse"] if key in catalog.properties
+        }
+        response = _request(catalog, "GET", url, None, params=warehouse)
+        if response.status_code != HTTPStatus.OK:
+            raise _failure(response)
+        _SETTINGS[catalog] = _read_settings(response)
+    return _SETTINGS[catalog]
+
+
+def _read_settings(response: Response) -> Mapping[str, str]:
+    try:
+        answer = json.loads(response.content, object_pairs_hook=refuse_repeats)
+        return {**(answer.get("defaults") or {}), **(answer.get("overrides") or {})}
+    except (ValueError, RecursionError, TypeError, AttributeError):
+        raise FormatError("the REST catalog's configuration is malformed") from None
+
+
 def load(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
     """Load a table; return None if it does not exist.
 
     Raises:
+        LimitError: The answer is longer than `LIMITS`, or compressed.
         ModcryptError: The answer is not that of a table.
-        OSError: The server failed or refused.
+        OSError: The server failed, refused or redirected the request, or was slower than `LIMITS`.
     """
     response = _send(catalog, "GET", identifier, None)
     if response.status_code == HTTPStatus.NOT_FOUND:
@@ -127,19 +206,43 @@ def _send(
 ) -> Response:
     names = catalog._split_identifier_for_path(identifier)
     url = catalog.url(Endpoints.load_table, prefixed=True, **names)
+    return _request(catalog, method, url, body)
+
+
+def _request(
+    catalog: RestCatalog,
+    method: str,
+    url: str,
+    body: bytes | None,
+    params: Mapping[str, str | None] | None = None,
+) -> Response:
+    bound_requests(catalog)  # again: a copy in another process has lost its limits
+
+    def send() -> Response:
+        return catalog._session.request(method, url, params=params, data=body, timeout=TIMEOUT)
+
     try:
-        response = catalog._session.request(method, url, data=body, timeout=TIMEOUT)
+        response = send()
         if response.status_code in _EXPIRED:
             catalog._refresh_token()
-            response = catalog._session.request(method, url, data=body, timeout=TIMEOUT)
+            response = send()
+    except UnacceptableAnswerError as error:
+        raise LimitError(f"the REST catalog's answer is refused: {error}") from None
     except RequestException as error:
-        raise OSError(f"the REST catalog failed: {type(error).__name__}") from None
+        raise _connection_error(error) from None
     return response
 
 
+def _connection_error(error: Exception) -> OSError:
+    if isinstance(error, TooManyRedirects):
+        return OSError(
+            "the REST catalog redirects requests, and modcrypt sends credentials only to the "
+            "address that you name: set uri to the address that it redirects to"
+        )
+    return OSError(f"the REST catalog failed: {type(error).__name__}")
+
+
 def _read_answer(response: Response, name: str) -> TableAnswer:
-    if len(response.content) > MAX_METADATA:
-        raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
     try:
         answer = json.loads(response.content, object_pairs_hook=refuse_repeats)
         location, document = answer["metadata-location"], answer["metadata"]
@@ -180,8 +283,8 @@ def pyiceberg_errors() -> Iterator[None]:
         raise UnsupportedFormatError(f"the REST catalog refuses this: {reason}") from None
     except (ForbiddenError, UnauthorizedError) as error:
         raise PermissionError(f"the REST catalog failed: {type(error).__name__}") from None
-    except (RESTError, RequestException) as error:
-        raise OSError(f"the REST catalog failed: {type(error).__name__}") from None
+    except (RESTError, RequestException, UnacceptableAnswerError) as error:
+        raise _connection_error(error) from None
 
 
 def _failure(response: Response) -> OSError:

@@ -7,7 +7,7 @@ take the metadata from its answer, and read no metadata.json from the store.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,11 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, check_newest
 from modcrypt.iceberg.tables import rest_requests
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, is_opened
+from modcrypt.iceberg.tables.rest_stores import merge_settings, names_address
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.rest_requests import TableAnswer
     from modcrypt.io.places import Place
-
-_FILE_SETTINGS = ("s3.", "gcs.", "adls.", "client.")
-"""Beginnings of the names of settings for access to files."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,9 @@ class RestVersions(CatalogVersions):
     """The versions of a table in a REST catalog; see `Versions`."""
 
     merges = True
+
+    def __post_init__(self) -> None:
+        rest_requests.bound_requests(self.catalog)
 
     def current(self) -> Place:
         """Return the place of the metadata.json that the server names; see `CatalogVersions`."""
@@ -100,7 +101,7 @@ class RestVersions(CatalogVersions):
 
     def _find_file(self, answer: TableAnswer) -> Place:
         """Return the place of the metadata.json, in a store with the credentials of the answer."""
-        filesystem = self.filesystem or _open_store(self.catalog, answer)
+        filesystem = self.filesystem or _open_store(self.catalog, answer, self._name)
         return replace(self, filesystem=filesystem)._find_place(answer.location)
 
 
@@ -118,18 +119,34 @@ def _ignores(updates: Sequence[Update], after: TableMetadata, wanted: TableMetad
     return not is_applied(updates, after) or (is_alone and keeps_removed(updates, after))
 
 
-def _open_store(catalog: RestCatalog, answer: TableAnswer) -> Any:
+def _split_settings(catalog: RestCatalog) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the settings of the user's catalog, and those among them that the server makes.
+
+    pyiceberg merges both when it opens a catalog; only `LimitedRestCatalog` keeps the former.
+    """
+    own = getattr(catalog, "own_settings", None)
+    if own is not None:
+        properties = catalog.properties.items()
+        return own, {name: value for name, value in properties if own.get(name) != value}
+    if not names_address(catalog.properties):
+        return catalog.properties, {}
+    served = rest_requests.load_settings(catalog).items()
+    vended = {name: value for name, value in served if catalog.properties.get(name) == value}
+    mine = catalog.properties.keys() - vended.keys()
+    return {name: catalog.properties[name] for name in mine}, vended
+
+
+def _open_store(catalog: RestCatalog, answer: TableAnswer, table: str) -> Any:
     """Return the file system that the catalog's settings and the server's describe; or None.
 
     The table's own properties are not asked: anyone who may write the table can set them.
     """
     scheme, separator, _ = answer.location.partition("://")
-    settings = {
-        name: value
-        for name, value in {**catalog.properties, **answer.config}.items()
-        if isinstance(name, str) and name.startswith(_FILE_SETTINGS)
-    }
-    if not separator or scheme == "file" or not settings or not is_opened(answer.location):
+    if not separator or scheme == "file" or not is_opened(answer.location):
+        return None
+    own, vended = _split_settings(catalog)
+    settings = merge_settings(own, {**vended, **answer.config}, table)
+    if not settings:
         return None
     from pyiceberg.io.fsspec import FsspecFileIO
 

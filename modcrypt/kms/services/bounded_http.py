@@ -9,11 +9,12 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import requests
-from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -24,25 +25,59 @@ MAX_SECONDS = 10.0
 """Time limit of an answer in seconds, from the end of the request to the last byte."""
 
 
+MIN_RATE = 256 << 10
+"""Bytes for each of which that arrive an answer with a time of transfer may take a second more."""
+
+
+@dataclass(frozen=True)
+class AnswerLimits:
+    """Limits of one answer."""
+
+    size: int  # bytes, headers included
+    seconds: float  # from the end of the request to the last byte
+    transfer: float | None = None  # seconds from the first byte on; `seconds` then ends there
+
+
 class UnacceptableAnswerError(Exception):
-    """An answer that is longer than `MAX_ANSWER`, or compressed without a request for that."""
+    """An answer that is longer than its limit, or compressed without a request for that."""
 
 
 def bounded_session() -> requests.Session:
     """Return a session with limited answers; through a SOCKS proxy, the limits do not apply."""
     session = requests.Session()
-    session.headers["Accept-Encoding"] = "identity"  # compressed bytes could expand to a gigabyte
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, _Adapter())
+    bound_session(session, lambda: AnswerLimits(MAX_ANSWER, MAX_SECONDS))
     return session
+
+
+def bound_session(session: requests.Session, limits: Callable[[], AnswerLimits]) -> None:
+    """Limit the answers that a session gets from now on, whatever adapters it has."""
+    session.headers["Accept-Encoding"] = "identity"  # compressed bytes could expand to a gigabyte
+    pools = _make_pools(limits)
+    for adapter in session.adapters.values():
+        _bound_adapter(adapter, pools)
+
+
+def _bound_adapter(adapter: Any, pools: dict[str, type[HTTPConnectionPool]]) -> None:
+    adapter.poolmanager.clear()  # of connections without limits
+    adapter.poolmanager.pool_classes_by_scheme = pools
+    adapter.proxy_manager.clear()
+    make_proxy = type(adapter).proxy_manager_for
+
+    def bounded_proxy(proxy: str, **kwargs: Any) -> Any:
+        manager = make_proxy(adapter, proxy, **kwargs)
+        if not proxy.lower().startswith("socks"):
+            manager.pool_classes_by_scheme = pools
+        return manager
+
+    adapter.proxy_manager_for = bounded_proxy
 
 
 class _Limited(io.RawIOBase):
     """A server's answer with a size limit and a deadline."""
 
-    def __init__(self, file: Any, sock: socket.socket) -> None:
-        self._file, self._sock = file, sock
-        self._left, self._deadline = MAX_ANSWER, monotonic() + MAX_SECONDS
+    def __init__(self, file: Any, sock: socket.socket, limits: AnswerLimits) -> None:
+        self._file, self._sock, self._limits = file, sock, limits
+        self._left, self._deadline = limits.size, monotonic() + limits.seconds
 
     def readable(self) -> bool:
         return True
@@ -50,13 +85,22 @@ class _Limited(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         remaining = self._deadline - monotonic()
         if remaining <= 0:
-            raise TimeoutError(f"answer incomplete after {MAX_SECONDS:g} s")
+            raise TimeoutError("answer incomplete at its deadline")
         if not self._left:
-            raise UnacceptableAnswerError(f"the answer is longer than {MAX_ANSWER} bytes")
+            raise UnacceptableAnswerError(f"the answer is longer than {self._limits.size} bytes")
         self._sock.settimeout(remaining)
         count: int | None = self._file.readinto(memoryview(buffer)[: self._left])
+        self._extend(count or 0)
         self._left -= count or 0
         return count
+
+    def _extend(self, count: int) -> None:
+        """Allow an answer with a time of transfer more time for the bytes that have arrived."""
+        if self._limits.transfer is None:
+            return
+        if self._left == self._limits.size:
+            self._deadline = monotonic() + self._limits.transfer
+        self._deadline += count / MIN_RATE
 
     def close(self) -> None:
         self._file.close()
@@ -64,9 +108,11 @@ class _Limited(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
+    limits: Callable[[], AnswerLimits]
+
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Limited(self.fp.detach(), sock))
+        self.fp = io.BufferedReader(_Limited(self.fp.detach(), sock, type(self).limits()))
 
     def begin(self) -> None:
         super().begin()
@@ -74,32 +120,23 @@ class _Response(http.client.HTTPResponse):
             raise UnacceptableAnswerError("the answer is compressed")
 
 
-class _Connection(HTTPConnection):
-    response_class = _Response
+def _make_pools(limits: Callable[[], AnswerLimits]) -> dict[str, type[HTTPConnectionPool]]:
+    """Return the classes of a session's pools, whose connections limit their answers."""
 
+    class Response(_Response):
+        pass
 
-class _TlsConnection(HTTPSConnection):
-    response_class = _Response
+    class Connection(HTTPConnection):
+        response_class = Response
 
+    class TlsConnection(HTTPSConnection):
+        response_class = Response
 
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
+    class Pool(HTTPConnectionPool):
+        ConnectionCls = Connection
 
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = TlsConnection
 
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
-
-
-_POOLS = {"http": _Pool, "https": _TlsPool}
-
-
-class _Adapter(HTTPAdapter):
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(proxy, **kwargs)
-        if not proxy.lower().startswith("socks"):
-            manager.pool_classes_by_scheme = _POOLS
-        return manager
+    Response.limits = staticmethod(limits)
+    return {"http": Pool, "https": TlsPool}

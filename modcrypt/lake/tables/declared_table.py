@@ -166,15 +166,15 @@ def _open_catalog(catalog: str, name: str | None) -> Any:
             which may contain a password.
         OSError: Its server cannot be reached.
     """
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
     from sqlalchemy.exc import SQLAlchemyError
 
+    from modcrypt.iceberg.tables.catalog_opening import open_pyiceberg_catalog
     from modcrypt.iceberg.tables.catalog_settings import find_settings
 
     called, properties = find_settings(catalog, name)
     try:
-        return load_catalog(called, **properties)
+        return open_pyiceberg_catalog(called, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
         kind = type(error).__name__
         raise ValueError(f"the catalog {catalog} cannot be opened: {kind}") from None

@@ -24,12 +24,10 @@ import org.apache.parquet.format.FileMetaData;
 import org.apache.parquet.format.Util;
 
 /**
- * The footer of an encrypted file, which modcrypt reads a second time.
+ * The footer of an encrypted file, which modcrypt parses too.
  *
  * parquet-java passes key metadata to a factory, but neither the column that it belongs to nor the
- * algorithm, and nothing at all of plaintext columns. Between the two reads, only somebody who holds
- * the footer key of this very file could exchange the footer unnoticed: its key metadata must be the
- * same, and data keys are fresh for each file.
+ * algorithm, and nothing at all of plaintext columns.
  */
 final class Footer {
   private static final int MAX_FOOTER = 512 << 20; // bytes, as modcrypt's own readers
@@ -84,26 +82,43 @@ final class Footer {
     return value == null ? new byte[0] : value;
   }
 
-  /** Reads the footer of the file at a path; authenticates nothing. */
+  /**
+   * Returns the footer that parquet-java has just parsed; authenticates nothing.
+   *
+   * Where parquet-java opened the file before it asked the factory, as Spark does when it infers a
+   * schema, or reads it otherwise, as Comet does, the footer is read again from the path.
+   */
   static Footer read(Path path, Configuration configuration) {
     try {
       FileSystem files = path.getFileSystem(configuration);
-      long size = files.getFileStatus(path).getLen();
-      FSDataInputStream in = files.open(path);
-      try {
-        return read(in, size, path);
-      } finally {
-        in.close();
-      }
+      byte[] tail = PinnedStream.parsed(files.makeQualified(path));
+      if (tail == null) tail = readAgain(files, path);
+      boolean encrypted = ascii(tail, tail.length - MAGIC).equals("PARE");
+      return new Footer(Arrays.copyOf(tail, tail.length - TAIL), encrypted);
     } catch (IOException error) {
       throw new ParquetCryptoRuntimeException(
           path + ": the footer can't be read: " + error.getClass().getSimpleName(), error);
     }
   }
 
-  private static Footer read(FSDataInputStream in, long size, Path path) throws IOException {
-    byte[] last = new byte[(int) Math.min(size, FIRST_READ)];
-    in.readFully(size - last.length, last);
+  private static byte[] readAgain(FileSystem files, Path path) throws IOException {
+    long size = files.getFileStatus(path).getLen();
+    FSDataInputStream in = files.open(path);
+    try {
+      return readTail(in, size, path);
+    } finally {
+      in.close();
+    }
+  }
+
+  /** Returns where parquet-java starts to read: at the length of the footer. */
+  static long lengthPosition(long size) {
+    return size - TAIL;
+  }
+
+  /** Reads the last bytes of a file: the footer, its length and the magic. */
+  static byte[] readTail(FSDataInputStream in, long size, Path path) throws IOException {
+    byte[] last = readFrom(in, size, (int) Math.min(size, FIRST_READ));
     String magic = last.length < MAGIC + TAIL ? "" : ascii(last, last.length - MAGIC);
     if (!magic.equals("PAR1") && !magic.equals("PARE")) {
       throw new ParquetCryptoRuntimeException(path + ": it is not a Parquet file, or truncated");
@@ -114,15 +129,24 @@ final class Footer {
           path + ": declares a footer of " + length + " bytes in a file of " + size
               + " (at most " + MAX_FOOTER + " are read)");
     }
-    byte[] data;
-    int end = last.length - TAIL;
-    if (length <= end) {
-      data = Arrays.copyOfRange(last, end - (int) length, end);
-    } else {
-      data = new byte[(int) length];
-      in.readFully(size - TAIL - length, data);
-    }
-    return new Footer(data, magic.equals("PARE"));
+    int count = (int) length + TAIL;
+    return count <= last.length
+        ? Arrays.copyOfRange(last, last.length - count, last.length)
+        : joined(readFrom(in, size - last.length, count - last.length), last);
+  }
+
+  /** Reads the bytes before an end. By `seek`, as positioned reads open a local file once more. */
+  private static byte[] readFrom(FSDataInputStream in, long end, int count) throws IOException {
+    byte[] bytes = new byte[count];
+    in.seek(end - count);
+    in.readFully(bytes);
+    return bytes;
+  }
+
+  private static byte[] joined(byte[] first, byte[] second) {
+    byte[] both = Arrays.copyOf(first, first.length + second.length);
+    System.arraycopy(second, 0, both, first.length, second.length);
+    return both;
   }
 
   /** Returns the limit that Thrift needs; no value in the footer is longer than the footer. */

@@ -23,6 +23,7 @@ public class ModcryptCryptoFactory
   public ModcryptCryptoFactory() {}
 
   public FileDecryptionProperties getFileDecryptionProperties(Configuration conf, Path path) {
+    PinnedFiles.install(conf, path);
     Policy policy = Policy.in(conf);
     byte[] prefix = PathPrefix.of(policy, path, conf);
     FileDecryptionProperties.Builder builder = FileDecryptionProperties.builder()

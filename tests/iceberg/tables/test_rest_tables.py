@@ -547,10 +547,11 @@ def set_property(table: IcebergTable, name: str, text: str) -> IcebergTable:
 # --- answers and settings ------------------------------------------------------------------------
 
 
-class Answers:
+class Answers(requests.Session):
     """A session that always gives one answer."""
 
     def __init__(self, status: int, content: bytes) -> None:
+        super().__init__()
         self.response = requests.Response()
         self.response.status_code, self.response._content = status, content
 
@@ -634,11 +635,11 @@ def test_a_store_is_opened_with_vended_settings(rest: RestTable) -> None:
         "s3://bucket/t/metadata/1.metadata.json", rest.load().metadata,
         {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "py-io-impl": "os.system"},
     )  # fmt: skip
-    store = rest_versions._open_store(catalog, answer)
+    store = rest_versions._open_store(catalog, answer, "t")
     assert store.client_kwargs["aws_access_key_id"] == "id"
     assert store.client_kwargs["endpoint_url"] == "http://a"
     local = answer._replace(location="file:///t/metadata/1.metadata.json")
-    assert rest_versions._open_store(catalog, local) is None
+    assert rest_versions._open_store(catalog, local, "t") is None
 
 
 def test_the_credentials_of_the_longest_prefix_are_taken() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,7 +24,7 @@ from modcrypt.kms.services import bounded_http
 from modcrypt.kms.services.azure import AzureKms, open_azure
 from modcrypt.kms.services.vault import VaultKms, open_vault
 from tests.support.frame_watch import find_secrets
-from tests.support.kms.key_servers import Server, head, whole
+from tests.support.kms.key_servers import LONG, SLOW, Server, whole
 
 TOKEN = "s.Tq8!mZ2#vB5_xL9@"
 KEY = b"Wd%6nC1^tF*9kH&3"
@@ -46,36 +44,6 @@ def vault(server: Server, monkeypatch: pytest.MonkeyPatch) -> VaultKms:
     monkeypatch.setattr(bounded_http, "MAX_ANSWER", 100_000)
     monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
     return open_vault(f"hcvault://127.0.0.1:{server.port}/transit?tls=off", token=TOKEN)
-
-
-def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], object]:
-    """Send something, and then a piece of it again and again, as long as somebody reads."""
-
-    def send(peer: socket.socket) -> None:
-        peer.sendall(first)
-        waiting = threading.Event()
-        while True:
-            peer.sendall(piece)
-            waiting.wait(pause)
-
-    return send
-
-
-SLOW = {
-    "slow body": endless(head(10_000), b" ", 0.02),
-    "slow headers": endless(b"HTTP/1.1 200 OK\r\nX: ", b"a", 0.02),
-    "slow status": endless(b"HTTP/1", b"1", 0.02),
-    "slow chunks": endless(head(None, "Transfer-Encoding: chunked"), b"1\r\n \r\n", 0.02),
-    "slow continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.02),
-    "nothing": endless(b"", b"", 0.02),
-}
-
-LONG = {
-    "giant body": endless(head(600 << 20), b" " * 4096),
-    "endless body": endless(head(None, "Connection: close"), b" " * 4096),
-    "endless chunks": endless(head(None, "Transfer-Encoding: chunked"), b"1\r\n \r\n" * 99),
-    "endless continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99),
-}
 
 
 def check_refused(vault: VaultKms, kind: type[Exception]) -> None:

@@ -10,6 +10,7 @@ import ipaddress
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -374,17 +375,20 @@ class Server:
     def _read_request(self, peer: socket.socket) -> bytes:
         """Return a request, or nothing if its client goes away before it is whole."""
         request = b""
-        while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
+        while not _is_whole(request):
             if not (part := peer.recv(1 << 16)):
                 return b""
             request += part
-        has_body = request.startswith(b"POST") and b"content-length: 0" not in request.lower()
-        if has_body and request.endswith(b"\r\n\r\n"):
-            request += peer.recv(1 << 16)
         return request
 
     def close(self) -> None:
         self._listening.close()
+
+
+def _is_whole(request: bytes) -> bool:
+    start, separator, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: *(\d+)", start.lower())
+    return bool(separator) and len(body) >= (int(length[1]) if length else 0)
 
 
 def head(length: int | None, *more: str) -> bytes:
@@ -428,3 +432,33 @@ def error_text(error: BaseException) -> str:
         told += [repr(chain), str(chain), repr(vars(chain)), repr(chain.args)]
         chain = chain.__cause__ or chain.__context__
     return "\n".join(told)
+
+
+def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], object]:
+    """Send something, and then a piece of it again and again, as long as somebody reads."""
+
+    def send(peer: socket.socket) -> None:
+        peer.sendall(first)
+        waiting = threading.Event()
+        while True:
+            peer.sendall(piece)
+            waiting.wait(pause)
+
+    return send
+
+
+SLOW = {
+    "slow body": endless(head(10_000), b" ", 0.02),
+    "slow headers": endless(b"HTTP/1.1 200 OK\r\nX: ", b"a", 0.02),
+    "slow status": endless(b"HTTP/1", b"1", 0.02),
+    "slow chunks": endless(head(None, "Transfer-Encoding: chunked"), b"1\r\n \r\n", 0.02),
+    "slow continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.02),
+    "nothing": endless(b"", b"", 0.02),
+}
+
+LONG = {
+    "giant body": endless(head(600 << 20), b" " * 4096),
+    "endless body": endless(head(None, "Connection: close"), b" " * 4096),
+    "endless chunks": endless(head(None, "Transfer-Encoding: chunked"), b"1\r\n \r\n" * 99),
+    "endless continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99),
+}
