@@ -59,6 +59,7 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
         ValueError: The declaration is invalid.
         OSError: It cannot be read.
     """
+    from modcrypt.lake.declarations.declaration_faults import MAX_FAULTS
     from modcrypt.lake.declarations.declaration_file import (
         FILE_NAME,
         find_declaration,
@@ -76,7 +77,9 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
     if declaration is None:
         for fault in faults:
             click.echo(f"modcrypt: {path}: {printable(str(fault))}", err=True)
-        count = f"{len(faults)} mistakes" if len(faults) > 1 else "a mistake"
+        count = "a mistake" if len(faults) == 1 else f"{len(faults)} mistakes"
+        if len(faults) > MAX_FAULTS:
+            count = f"more than {MAX_FAULTS} mistakes"
         raise ValueError(f"{path} has {count}")
     passphrase = passphrase_reference(declaration.kms, options)
     return Lake(

@@ -52,7 +52,7 @@ def parse_table(
         folder: Folder of the declaration, to which relative paths refer.
         given: Members of the dataset.
     """
-    before = len(faults.faults)
+    before = faults.total
     faults.check_names(path, given, TABLE_MEMBERS)
     texts = _take_texts(faults, path, given)
     _check_place(faults, path, texts)
@@ -72,7 +72,7 @@ def parse_table(
     mapped = _take_map(faults, path, "location_map", given)
     writers = _take_writers(faults, path, folder, given)
     restrictions = _read_restrictions(faults, path, folder, texts.get("read_restrictions"))
-    if len(faults.faults) > before:
+    if faults.total > before:
         return None
     table, namespace = texts.get("table"), texts.get("namespace")
     if "location" in texts:
