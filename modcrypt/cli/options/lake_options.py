@@ -76,7 +76,7 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
     declaration, faults = read_declaration(Path(path))
     if declaration is None:
         for fault in faults:
-            click.echo(f"modcrypt: {path}: {printable(str(fault))}", err=True)
+            click.echo(printable(f"modcrypt: {path}: {fault}"), err=True)
         count = "a mistake" if len(faults) == 1 else f"{len(faults)} mistakes"
         if len(faults) > MAX_FAULTS:
             count = f"more than {MAX_FAULTS} mistakes"
