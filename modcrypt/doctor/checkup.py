@@ -21,6 +21,7 @@ from modcrypt.errors import (
     KeyMaterialError,
     ModcryptError,
 )
+from modcrypt.key_lookalikes import show_name
 from modcrypt.keys import Key
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def secret_file(path: str, what: str) -> Check:
     try:
         status = os.stat(path)
     except OSError as error:
-        return about.fail(f"{path}: {error.strerror}", "check the path")
+        return about.fail(f"{show_name(path)}: {error.strerror}", "check the path")
     mode = stat.S_IMODE(status.st_mode)
     faults = []
     if stat.S_ISREG(status.st_mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -94,7 +95,7 @@ def policy_file(path: str) -> Check:
     except ValueError as error:
         return about.fail(str(error), "correct the policy")
     except OSError as error:
-        return about.fail(f"{path}: {error.strerror}")
+        return about.fail(f"{show_name(path)}: {error.strerror}")
     if mode & (stat.S_IWGRP | stat.S_IWOTH) or others_can_replace(path):
         return about.warn(
             f"{path}: other users can modify it (mode {mode:04o}), and so leave columns "
@@ -210,7 +211,7 @@ def event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[Check]:
     try:
         searched = list(search_event_log(path, keys))
     except OSError as error:
-        yield about.fail(f"{path}: {error.strerror}")
+        yield about.fail(f"{show_name(path)}: {error.strerror}")
         return
     for log in searched:
         yield from _check_log(log)

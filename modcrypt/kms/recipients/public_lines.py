@@ -1,4 +1,8 @@
-"""Public keys as lines of text, with a prefix, a kind and a checksum, and files of them."""
+"""Public keys as lines of text, with a prefix, a kind and a checksum, and files of them.
+
+Users pass a private key by mistake: neither messages nor the frames of errors contain lines, and
+messages do not repeat a path that looks like a key.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 from modcrypt.errors import KeyMaterialError
+from modcrypt.key_lookalikes import show_name
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
+from modcrypt.tracebacks import hide_frames
 
 MAX_LINE = 4096
 """Length limit of a line in a file of public keys, in bytes: a hybrid recipient has 1,690."""
@@ -37,6 +43,7 @@ def format_public_line(prefix: str, kind: str, public_key: bytes) -> str:
     return f"{prefix}:{kind}:{text}:{hash_public_key(prefix, kind, public_key).hex()}"
 
 
+@hide_frames
 def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
     """Return kind and key of a line, without a comment.
 
@@ -71,6 +78,7 @@ def _decode_base64url(text: str) -> bytes | None:
     return data if data and same else None
 
 
+@hide_frames
 def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: str) -> list[P]:
     """Return the public keys in a file.
 
@@ -78,14 +86,17 @@ def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: st
         KeyMaterialError: The file has none, a malformed one, or exceeds a limit.
         OSError: The file cannot be read.
     """
-    with open(path, "rb") as file:
-        data = file.read(MAX_PUBLIC_FILE + 1)
     try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PUBLIC_FILE + 1)
         return parse_lines(data, parse, what)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, show_name(path)) from None
     except KeyMaterialError as error:
         raise KeyMaterialError(f"{os.fspath(path)}: {error}") from None
 
 
+@hide_frames
 def parse_lines(data: bytes, parse: Callable[[str], P], what: str) -> list[P]:
     """Return the public keys in the content of a file; raise as `read_lines`."""
     if len(data) > MAX_PUBLIC_FILE:
