@@ -32,7 +32,7 @@ from modcrypt.errors import (
     printable,
 )
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
-from modcrypt.pkmt1.strict_json import refuse_repeats
+from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.pointers import Identifier
@@ -141,7 +141,7 @@ def _read_answer(response: Response, name: str) -> TableAnswer:
     if len(response.content) > MAX_METADATA:
         raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
     try:
-        answer = json.loads(response.content, object_pairs_hook=refuse_repeats)
+        answer = load_json(response.content)
         location, document = answer["metadata-location"], answer["metadata"]
         config = {**(answer.get("config") or {}), **_credentials(answer, location)}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):

@@ -52,7 +52,7 @@ def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
             repeat the line, which may be a secret by mistake.
     """
     parts = line.split(":")
-    if len(parts) != 4 or parts[0] != prefix:
+    if len(parts) != 4 or parts[0] != prefix or not line.isascii():
         raise KeyMaterialError(
             f"not a {what}: expected {prefix}:KIND:KEY:CHECKSUM, as modcrypt writes to .pub files"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import urllib.parse
@@ -17,7 +16,7 @@ from modcrypt.lake.declarations.declaration import Rotation, TableDeclaration, l
 from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.toml_lines import MemberPath
-from modcrypt.pkmt1.strict_json import refuse_repeats
+from modcrypt.pkmt1.strict_json import load_json
 
 KEY_POLICY: Mapping[str, Any] = {
     "kek_per": ("table", "partition", "day", "files"),
@@ -132,8 +131,7 @@ def _read_restrictions(
         return None
     where = (*path, "read_restrictions")
     try:
-        text = (folder / Path(name).expanduser()).read_text("utf-8")
-        value = json.loads(text, object_pairs_hook=refuse_repeats)
+        value = load_json((folder / Path(name).expanduser()).read_bytes())
         if isinstance(value, Mapping):
             return value
     except OSError as error:
