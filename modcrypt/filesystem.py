@@ -138,13 +138,14 @@ class ModcryptFileSystem(StackedFileSystem):
         found = super().find(path, maxdepth, withdirs, detail=True, **kwargs)
         folder = self._target_path(path)
         if maxdepth is None:
-            files = [name for name, entry in found.items() if entry.get("type") != "directory"]
+            # PyArrow reads no others, such as links.
+            files = [name for name, entry in found.items() if entry.get("type") == "file"]
             self._check_complete(folder, files)
         return _without_companions(found if detail else list(found), len(folder))
 
     def _check_complete(self, folder: str, files: Sequence[str]) -> None:
         given = self._decryption  # a function is only asked for the files that are opened
-        if callable(given) or folder in files:
+        if callable(given):
             return
         # Settings tell without a call to the key service.
         seal: DatasetSeal | None = (
@@ -152,7 +153,7 @@ class ModcryptFileSystem(StackedFileSystem):
             if isinstance(given, FileDecryptionProperties)
             else getattr(given, "required_seal", None)
         )
-        if seal is not None:
+        if seal is not None and not self.fs.isfile(folder):
             place = self._place(folder)
             seal.check_complete(place, [str(self._place(name).inside(place)) for name in files])
 
