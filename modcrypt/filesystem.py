@@ -126,18 +126,15 @@ class ModcryptFileSystem(StackedFileSystem):
         found = super().ls(path, detail=detail, **kwargs)
         return _without_companions(found, len(self._target_path(path)))
 
-    def find(
-        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False,
-        **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    def find(self, path: str, *args: Any, detail: bool = False, **kwargs: Any) -> Any:
         """List the files below a folder without their companions; sizes are None.
 
-        Raise IntegrityError if files are missing below it that a required seal names, unless
-        `maxdepth` limits the search.
+        Raise IntegrityError if files are missing below it that a required seal names, unless a
+        maximal depth limits the search.
         """
-        found = super().find(path, maxdepth, withdirs, detail=True, **kwargs)
+        found = super().find(path, *args, detail=True, **kwargs)
         folder = self._target_path(path)
-        if maxdepth is None:
+        if (args[0] if args else kwargs.get("maxdepth")) is None:
             # PyArrow reads no others, such as links.
             files = [name for name, entry in found.items() if entry.get("type") == "file"]
             self._check_complete(folder, files)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import fsspec
@@ -173,7 +173,9 @@ ENTRIES: dict[str, Entry] = {
     ),
     "duckdb": read_by_duckdb,
     "polars": lambda lake, how: pl.DataFrame(mc.ParquetFile(lake.file, how)),
-    "polars scan": lambda lake, how: pl.scan_parquet(mc.open_parquet(lake.file, how)).collect(),
+    "polars scan": lambda lake, how: pl.scan_parquet(
+        cast(Any, mc.open_parquet(lake.file, how))
+    ).collect(),
     "decrypt": lambda lake, how: mc.decrypt_parquet(lake.file, lake.out, how),
     "rekey": lambda lake, how: mc.rekey_parquet(lake.file, lake.out, how, PLAIN),
     "mask": lambda lake, how: mc.mask_parquet(lake.file, lake.out, how, PLAIN, null=["n"]),

@@ -67,6 +67,16 @@ def hide(lake: Path, *names: str) -> None:
     (lake / "_modcrypt_writes/1.json").write_text(json.dumps(note))
 
 
+def remove_folders(lake: Path) -> None:
+    for folder in lake.glob("day=*"):
+        shutil.rmtree(folder)
+
+
+def seal_by_another(lake: Path) -> None:
+    (lake / SEAL_NAME).unlink()
+    mc.seal_dataset(lake, writer_key(number=1))
+
+
 def replace_by_link(path: Path, target: str | Path) -> None:
     path.rename(path.parents[2] / "copy.parquet")
     path.symlink_to(target)
@@ -88,11 +98,9 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     ),
     "missing file": lambda lake: (lake / "day=1/b.parquet").unlink(),
     "missing folder": lambda lake: shutil.rmtree(lake / "day=2"),
-    "all files missing": lambda lake: [shutil.rmtree(folder) for folder in lake.glob("day=*")],
+    "all files missing": lambda lake: remove_folders(lake),
     "seal removed": lambda lake: (lake / SEAL_NAME).unlink(),
-    "seal of another writer": lambda lake: [
-        (lake / SEAL_NAME).unlink(), mc.seal_dataset(lake, writer_key(number=1)),
-    ],
+    "seal of another writer": lambda lake: seal_by_another(lake),
     "former seal": lambda lake: shutil.copy(lake.parent / "former" / SEAL_NAME, lake / SEAL_NAME),
     "seal of another kind": lambda lake: (lake / SEAL_NAME).write_text("{}\n{}\n"),
     "sparse seal": lambda lake: os.truncate(lake / SEAL_NAME, 1 << 20),

@@ -208,7 +208,7 @@ class _DatasetParsing:
         return self._resolve(source)
 
     def _resolve(self, location: str) -> str:
-        return location if is_url(location) else str(self._folder / Path(location).expanduser())
+        return location if is_url(location) else str(self._folder / os.path.expanduser(location))
 
     def _read_recipients(self, table: Mapping[str, Any]) -> tuple[Recipient, ...]:
         """Return the recipients that lines and files name, each once."""
@@ -222,7 +222,7 @@ class _DatasetParsing:
                 if text.startswith(f"{PREFIX}:"):
                     found.append(Recipient.parse(text))
                 else:
-                    found += read_recipients(self._folder / Path(text).expanduser())
+                    found += read_recipients(self._folder / os.path.expanduser(text))
             except OSError as error:
                 self._fault("recipients", f"{printable(text, MAX_NAME)}: {error.strerror}")
             except ValueError as error:

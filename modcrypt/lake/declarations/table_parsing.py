@@ -131,7 +131,7 @@ def _read_restrictions(
         return None
     where = (*path, "read_restrictions")
     try:
-        value = load_json((folder / Path(name).expanduser()).read_bytes())
+        value = load_json((folder / os.path.expanduser(name)).read_bytes())
         if isinstance(value, Mapping):
             return value
     except OSError as error:
@@ -218,7 +218,7 @@ def _take_master_keys(
 
 
 def _resolve(folder: Path, location: str) -> str:
-    return location if is_url(location) else str(folder / Path(location).expanduser())
+    return location if is_url(location) else str(folder / os.path.expanduser(location))
 
 
 def _resolve_catalog(folder: Path, catalog: str | None) -> str | None:

@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,10 @@ EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
     "half a character": lambda document: document["properties"].update({"x": "\ud800"}),
 }
 ATTACKS: dict[str, Callable[[Path], object]] = {
+    **{name: partial(edit, change=change, as_next=False) for name, change in EDITS.items()},
     **{
-        f"{name}{' as the next version' * as_next}": lambda folder, change=change, as_next=as_next:
-        edit(folder, change, as_next=as_next)
+        f"{name} as the next version": partial(edit, change=change, as_next=True)
         for name, change in EDITS.items()
-        for as_next in (False, True)
     },
     "seal removed": lambda folder: seal_of(folder).unlink(),
     "seal of another writer": lambda folder: shutil.copy(

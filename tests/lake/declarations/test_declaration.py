@@ -195,6 +195,11 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
             'master_keys = { k = "k" }',
             "line 5: k is still a master key of the dataset, so it is no previous one",
         ),
+        (
+            '[dataset.a]\nlocation = "~no-such-user/a"\nfooter_key = "k"\n'
+            'recipients = ["~no-such-user/r.pub"]',
+            "line 4: ~no-such-user/r.pub: No such file or directory",
+        ),
         ("a = [", "not TOML"),
     ],
 )
