@@ -133,6 +133,17 @@ def keyring(path: str) -> Iterator[Check]:
 # --- the key service -----------------------------------------------------------------------------
 
 
+def wrapping(client: KmsClient, *, signed: bool) -> Iterator[Check]:
+    """Check whether readers know who wrapped a key: its service, or by required signatures."""
+    from modcrypt.kms.client import capabilities_of
+
+    if capabilities_of(client).public_keys and not signed:
+        yield Subject("recipients").warn(
+            "everyone who has these public keys can make files that readers accept",
+            "sign new files, and require their writers by signed_by in the policy",
+        )
+
+
 def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check:
     """Check a master key by wrapping and unwrapping random bytes, which the service may log."""
     from modcrypt.kms.client import unwrap, wrap

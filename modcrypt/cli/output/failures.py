@@ -69,6 +69,7 @@ _OPTION_NAMES = (
         "MODCRYPT_PASSPHRASE",
     ),
     ("pass pin=, set pin-source in the URI", "set pin-source in the URI"),
+    ("require the signature of its writer by signed_by", "require its writer by --verify-key"),
     ("open it without a passphrase", "pass no passphrase, and unset MODCRYPT_PASSPHRASE"),
     ("name its place by signing_passphrase=", "use --sign-passphrase"),
     ("map its beginning to a folder with location_map", "map its beginning with --location-map"),

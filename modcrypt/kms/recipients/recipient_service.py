@@ -43,7 +43,7 @@ class RecipientKms(UnpicklableClient):
         default_key: Id of the master key in the URI.
     """
 
-    capabilities = Capabilities(aad=True)
+    capabilities = Capabilities(aad=True, public_keys=True)
 
     def __init__(
         self, folder: Path | None, identity: Identity | None, default_key: str | None = None
