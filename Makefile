@@ -9,6 +9,7 @@ export MODCRYPT_SHARED_VECTORS ?= $(abspath $(wildcard ../shared/vectors))
 # Pinned versions and hashes of all that development needs; `make lock` writes it.
 LOCK := requirements-dev.lock
 DOCS_LOCK := requirements-docs.lock
+RELEASE_LOCK := requirements-release.lock
 
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
@@ -115,10 +116,13 @@ lock: $(VENV)/dev
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.11 \
 		--custom-compile-command "make lock" --constraint $(LOCK) --group docs $(LOCK_ARGS) \
 		--output-file $(DOCS_LOCK)
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.11 \
+		--custom-compile-command "make lock" --constraint $(LOCK) --group release $(LOCK_ARGS) \
+		--output-file $(RELEASE_LOCK)
 
+# Known vulnerabilities in the locked packages; fails without data about them, too (Error 75).
 audit: $(VENV)/dev
-	$(BIN)/python tools/audit.py $(LOCK)
-	$(BIN)/python tools/audit.py $(DOCS_LOCK)
+	$(BIN)/python tools/audit.py $(LOCK) $(DOCS_LOCK) $(RELEASE_LOCK)
 
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -11,6 +11,7 @@ of columns, keys, codecs and locations; a `ModcryptError` escapes them and limit
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,12 +55,23 @@ MAX_NAMES = 20
 def printable(text: str, limit: int | None = None) -> str:
     """Return the text with unprintable characters escaped, without its middle if it is too long.
 
-    Names in files may contain newlines, terminal escape codes and marks that reverse text. At most
-    `limit` characters remain, before and after escaping; None keeps all.
+    Names in files may contain newlines, terminal escape codes, marks that reverse text and commands
+    of CI systems. At most `limit` characters remain, before and after escaping; None keeps all.
     """
     text = _cut(text, limit)  # first, because escaping takes long for many megabytes
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return _cut(shown, limit)
+    return _cut(escape_ci_commands(shown), limit)
+
+
+# GitHub runs `::command::` at the beginning of a line, also after white space, and `##[command]`
+# anywhere; Azure Pipelines and TeamCity run `##vso[command]` and `##teamcity[command]`. A table may
+# begin a line at any word.
+_CI_COMMAND = re.compile(r"(?<!\S)::|##(?=\w*\[)", re.ASCII)
+
+
+def escape_ci_commands(text: str) -> str:
+    """Return the text of a line in which no CI system that logs it finds a command."""
+    return _CI_COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", text)
 
 
 def _cut(text: str, limit: int | None) -> str:

@@ -41,7 +41,7 @@ import errno
 import io
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -63,11 +63,14 @@ from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     AnyEncryption,
+    FileDecryptionProperties,
     KeySettings,
     as_encryption,
+    required_seal,
 )
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
+from modcrypt.parquet.signatures.signers import DatasetSeal
 from modcrypt.pkmt1.material import STORE_NAME
 
 if TYPE_CHECKING:
@@ -124,10 +127,33 @@ class ModcryptFileSystem(StackedFileSystem):
         found = super().ls(path, detail=detail, **kwargs)
         return _without_companions(found, len(self._target_path(path)))
 
-    def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """List the files below a folder without their companions; sizes are None."""
-        found = super().find(path, *args, **kwargs)
-        return _without_companions(found, len(self._target_path(path)))
+    def find(self, path: str, *args: Any, detail: bool = False, **kwargs: Any) -> Any:
+        """List the files below a folder without their companions; sizes are None.
+
+        Raise IntegrityError if files are missing below it that a required seal names, unless a
+        maximal depth limits the search.
+        """
+        found = super().find(path, *args, detail=True, **kwargs)
+        folder = self._target_path(path)
+        if (args[0] if args else kwargs.get("maxdepth")) is None:
+            # PyArrow reads no others, such as links.
+            files = [name for name, entry in found.items() if entry.get("type") == "file"]
+            self._check_complete(folder, files)
+        return _without_companions(found if detail else list(found), len(folder))
+
+    def _check_complete(self, folder: str, files: Sequence[str]) -> None:
+        given = self._decryption  # a function is only asked for the files that are opened
+        if callable(given):
+            return
+        # Settings tell without a call to the key service.
+        seal: DatasetSeal | None = (
+            required_seal(given)
+            if isinstance(given, FileDecryptionProperties)
+            else getattr(given, "required_seal", None)
+        )
+        if seal is not None and not self.fs.isfile(folder):
+            place = self._place(folder)
+            seal.check_complete(place, [str(self._place(name).inside(place)) for name in files])
 
     def glob(self, path: str, *args: Any, **kwargs: Any) -> Any:
         """List the files that match a pattern; sizes are None.

@@ -7,13 +7,14 @@ import os
 from modcrypt.errors import KeyAccessDeniedError, KeyNotFoundError
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.key_encoding import MAX_KEY_TEXT, decode_key
+from modcrypt.key_lookalikes import show_name
 from modcrypt.tracebacks import hide_frames
 
 
 @hide_frames
 def key_in_file(path: str | os.PathLike[str]) -> bytes:
     """Return the key in a file that only its owner may use; raise as `Key.from_file`."""
-    what = f"the key file {os.fspath(path)}"
+    what = f"the key file {show_name(path)}"
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -30,7 +31,7 @@ def key_in_file(path: str | os.PathLike[str]) -> bytes:
 @hide_frames
 def key_in_variable(name: str) -> bytes:
     """Return the key in an environment variable; raise as `Key.from_env`."""
-    value = os.environ.get(name)
+    value, shown = os.environ.get(name), show_name(name)
     if not value:
-        raise KeyNotFoundError(f"the environment variable {name} is not set")
-    return decode_key(os.fsencode(value), f"the environment variable {name}", raw=False)
+        raise KeyNotFoundError(f"the environment variable {shown} is not set")
+    return decode_key(os.fsencode(value), f"the environment variable {shown}", raw=False)

@@ -36,6 +36,12 @@ def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def hide_init_frames(cls: type[R]) -> type[R]:
+    """Wrap the constructor of a class as `hide_frames` does: its arguments may be secrets."""
+    setattr(cls, "__init__", hide_frames(cls.__init__))  # noqa: B010  # mypy refuses an assignment
+    return cls
+
+
 def format_origin(error: BaseException) -> str:
     """Return ` in MODULE, line N`, where an error arose; empty if it has no traceback."""
     trace = error.__traceback__

@@ -18,6 +18,7 @@ import dask.dataframe
 import fsspec
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -542,3 +543,50 @@ def test_other_ways_of_writing_are_refused(folder: Path) -> None:
     with pytest.raises(TypeError, match="must be FileEncryptionProperties"):
         fsspec.filesystem("modcrypt", encryption=FOOTER_KEY)
     assert Path(path).read_bytes() == before
+
+
+# --- required seals -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> tuple[Path, mc.FileDecryptionProperties]:
+    """A signed dataset under a seal, and what its readers require."""
+    writer, root = mc.SigningKey.generate(), tmp_path / "sealed"
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, signing_key=writer)
+    for name in ("c=A/1", "c=A/2", "c=B/3"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        mc.write_table(pa.table({"n": [1]}), root / f"{name}.parquet", properties)
+    mc.seal_dataset(root, writer)
+    seal = mc.RequiredSeal((writer.verifier,), root=str(root))
+    return root, mc.FileDecryptionProperties(
+        footer_key=FOOTER_KEY, signed_by=[writer.verifier], seal=seal
+    )
+
+
+SEALED_READERS: dict[str, Callable[[Any, Path], int]] = {
+    "find": lambda fs, root: len(fs.find(str(root))),
+    "dataset": lambda fs, root: ds.dataset(str(root), filesystem=fs).to_table().num_rows,
+    "pandas": lambda fs, root: len(pd.read_parquet(str(root), filesystem=fs)),
+}
+
+
+@each_case("reader", list(SEALED_READERS))
+def test_folders_under_a_required_seal_are_complete(
+    reader: str, sealed: tuple[Path, mc.FileDecryptionProperties]
+) -> None:
+    root, reading = sealed
+    read = SEALED_READERS[reader]
+    filesystem = make_filesystem(reading)
+    assert (read(filesystem, root), read(filesystem, root / "c=A")) == (3, 2)
+    assert filesystem.find(str(root / "c=A" / "1.parquet")) == [str(root / "c=A" / "1.parquet")]
+    data = (root / "c=B" / "3.parquet").read_bytes()
+    (root / "c=B" / "3.parquet").unlink()
+    (root / "c=B" / "3.parquet").mkdir()  # a folder does not take a file's place
+    with pytest.raises(mc.IntegrityError, match=r"c=B/3\.parquet: in the seal"):
+        read(filesystem, root)
+    with pytest.raises(mc.IntegrityError, match=r"c=B/3\.parquet: in the seal"):
+        read(filesystem, root / "c=B")
+    assert read(filesystem, root / "c=A") == 2
+    (root / "c=B" / "3.parquet").rmdir()
+    (root / "c=B" / "3.parquet").write_bytes(data)
+    assert read(filesystem, root) == 3

@@ -1,4 +1,4 @@
-"""The lock file of development: what it pins, and what the audit makes of it."""
+"""The lock files: what they pin, what the audit makes of them, and that releases use them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,54 @@ from tools import audit
 
 LOCK = (ROOT / "requirements-dev.lock").read_text()
 DOCS_LOCK = (ROOT / "requirements-docs.lock").read_text()
+RELEASE_LOCK = (ROOT / "requirements-release.lock").read_text()
 ENTRY = re.compile(
     r"(?P<name>[a-z0-9._-]+)==[^ ]+( ; .+?)?( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
 )
 
 
-@each_case("lock", [LOCK, DOCS_LOCK])
+@each_case("lock", [LOCK, DOCS_LOCK, RELEASE_LOCK])
 def test_every_package_is_pinned_with_hashes_and_no_address(lock: str) -> None:
     entries = re.sub(r"(?m)^#.*\n", "", lock)
     assert ENTRY.sub("", entries) == ""
     assert "://" not in lock
 
 
-def test_both_locks_pin_the_same_versions() -> None:
+def test_all_locks_pin_the_same_versions() -> None:
     pin = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
-    for_docs = {match[1]: match[2] for match in pin.finditer(DOCS_LOCK)}
-    for match in pin.finditer(LOCK):
-        assert for_docs.get(match[1], match[2]) == match[2]
+    for other in (DOCS_LOCK, RELEASE_LOCK):
+        pinned = {match[1]: match[2] for match in pin.finditer(other)}
+        for match in pin.finditer(LOCK):
+            assert pinned.get(match[1], match[2]) == match[2]
 
 
 def test_what_pyproject_asks_for_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups, extras = project["dependency-groups"], project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *extras["cli"], *extras["fsspec"]]
-    docs = groups.pop("docs")
+    docs, release = groups.pop("docs"), groups.pop("release")
     wanted += [entry for group in groups.values() for entry in group if isinstance(entry, str)]
     assert _names(wanted) <= {match["name"] for match in ENTRY.finditer(LOCK)}
     assert _names(docs) <= {match["name"] for match in ENTRY.finditer(DOCS_LOCK)}
+    release = [entry for entry in (*release, *groups["build"]) if isinstance(entry, str)]
+    assert _names(release) <= {match["name"] for match in ENTRY.finditer(RELEASE_LOCK)}
+
+
+def test_releases_run_only_what_is_pinned() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    used = re.findall(r"uses: *(\S+)", text + (ROOT / "tools/conformance/action.yml").read_text())
+    assert used
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in used), used
+    assert "pipx" not in text
+    assert (
+        len(re.findall("-m build", text)) == len(re.findall("-m build --no-isolation", text)) == 2
+    )
+    installs = re.findall(r"pip\" install .*|pip install .*", text)
+    for line in installs:  # of the wheel itself, or by hash
+        assert "dist/modcrypt" in line or "--require-hashes" in line
+    wheels = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert "--no-isolation" in wheels["build-frontend"]
+    assert "--require-hashes" in wheels["before-build"]
 
 
 def _names(entries: list[str]) -> set[str]:
@@ -56,17 +77,17 @@ SKIPPED = {"name": "c", "skip_reason": "not found"}
 @pytest.mark.parametrize(
     ("answer", "code", "text"),
     [
-        (json.dumps({"dependencies": [SOUND]}), 0, "audit: looked up 1 of 1 packages\n"),
+        (json.dumps({"dependencies": [SOUND]}), 0, "audit: a.lock: looked up 1 of 1 packages\n"),
         (
             json.dumps({"dependencies": [SOUND, BROKEN, SKIPPED]}),
             1,
-            "b 2: CVE-1; fixed in 3\naudit: looked up 2 of 3 packages\n",
+            "b 2: CVE-1; fixed in 3\naudit: a.lock: looked up 2 of 3 packages\n",
         ),
-        (json.dumps({"dependencies": [SKIPPED]}), 0, "audit: skipped"),
-        ("could not connect", 0, "audit: skipped"),
+        (json.dumps({"dependencies": [SKIPPED]}), 75, "audit: a.lock: NOT AUDITED"),
+        ("could not connect", 75, "audit: a.lock: NOT AUDITED"),
     ],
 )
-def test_the_audit_fails_for_vulnerabilities_and_not_for_being_offline(
+def test_the_audit_fails_for_vulnerabilities_and_differently_without_data(
     answer: str,
     code: int,
     text: str,
@@ -78,5 +99,11 @@ def test_the_audit_fails_for_vulnerabilities_and_not_for_being_offline(
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
     program.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    assert audit.main("a.lock") == code
+    assert audit.main(["a.lock"]) == code
     assert capsys.readouterr().out.startswith(text)
+
+
+def test_a_vulnerability_counts_more_than_missing_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {"a": 0, "b": 1, "c": 75}
+    monkeypatch.setattr(audit, "audit", codes.__getitem__)
+    assert [audit.main(locks) for locks in ("a", "ab", "ac", "abc")] == [0, 1, 75, 1]

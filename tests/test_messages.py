@@ -74,6 +74,13 @@ keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
 keys scan --kms file:{ring} {kms.parquet}
 seals generate new.key
 seals create --sign {writer.key} .
+seals add --sign {writer.key} . plain.parquet
+seals remove --sign {writer.key} . plain.parquet
+seals cosign --sign {writer.key} .
+seals record --sign {writer.key} new -- encrypt --key-file footer.key plain.parquet new/out
+seals writers --sign {writer.key} . {writer.pub}
+seals witness --sign {writer.key} --verify-key {writer.pub} --store new .
+seals log --verify-key {writer.pub} .
 seals verify --verify-key {writer.pub} .
 seals export {writer.key} new.pub
 recipients generate --kind x25519 new.key

@@ -65,7 +65,7 @@ def test_console_examples_run(tmp_path: Path) -> None:
         for block in _blocks("console", CONSOLE, RECIPIENTS, SEALS, SIGNED)
         if "$ modcrypt" in block
     ]
-    assert len(consoles) == 15
+    assert len(consoles) == 19
     (tmp_path / "lake").mkdir()
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)

@@ -4,12 +4,16 @@ Also check that `decrypt_parquet` restores everything that `encrypt_parquet` acc
 can be encrypted but not decrypted is lost data.
 
     python tools/fuzz.py [--seconds N] [--rounds N] [--seed N] [--folder DIR] [--keep-going]
+    python tools/fuzz.py --only documents
     python tools/fuzz.py --replay FILE
 
 Each round takes one of a few small files, changes it with seeded random edits, and encrypts and
 decrypts it. Some edits are those of a hostile key holder: a footer, page header or index is
 decrypted, changed and encrypted again, so that authentication does not detect them. After a failure
 the changed file is written to the folder, and the seed and round are printed.
+
+As many rounds follow for what stands beside files: recipients and their key metadata, seals, public
+keys, and the TOML of policies and lakes (`fuzz_recipients`, `fuzz_documents`).
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ from modcrypt import (
 from modcrypt.aad import module_aad
 from tests.support import forging
 from tests.support.module_spans import list_modules
+from tools import fuzz_documents, fuzz_recipients, fuzz_targets
+from tools.fuzz_targets import edit
 
 FOOTER_KEY = b"0123456789012345"
 COLUMN_KEY = b"1234567890123450"
@@ -60,8 +66,6 @@ READERS = [
     ),
 ]
 OWN_READER = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=ALGORITHMS)
-
-INTERESTING = (0, 1, 2, 3, 4, 15, 28, 31, 32, 127, 128, 255, 2**15, 2**31 - 1, 2**32 - 1, 2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -108,46 +112,6 @@ def bases() -> list[Base]:
 
 
 # --- edits ----------------------------------------------------------------------------------------
-
-
-def edit(rng: random.Random, data: bytes, *, same_size: bool = False) -> bytes:
-    """Change a few places of some bytes."""
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
-        if not out:
-            break
-        at = rng.randrange(len(out))
-        kind = rng.randrange(3 if same_size else 8)
-        if kind == 0:
-            out[at] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            out[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-        elif kind == 2:
-            size = rng.choice((2, 4, 8))
-            raw = (rng.choice(INTERESTING) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-            out[at : at + size] = raw[: len(out) - at]
-        elif kind == 3:
-            del out[at : at + rng.randrange(1, 20)]
-        elif kind == 4:
-            out[at:at] = rng.randbytes(rng.randrange(1, 20))
-        elif kind == 5:
-            length = rng.randrange(1, 64)
-            start = rng.randrange(len(out))
-            out[at : at + length] = out[start : start + length]
-        elif kind == 6:
-            value = rng.choice(INTERESTING)
-            out[at : at + 1] = _varint(value)
-        else:
-            out[at:at] = out[at : at + rng.randrange(1, 200)] * rng.choice((1, 2, 50))
-    return bytes(out)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out) + bytes((value,))
 
 
 def alter_bytes(rng: random.Random, data: bytes) -> bytes:
@@ -250,14 +214,25 @@ def main() -> int:
     arguments.add_argument("--folder", type=Path, default=Path("fuzz-failures"))
     arguments.add_argument("--keep-going", action="store_true", help="count failures, go on")
     arguments.add_argument("--replay", type=Path, help="run one file and show its traceback")
+    arguments.add_argument("--only", choices=("files", *BESIDE), help="default: all, one by one")
     options = arguments.parse_args()
     if options.replay is not None:
         print(check(options.replay.read_bytes()))
         return 0
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
-    files = itertools.islice(rounds(seed, bases()), options.rounds)
     print(f"seed {seed}", flush=True)
+    for label, targets in BESIDE.items():
+        if options.only in (None, label):
+            done = fuzz_targets.run(label, seed, targets(), options.rounds, options.seconds)
+            print(f"{done} rounds of {label}", flush=True)
+    if options.only not in (None, "files"):
+        return 0
+    files = itertools.islice(rounds(seed, bases()), options.rounds)
     return run(seed, files, options.seconds, options.folder, keep_going=options.keep_going)
+
+
+BESIDE = {"recipients": fuzz_recipients.targets, "documents": fuzz_documents.targets}
+"""Makers of the targets beside Parquet files."""
 
 
 def run(

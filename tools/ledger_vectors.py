@@ -25,6 +25,7 @@ from tools.seal_vectors import (
     Json,
     describe_file,
     encode,
+    finish,
     fixed_key,
     make_case,
     make_table_case,
@@ -533,4 +534,4 @@ PARTS: tuple[Callable[[], Iterable[Json]], ...] = (
 
 def cases() -> list[Json]:
     """Return all cases of version 2."""
-    return [case for part in PARTS for case in part()]
+    return finish(case for part in PARTS for case in part())

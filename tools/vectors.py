@@ -25,6 +25,7 @@ from modcrypt.code_form import code_form
 from modcrypt.module_ids import ModuleType
 from tools import (
     ags1_vectors,
+    ledger_vectors,
     pkmt1_vectors,
     seal_vectors,
     signature_vectors,
@@ -100,6 +101,11 @@ def disagreement(made: Json, data: bytes) -> str | None:
     return None
 
 
+def seal_cases() -> list[Json]:
+    """Return the cases of both versions of seals."""
+    return [*seal_vectors.cases(), *ledger_vectors.cases()]
+
+
 def documents() -> dict[str, bytes]:
     """Return all generated files under spec-vectors/, by path."""
     from tools import unknown_field_vectors as unknown
@@ -125,7 +131,7 @@ def documents() -> dict[str, bytes]:
             "Scenarios: what writers are asked to make", write_scenarios.scenarios()
         ),
         "signatures/cases.json": text("Signed files", signature_vectors.cases()),
-        "seals/cases.json": text("Seals of folders and tables", seal_vectors.cases()),
+        "seals/cases.json": text("Seals of folders and tables", seal_cases()),
         **pkmt1_vectors.documents(),
         **ags1_vectors.documents(),
     }
@@ -162,7 +168,7 @@ def check() -> int:
         if difference := disagreement(made, apply(whole, made["patches"])):
             problems.append(difference)
     problems += ags1_vectors.problems()
-    problems += filter(None, map(verify_seal.find_disagreement, seal_vectors.cases()))
+    problems += filter(None, map(verify_seal.find_disagreement, seal_cases()))
     source = (FOLDER / unknown.PLAIN).read_bytes()
     problems += filter(None, (unknown.problem(made, source, KEYS) for made in unknown.cases()))
     print(*problems, sep="\n", end="\n" if problems else "")

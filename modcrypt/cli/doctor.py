@@ -153,7 +153,7 @@ class _Examination:
             yield secret_file(os.path.expanduser(path), "passphrase file")
 
     def _key_service(self, offline: bool) -> Iterator[Check]:
-        from modcrypt.doctor.checkup import master_key
+        from modcrypt.doctor.checkup import master_key, wrapping
         from modcrypt.doctor.machine_checks import Subject
 
         about, service = Subject("key service"), self._service
@@ -169,6 +169,8 @@ class _Examination:
             yield about.fail(message)
             return
         policy = service.policy
+        signed = service.signed_by or (policy is not None and policy.signed_by)
+        yield from wrapping(self._client, signed=bool(signed))
         aad = b"" if policy is None else (policy.kms_aad or "").encode()
         names = self._master_keys()
         for name in names:

@@ -36,6 +36,7 @@ from modcrypt.cli.shared import (
     print_line,
     threads_option,
 )
+from modcrypt.errors import printable
 from modcrypt.jobs.failures import exit_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -119,8 +120,8 @@ def generate(*, path: str, kind: str, ask: bool, as_json: bool, **options: Any) 
         fields = {"identity": str(private), "recipient": str(public), "id": id_}
         print_json("recipients.pair", fields)
         return
-    print_line(f"identity   {private} (secret)")
-    print_line(f"recipient  {public}, id {id_}")
+    print_line(printable(f"identity   {private} (secret)"))
+    print_line(printable(f"recipient  {public}, id {id_}"))
 
 
 def _new_passphrase(path: str, ask: bool, options: dict[str, Any]) -> Passphrase | None:

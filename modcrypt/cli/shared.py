@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import sys
@@ -23,9 +22,9 @@ from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
 from modcrypt.errors import printable
 from modcrypt.io.addresses import local_path
-from modcrypt.key_text import looks_like_key
+from modcrypt.key_lookalikes import show_name
 from modcrypt.parquet.crypto.properties import ALGORITHMS
-from modcrypt.pkmt1.strict_json import refuse_repeats
+from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
@@ -235,8 +234,7 @@ def read_json(path: str | None) -> Any:
     if path is None:
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        return json.loads(text, object_pairs_hook=refuse_repeats)
+        return load_json(Path(path).read_bytes())
     except (ValueError, RecursionError):
         message = f"{printable(path)} is not a file of JSON, or repeats a member"
         raise click.UsageError(message) from None
@@ -259,9 +257,8 @@ def warn_if_shared(*references: str, kind: str = "key file") -> None:
         except (OSError, ValueError):  # reading it fails with a message
             continue
         if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
-            display = "(not repeated, it looks like a key)" if looks_like_key(path) else path
             click.echo(
-                f"modcrypt: warning: other users can read {kind} {display} (mode "
+                f"modcrypt: warning: other users can read {kind} {show_name(path)} (mode "
                 f"{stat.S_IMODE(mode):04o}); make it private with chmod 600",
                 err=True,
             )

@@ -22,6 +22,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.io.private_files import others_can_replace
+from modcrypt.key_lookalikes import show_name
 from modcrypt.keys import Key
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def secret_file(path: str, what: str) -> Check:
     try:
         status = os.stat(path)
     except OSError as error:
-        return about.fail(f"{path}: {error.strerror}", "check the path")
+        return about.fail(f"{show_name(path)}: {error.strerror}", "check the path")
     mode = stat.S_IMODE(status.st_mode)
     faults = []
     if stat.S_ISREG(status.st_mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -89,7 +90,7 @@ def policy_file(path: str) -> Check:
     except ValueError as error:
         return about.fail(str(error), "correct the policy")
     except OSError as error:
-        return about.fail(f"{path}: {error.strerror}")
+        return about.fail(f"{show_name(path)}: {error.strerror}")
     if mode & (stat.S_IWGRP | stat.S_IWOTH) or others_can_replace(path):
         return about.warn(
             f"{path}: other users can modify it (mode {mode:04o}), and so leave columns "
@@ -125,6 +126,17 @@ def keyring(path: str) -> Iterator[Check]:
 
 
 # --- the key service -----------------------------------------------------------------------------
+
+
+def wrapping(client: KmsClient, *, signed: bool) -> Iterator[Check]:
+    """Check whether readers know who wrapped a key: its service, or by required signatures."""
+    from modcrypt.kms.client import capabilities_of
+
+    if capabilities_of(client).public_keys and not signed:
+        yield Subject("recipients").warn(
+            "everyone who has these public keys can make files that readers accept",
+            "sign new files, and require their writers by signed_by in the policy",
+        )
 
 
 def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check:
@@ -205,7 +217,7 @@ def event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[Check]:
     try:
         searched = list(search_event_log(path, keys))
     except OSError as error:
-        yield about.fail(f"{path}: {error.strerror}")
+        yield about.fail(f"{show_name(path)}: {error.strerror}")
         return
     for log in searched:
         yield from _check_log(log)

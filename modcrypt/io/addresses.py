@@ -41,6 +41,8 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
     address = add_authority(address)
     if match := _LOCAL_URL.match(address):
         path = address[match.end() :]
+        if not path:
+            raise ValueError(f"{address}: the URL names no file; write file:///FOLDER/FILE")
         # File URIs are percent-encoded (RFC 8089): pathlib and pyarrow follow it, fsspec does not.
         # Only fsspec has `local:`, so modcrypt reads it as fsspec does.
         is_quoted = match[1].lower() == "file"

@@ -175,4 +175,4 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
 
 def _without_size(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a listing's entry without the size: that of the plaintext is not known yet."""
-    return {**entry, "size": None} if entry["type"] == "file" else dict(entry)
+    return {**entry, "size": None} if entry.get("type") == "file" else dict(entry)

@@ -56,6 +56,9 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
         text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
         text = _JAVA_TRACE.sub("", text)
         raise OSError(code, _hide_queries(text), _redact_url(filesystem, path)) from error
+    except NotImplementedError as error:  # such as writing over HTTP
+        text = "this kind of store does not support the operation"
+        raise OSError(errno.EOPNOTSUPP, text, _redact_url(filesystem, path)) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] in ("builtins", "modcrypt", "pyarrow"):
             raise

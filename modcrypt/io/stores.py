@@ -47,12 +47,16 @@ def _locate_url(url: str) -> tuple[Any, str]:
             f"{url}: reading and writing {scheme} URLs needs hdfs-native: pip install "
             "modcrypt[hdfs]; or let Spark's own Parquet read them (modcrypt.spark.native)"
         )
+    if scheme not in _ROOTED and not url.partition(":")[2].strip("/"):
+        raise ValueError(f"{url}: the URL names no bucket or host; write {scheme}://BUCKET/PATH")
     url_to_fs = _import_fsspec(url).core.url_to_fs
     try:
         with add_url_to_errors(None, url):
             return _unwrap(*url_to_fs(add_authority(_as_data_lake_url(url))))
     except ImportError as error:  # names the package of the protocol
         raise ValueError(f"{url}: {error}") from None
+    except (TypeError, RuntimeError) as error:  # an argument is missing, or a setting of Hadoop
+        raise ValueError(f"{url}: the URL or its configuration is incomplete: {error}") from None
     except ValueError as error:
         if not str(error).startswith("Protocol not known"):
             raise
@@ -62,6 +66,9 @@ def _locate_url(url: str) -> tuple[Any, str]:
             "pass filesystem="
         ) from None
 
+
+_ROOTED = ("memory", *HADOOP)
+"""Protocols whose URLs may be without a bucket or host."""
 
 _PACKAGES = {"abfs": "adlfs", "abfss": "adlfs", "wasb": "adlfs", "wasbs": "adlfs", "az": "adlfs"}
 """Packages of protocols that fsspec knows only once they are installed."""

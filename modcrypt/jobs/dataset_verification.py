@@ -144,6 +144,9 @@ def verify_dataset(
         lost = [finding for folder in folders for finding in find_missing_files(seal, folder, ())]
         if lost:
             return DatasetVerification(files=(), findings=tuple(lost))
+        if hidden:
+            names = list_names([place.path for place in hidden], MAX_LISTED)
+            raise ValueError(f"notes in {NOTES} hide all files from readers: {names}")
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
     is_alone = len(places) == 1

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from modcrypt.errors import ModcryptError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
-from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.signatures.signers import DatasetSeal
@@ -60,9 +60,10 @@ def find_missing_below(
         place = Place(*locate(path, None))
         files = [] if seal is None else list_sealed_files(place, None, seal)
         is_file = [file.path for file in files] == [place.path]
-        lost = [] if is_file else find_missing_files(seal, place, files)
+        shown = split_hidden(files)[0]  # readers miss what a note hides
+        lost = [] if is_file else find_missing_files(seal, place, shown)
         findings += lost
-        left += [] if lost and not files else [path]
+        left += [] if lost and not shown else [path]
     return findings, left
 
 

@@ -45,11 +45,14 @@ class Capabilities:
         rewrap: Whether the service rewraps a key under the newest version of its master key
             without releasing the key.
         batch: Largest number of keys that one call of `wrap_many` takes; 1 without that method.
+        public_keys: Whether wrapping needs public keys alone, so that a wrapped key proves nothing
+            about who wrapped it.
     """
 
     aad: bool = False
     rewrap: bool = False
     batch: int = 1
+    public_keys: bool = False
 
 
 class KmsClient(Protocol):

@@ -10,6 +10,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.kms.audit import record_key
+from modcrypt.kms.client import capabilities_of
 from modcrypt.kms.expected_keys import ExpectedKeys
 from modcrypt.kms.wrapping import KeyWrapper, Refusals
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -60,6 +61,11 @@ class _FileKeys:
     store: dict[str, str] | None = None  # external key material, read once
     refusals: Refusals = field(default_factory=Refusals)
     footer_key: Key | None = None
+
+    @property
+    def anyone_can_wrap(self) -> bool:
+        """Whether everyone who has the public keys can make a file with such keys."""
+        return capabilities_of(self.wrapper.client).public_keys
 
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
         self.expected.check_kind(leaf, kind)

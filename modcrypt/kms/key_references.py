@@ -20,8 +20,8 @@ from modcrypt.errors import (
 from modcrypt.io.private_files import check_trusted
 from modcrypt.key_encoding import MAX_KEY_TEXT as MAX_KEY_FILE
 from modcrypt.key_encoding import decode_key
+from modcrypt.key_lookalikes import show_name
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.key_text import looks_like_key
 from modcrypt.keys import Key
 from modcrypt.kms.wrapped_key_metadata import is_sealed
 from modcrypt.tracebacks import hide_frames
@@ -74,7 +74,7 @@ def read_key(reference: str, what: str) -> Key:
 
 
 def _read_variable(name: str, what: str) -> Key:
-    display = "(not repeated, it looks like a key)" if looks_like_key(name) else name
+    display = show_name(name)
     value = os.environb.get(os.fsencode(name))
     if not value:
         raise KeyNotFoundError(f"{what}: the environment variable {display} is not set")
@@ -121,7 +121,7 @@ def _read_file(
     Raise as `read_key`, also if other users can change a file whose content is not `harmless`.
     """
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
-    display = "(not repeated, it looks like a key)" if _may_hold_key(path) else path
+    display = show_name(path)
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -136,11 +136,6 @@ def _read_file(
     if not harmless(data):
         check_trusted(status, f"{what}: {kind} {display}")
     return data, f"{what}: {kind} {display}"
-
-
-def _may_hold_key(path: str) -> bool:
-    """Return whether a path looks like a key, or like a reference that contains one."""
-    return any(looks_like_key(part) for part in (path, path.rpartition(":")[2]))
 
 
 @hide_frames

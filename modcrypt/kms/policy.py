@@ -191,7 +191,7 @@ def resolve_writer(key: Any, folder: Path) -> Any:
     """Return the path of a writer's verifying key inside a folder; its line as it is."""
     if not isinstance(key, str) or not key or key.startswith(_VERIFIER):
         return key
-    return os.fspath(folder.absolute() / Path(key).expanduser())
+    return os.fspath(folder.absolute() / os.path.expanduser(key))
 
 
 def _rebuild_policy(values: dict[str, Any]) -> Policy:

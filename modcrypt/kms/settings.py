@@ -60,10 +60,12 @@ from modcrypt.parquet.crypto.properties import (
     KeySettings,
 )
 from modcrypt.report.short_repr import ShortRepr
+from modcrypt.tracebacks import hide_init_frames
 
 T = TypeVar("T")
 
 
+@hide_init_frames
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Settings(KeySettings, ShortRepr):
     """References to keys and the requirements of reading; picklable and without secrets.
@@ -429,7 +431,7 @@ class Settings(KeySettings, ShortRepr):
     def asker(self) -> Ask | None:
         """The function that reads the passphrase of a keyring; None if no place is named."""
         if (reference := passphrase_of_uri(self.uri)) is not None:
-            return make_reference_asker(reference)
+            return make_reference_asker(reference, shown=True)
         return None if self.passphrase is None else make_reference_asker(self.passphrase, self.uri)
 
     def _open_client(self) -> KmsClient:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
+from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats, refuse_surrogates
 from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 
 TYPE = "PKMT1"
@@ -296,8 +296,8 @@ def _parse_object(data: bytes | str) -> dict[str, Any] | None:
     try:
         text = data if isinstance(data, str) else data.decode()  # UTF-8 and no other encoding
         value = _DECODER.decode(text)
-        if "\\u" in text:  # an unpaired surrogate could not be encoded again
-            json.dumps(value, ensure_ascii=False).encode()
+        if "\\u" in text or not text.isascii():
+            refuse_surrogates(value)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
     return value if isinstance(value, dict) else None

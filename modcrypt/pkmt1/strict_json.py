@@ -12,16 +12,29 @@ from modcrypt.errors import KeyMaterialError
 
 
 def strict_json(data: str | bytes) -> Any:
-    """Parse JSON in UTF-8 without repeated members.
+    """Parse JSON in UTF-8 without repeated members and surrogates without a partner.
 
     Raises:
         KeyMaterialError: The text is not such JSON. The message and context of the error contain
             none of the text, although those of `json` do.
     """
     with contextlib.suppress(ValueError, RecursionError):
-        text = data if isinstance(data, str) else data.decode()
-        return json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
+        return load_json(data)
     raise KeyMaterialError("not valid JSON, or a member is repeated")
+
+
+def load_json(data: str | bytes) -> Any:
+    """Parse JSON as `strict_json` does; raise ValueError, which may repeat the text."""
+    text = data if isinstance(data, str) else data.decode()
+    value = json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
+    if "\\u" in text or not text.isascii():
+        refuse_surrogates(value)
+    return value
+
+
+def refuse_surrogates(value: Any) -> None:
+    """Raise ValueError for half of a character, such as U+D800, which nothing can write again."""
+    json.dumps(value, ensure_ascii=False).encode()
 
 
 def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

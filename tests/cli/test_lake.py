@@ -172,3 +172,14 @@ def test_all_mistakes_are_shown_at_once(folder: Path) -> None:
         f"modcrypt: {path}: line 7: unknown member footer; did you mean footer_key?",
         f"modcrypt: error: usage: {path} has 4 mistakes",
     ]
+
+
+def test_of_many_mistakes_the_first_are_shown(folder: Path) -> None:
+    path = folder / "modcrypt.toml"
+    path.write_text(DECLARATION + "".join(f"member{n} = 1\n" for n in range(120)))
+    lines = run(folder, "status").stderr.splitlines()
+    assert len(lines) == 102
+    assert lines[-2:] == [
+        f"modcrypt: {path}: and 20 more mistakes",
+        f"modcrypt: error: usage: {path} has more than 100 mistakes",
+    ]

@@ -729,3 +729,8 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     assert len(examples) >= 2
     for line in examples:
         run_ok(folder, *shlex.split(line)[1:])
+
+
+def test_text_that_is_not_utf8_is_a_usage_error(folder: Path) -> None:
+    answer = run(folder, "head", "plain.parquet", "--allow-plaintext", "--where", "name=\udcff")
+    assert "cannot be compared with this value" in check_failure(answer, 2, "usage")

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -45,6 +46,7 @@ from modcrypt.io.destinations import open_sink, open_sink_at
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sinks import FdSink, Sink, copy_range
 from modcrypt.io.sources import FileSource, MemorySource, RangeSource, open_source, open_source_at
+from modcrypt.io.store_errors import add_url_to_errors
 from modcrypt.io.stores import locate
 from modcrypt.io.streams import SourceStream, open_stream
 from tests.support.cases import each_case
@@ -1685,3 +1687,27 @@ def test_a_child_does_not_wait_for_the_threads_of_hadoops_client() -> None:
         "os.waitpid(child, 0)\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+@each_case(
+    "url",
+    [
+        "s3://", "s3:///", "s3:/", "s3a://", "gs://", "abfs://", "hdfs://", "http://", "https://",
+        "github://", "ftp://", "modcrypt://x", "modcrypt::s3://a/b", "file://", "local://",
+    ],
+)  # fmt: skip
+def test_a_url_that_names_nothing_is_the_callers_mistake(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))  # no default file system
+    with pytest.raises(ValueError, match=re.escape(url)) as caught:
+        locate(url, None)
+    assert type(caught.value) is ValueError  # which is no bug for the command line
+
+
+def test_a_store_that_cannot_be_written_is_an_error_of_the_store() -> None:
+    with (
+        pytest.raises(OSError, match="does not support the operation"),
+        add_url_to_errors(None, "http://a/b"),
+    ):
+        raise NotImplementedError

@@ -233,6 +233,17 @@ def test_a_file_that_is_exchanged_after_the_listing_is_refused(lake: Path) -> No
         list(batches)
 
 
+def test_a_file_that_was_no_parquet_file_does_not_become_one(lake: Path) -> None:
+    fresh = lake.parent / "fresh"
+    shutil.copytree(lake, fresh, ignore=shutil.ignore_patterns(SEAL_NAME))
+    (fresh / "day=2/notes").write_text("not Parquet")
+    mc.seal_dataset(fresh, writer_key())
+    shutil.copy(fresh / "day=1/a.parquet", fresh / "day=2/notes")
+    for read in ways(fresh).values():
+        with pytest.raises(IntegrityError, match="not the file that was sealed"):
+            read()
+
+
 def test_a_page_that_others_have_forged_is_refused(lake: Path) -> None:
     """The seal names the footer, the footer's signature names the pages."""
     path = lake / "day=2/a.parquet"

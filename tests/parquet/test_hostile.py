@@ -47,6 +47,7 @@ from tests.support.keys import FOOTER_KEY
 from tests.support.randomness import dice
 from tests.support.resident_memory import forget_peak, resident_memory
 from tools import fuzz
+from tools.fuzz_targets import INTERESTING
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
 LEVELS_WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY, data_page_v2_levels="plaintext")
@@ -901,9 +902,9 @@ BASES = fuzz.bases()
 PLAIN_BASES = [base.data for base in BASES if base.plain]
 SEALED_BASES = [base.data for base in BASES if not base.plain]
 NUMBERS = st.one_of(
-    st.sampled_from(fuzz.INTERESTING).map(varint),
+    st.sampled_from(INTERESTING).map(varint),
     st.integers(-(2**63), 2**63 - 1).map(zigzag).map(varint),
-    st.sampled_from(fuzz.INTERESTING).map(lambda n: (n & (2**32 - 1)).to_bytes(4, "little")),
+    st.sampled_from(INTERESTING).map(lambda n: (n & (2**32 - 1)).to_bytes(4, "little")),
 )
 # Where (in thousandths of the file), how many bytes go, and what comes in their place.
 SPLICES = st.lists(

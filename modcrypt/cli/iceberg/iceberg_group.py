@@ -23,6 +23,7 @@ from modcrypt.cli.options.iceberg_options import (
     table_argument,
     table_options,
 )
+from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.rows.row_output import (
     check_output,
     count_option,
@@ -127,12 +128,12 @@ def files(*, where: str, snapshot: str | None, as_json: bool, **options: Any) ->
 
 def _print_listing(listing: pa.Table, as_json: bool) -> None:
     """Print all rows, without columns that have no value; identifiers are not cut."""
-    from modcrypt.cli.output.rows import is_number, json_line, rows_of
+    from modcrypt.cli.output.rows import is_number, rows_of
 
     rows = [row for batch in listing.to_batches() for row in rows_of(batch)]
     if as_json:
         for row in rows:
-            print_line(json_line(row))
+            print_line(dump_line(row))
         return
     count = listing.num_rows  # without rows show all columns
     fields = [

@@ -167,6 +167,8 @@ def create(
         schema = pq.read_schema(path, filesystem=as_arrow(filesystem))
     except pa.ArrowInvalid:
         raise FormatError(f"{like}: not a Parquet file") from None
+    except UnicodeEncodeError:
+        raise click.UsageError("--like: the path is not UTF-8, which Arrow needs") from None
     spec = _partition_spec(partitions, schema)
     new_table = create_table(
         schema=schema, partition_spec=spec, **_new_table_arguments(where, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from modcrypt.cli.options.lake_options import (
     open_lake,
 )
 from modcrypt.cli.options.signing_options import sign_options
+from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import lines_option, print_line, print_long_table
 from modcrypt.cli.spark import spark_option, start_spark
@@ -167,4 +167,4 @@ def _print_lines(lines: Iterable[Mapping[str, Any]]) -> None:
     for fields in lines:
         message = adapt_advice(fields.get("message", ""))
         more = {"message": message} if "message" in fields else {}
-        print_line(json.dumps({**fields, **more}))
+        print_line(dump_line({**fields, **more}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 import cloup
 
 from modcrypt.cli.options.lake_options import jobs_option, lake_options, open_lake
+from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import json_option, lines_option, needs_one_of, print_line
 from modcrypt.errors import printable
@@ -81,7 +81,7 @@ def report(
         with open_sink(html, overwrite=force) as sink:
             sink.append(result.to_html(links).encode())
     if as_json:
-        print_line(json.dumps(result.fields()))
+        print_line(dump_line(result.fields()))
 
 
 def _write_file_pages(
@@ -120,7 +120,7 @@ def impact(
         found = lake.impact(key, version=version, jobs=jobs, progress=bar)
     for protection in found:
         lines = (
-            [json.dumps(protection.fields())] if as_json else map(printable, protection.describe())
+            [dump_line(protection.fields())] if as_json else map(printable, protection.describe())
         )
         print_line("\n".join(lines))
 
@@ -140,7 +140,7 @@ def why(*, file: str, column: str | None, as_json: bool, **options: Any) -> int:
     steps = lake.why(file, column)
     for step in steps:
         if as_json:
-            print_line(json.dumps(step.fields()))
+            print_line(dump_line(step.fields()))
             continue
         print_line(printable(f"{'ok' if step.ok else 'REFUSED':8}{step.step}: {step.text}"))
         if step.advice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import cloup
 
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.lake_options import adapt_advice, config_option, open_lake
+from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import print_line, print_long_table
 from modcrypt.cli.spark import start_spark
@@ -98,7 +98,7 @@ def verify_lake(
     for result in results:
         if as_json:
             for fields in result.fields():
-                print_line(json.dumps(fields))
+                print_line(dump_line(fields))
         else:
             _print_result(result)
     _write_reports(results, options)

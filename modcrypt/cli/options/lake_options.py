@@ -78,11 +78,15 @@ def open_lake(options: dict[str, Any], hint: str = "") -> Lake:
 
 def valid_declaration(content: ReadDeclaration) -> LakeDeclaration:
     """Return a declaration; print all mistakes in it, and raise ValueError, if it has any."""
+    from modcrypt.lake.declarations.declaration_faults import MAX_FAULTS
+
     if content.declaration is not None:
         return content.declaration
     for fault in content.faults:
-        click.echo(f"modcrypt: {content.path}: {printable(str(fault))}", err=True)
-    count = f"{len(content.faults)} mistakes" if len(content.faults) > 1 else "a mistake"
+        click.echo(printable(f"modcrypt: {content.path}: {fault}"), err=True)
+    count = "a mistake" if len(content.faults) == 1 else f"{len(content.faults)} mistakes"
+    if len(content.faults) > MAX_FAULTS:
+        count = f"more than {MAX_FAULTS} mistakes"
     raise ValueError(f"{content.path} has {count}")
 
 

@@ -8,7 +8,7 @@ characters from a hostile file's column names, or an argument that looks like a 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import click
@@ -17,7 +17,7 @@ from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.suggestions import suggest_columns
 from modcrypt.errors import printable
 from modcrypt.jobs.failures import Failure, describe
-from modcrypt.key_text import looks_like_key
+from modcrypt.key_lookalikes import looks_like_key, looks_like_private_key
 
 EXIT_CODES = """\
   0    done
@@ -69,7 +69,9 @@ _OPTION_NAMES = (
         "MODCRYPT_PASSPHRASE",
     ),
     ("pass pin=, set pin-source in the URI", "set pin-source in the URI"),
+    ("require the signature of its writer by signed_by", "require its writer by --verify-key"),
     ("open it without a passphrase", "pass no passphrase, and unset MODCRYPT_PASSPHRASE"),
+    ("name its place by signing_passphrase=", "use --sign-passphrase"),
     ("map its beginning to a folder with location_map", "map its beginning with --location-map"),
     ("open the table with load_table", "name the catalog with --catalog"),
     ("open_table(at_least=...)", "--at-least"),
@@ -106,7 +108,8 @@ def show(word: str, message: str, arguments: Sequence[str]) -> str:
     message = use_option_names(message)
     if word == "usage":
         message += suggest_columns(message)
-        message = _hide_keys(message, arguments)
+    looks = looks_like_key if word == "usage" else looks_like_private_key
+    message = _hide_keys(message, arguments, looks)
     return _hide_queries(printable(message), arguments)
 
 
@@ -123,13 +126,13 @@ def _click_message(error: click.ClickException) -> str:
     return message if context is None else f"{message}; see {context.command_path} --help"
 
 
-def _hide_keys(message: str, arguments: Sequence[str]) -> str:
+def _hide_keys(message: str, arguments: Sequence[str], looks: Callable[[str], bool]) -> str:
     """Remove arguments that look like a key from a message that repeats them."""
     for argument in arguments:
         tails = [argument[m.end() :] for m in re.finditer("[=:]", argument)]
         pieces = {argument, argument.strip(), *tails, *re.split("[=:]", argument)}
         for piece in sorted(pieces, key=len, reverse=True):
-            if looks_like_key(piece) and not piece.startswith("--"):
+            if looks(piece) and not piece.startswith("--"):
                 for spelling in (piece, repr(piece)[1:-1]):  # click quotes values
                     message = message.replace(spelling, "(hidden)")
     return message

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from modcrypt.cli.output.json_output import dump_line
 from modcrypt.errors import FormatError
 
 _is = pa.types
@@ -129,10 +130,6 @@ def _number(value: float | str) -> float | str:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-json_line = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-"""Return a row as one line of ASCII. Shared: creating an encoder takes longer than a row."""
-
-
 # --- whole outputs -------------------------------------------------------------------------------
 
 
@@ -152,7 +149,7 @@ def _json_lines(
     schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[bytes, int]]:
     for batch in batches:
-        lines = [json_line(row) + "\n" for row in rows_of(batch)]
+        lines = [dump_line(row) + "\n" for row in rows_of(batch)]
         yield "".join(lines).encode(), len(lines)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from modcrypt.errors import printable
+from modcrypt.errors import escape_ci_commands, printable
 
 WIDEST = 40
 """Largest width of a value in a table of rows; longer values are cut."""
@@ -69,7 +69,7 @@ def wrap_cells(
         cells = [list(_wrap(text, size)) for text, size in zip(row, widths, strict=True)]
         for parts in zip_longest(*cells, fillvalue=""):
             padded = (_pad(text, widths[n], n in right) for n, text in enumerate(parts))
-            lines.append("  ".join(padded).rstrip())
+            lines.append(escape_ci_commands("  ".join(padded).rstrip()))
     return "\n".join(lines)
 
 

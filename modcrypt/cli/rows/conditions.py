@@ -107,7 +107,7 @@ def _parse_value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
         return pa.scalar(value).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
         raise click.UsageError(
             f"--where: {printable(name)} has the type {kind} and cannot be compared with this value"
         ) from None

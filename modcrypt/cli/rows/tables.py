@@ -18,6 +18,7 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
     template_options,
 )
+from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.rows.conditions import parse_conditions
 from modcrypt.cli.rows.row_output import (
     check_output,
@@ -217,7 +218,7 @@ def head(
 
     head cuts long values and drops columns that do not fit the terminal; --json prints everything.
     """
-    from modcrypt.cli.output.rows import json_line, rows_of
+    from modcrypt.cli.output.rows import rows_of
 
     read = _Reading(path, **reading)
     arguments = read.row_arguments(columns, listed, conditions)
@@ -226,7 +227,7 @@ def head(
     rows = [row for batch in batches for row in rows_of(batch)]
     if as_json:
         for row in rows:
-            print_line(json_line(row))
+            print_line(dump_line(row))
         return
     print_rows(batches[0].schema if batches else _read_schema(read, arguments), rows)
 

@@ -152,9 +152,11 @@ def _find_files(
     Raise as `find_named_files`; but a path without files is a finding if a seal names some.
     """
     from modcrypt.io.places import Place
+    from modcrypt.io.stores import locate
     from modcrypt.jobs.listing import find_named_files
     from modcrypt.jobs.set_findings import find_links, find_missing_below
     from modcrypt.parquet.crypto.properties import required_seal
+    from modcrypt.parquet.datasets.discovery import split_hidden
 
     def compare(properties: FileDecryptionProperties | None) -> tuple[list[Finding], list[str]]:
         if glob is not None or properties is None:
@@ -170,9 +172,14 @@ def _find_files(
         if not missing:
             raise
         return find_named_files(left, None).files if left else [], properties, missing
+    if root is not None:  # the place of the notes that hide files from readers
+        folder = Place(*locate(root, None)).path
+        files = [replace(file, place=replace(file.place, root=folder)) for file in files]
     properties = properties_of_options(reading, root)
-    found = find_links([link.path for link in links])
-    return files, properties, [*compare(properties)[0], *found]
+    missing = compare(properties)[0]
+    if missing and not split_hidden([file.place for file in files])[0]:
+        files = []
+    return files, properties, [*missing, *find_links([link.path for link in links])]
 
 
 _NOT_OF_LAKES = {

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
 from modcrypt.iceberg.format.repeated_json import RepeatedLists
-from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
+from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats, refuse_surrogates
 
 R = TypeVar("R")
 
@@ -451,7 +451,7 @@ def _parse_document(data: bytes, name: str, lists: RepeatedLists | None) -> dict
     with contextlib.suppress(ValueError, RecursionError):  # the error would repeat the document
         parsed = _parse_strictly(data) if lists is None else lists.parse(data)
         if b"\\" in data and _SURROGATE.search(data):  # the first search is much faster
-            _encode_document(parsed)  # raises for an unpaired surrogate, which cannot be written
+            refuse_surrogates(parsed)
         document = parsed
     if not isinstance(document, dict):
         raise FormatError(

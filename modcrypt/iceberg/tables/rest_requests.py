@@ -42,7 +42,7 @@ from modcrypt.kms.services.bounded_http import (
     UnacceptableAnswerError,
     bound_session,
 )
-from modcrypt.pkmt1.strict_json import refuse_repeats
+from modcrypt.pkmt1.strict_json import load_json
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.pointers import Identifier
@@ -127,7 +127,7 @@ def load_settings(catalog: RestCatalog) -> Mapping[str, str]:
 
 def _read_settings(response: Response) -> Mapping[str, str]:
     try:
-        answer = json.loads(response.content, object_pairs_hook=refuse_repeats)
+        answer = load_json(response.content)
         return {**(answer.get("defaults") or {}), **(answer.get("overrides") or {})}
     except (ValueError, RecursionError, TypeError, AttributeError):
         raise FormatError("the REST catalog's configuration is malformed") from None
@@ -244,7 +244,7 @@ def _connection_error(error: Exception) -> OSError:
 
 def _read_answer(response: Response, name: str) -> TableAnswer:
     try:
-        answer = json.loads(response.content, object_pairs_hook=refuse_repeats)
+        answer = load_json(response.content)
         location, document = answer["metadata-location"], answer["metadata"]
         config = {**(answer.get("config") or {}), **_credentials(answer, location)}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):

@@ -523,7 +523,7 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
             raise ValueError(
                 "two passphrases: remove passphrase=, or passphrase= from the keyring's URI"
             )
-        passphrase = make_reference_asker(parsed.query["passphrase"])
+        passphrase = make_reference_asker(parsed.query["passphrase"], shown=True)
     return Keyring(path, passphrase=passphrase, default_key=parsed.fragment or None)
 
 

@@ -119,24 +119,23 @@ def check_passphrase_reference(reference: str) -> None:
         )
 
 
-def make_reference_asker(reference: str, keyring: str | None = None) -> Ask:
+def make_reference_asker(reference: str, keyring: str = "", *, shown: bool = False) -> Ask:
     """Return a function that reads the passphrase at `env:NAME`, `file:PATH`, `fd:N` or `prompt`.
 
-    `keyring` is the keyring's URI, for a prompt; None for a reference in this URI. Messages do not
-    repeat other references, where a user may have typed the passphrase itself. Raise ValueError if
+    `keyring` is the keyring's URI, for a prompt. Messages repeat a reference only if it is `shown`,
+    as a part of a URI; elsewhere, a user may have typed the passphrase itself. Raise ValueError if
     the reference has another form, and KeyRetrievalError if the descriptor is not open, or at its
     end.
     """
     check_passphrase_reference(reference)
     kind, _, where = reference.partition(":")
-    shown = keyring is None
     if kind == "env":
         return lambda: _read_environment(where, where if shown else _HIDDEN)
     if kind == "file":
         return lambda: _read_file(os.path.expanduser(where), where if shown else _HIDDEN)
     if kind == "fd":  # which can be read only once
         return Secret(_first_line(read_descriptor(int(where), "passphrase")))
-    return lambda: ask_passphrase((keyring or "").partition("#")[0].partition("?")[0])
+    return lambda: ask_passphrase(keyring.partition("#")[0].partition("?")[0])
 
 
 _HIDDEN = "(not repeated here, it may be the passphrase)"
@@ -146,7 +145,7 @@ def _read_environment(name: str, display: str) -> bytes:
     value = os.environb.get(os.fsencode(name))
     if not value:
         raise KeyAccessDeniedError(
-            f"the environment variable {display} with the passphrase of a keyring is not set"
+            f"the environment variable {display} with the passphrase is not set"
         )
     return value
 

@@ -57,12 +57,14 @@ class Identity(Unpicklable):
 
         Args:
             path: Path of the file, which only its owner may be able to read.
-            passphrase: Passphrase of an encrypted file, or a function that returns it.
+            passphrase: Passphrase of an encrypted file, or a function that returns it. If given,
+                modcrypt refuses a plaintext file, which may have replaced the encrypted one.
 
         Raises:
             KeyNotFoundError: The file does not exist.
             KeyAccessDeniedError: The file may not be read, or the passphrase is missing or wrong.
-            KeyRetrievalError: Others may read or write the file.
+            KeyRetrievalError: Others may read or write the file, or it is in plaintext and a
+                passphrase was passed.
             KeyMaterialError: The file is not an identity.
         """
         line, secret = load_private_key(path, IDENTITY_FILE, passphrase)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modcrypt.kms.keyring.keyring_passphrase import (
-    PROMPT,
-    ask_passphrase,
-    check_passphrase_reference,
-    make_reference_asker,
-)
+from modcrypt.kms.keyring.keyring_passphrase import check_passphrase_reference
 from modcrypt.kms.recipients.identity import Identity
+from modcrypt.kms.recipients.private_key_file import load_with_reference
+from modcrypt.tracebacks import hide_frames
 
 MAX_IDENTITIES = 64
 """Largest number of identities that a reader tries."""
 
 
+@hide_frames
 def check_references(identities: Sequence[str], passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     if isinstance(identities, str) or len(identities) > MAX_IDENTITIES:
@@ -33,21 +31,17 @@ def check_references(identities: Sequence[str], passphrase: str | None) -> None:
     check_passphrase_reference(passphrase)
 
 
+@hide_frames
 def load_identities(identities: Sequence[str], passphrase: str | None) -> tuple[Identity, ...]:
     """Return the identities that references name; `passphrase` is one for all of them.
 
     Raises:
         KeyRetrievalError: As `Identity.load`.
     """
-    return tuple(_load(reference.partition(":")[2], passphrase) for reference in identities)
-
-
-def _load(path: str, passphrase: str | None) -> Identity:
-    if passphrase is None:
-        return Identity.load(path)
-    if passphrase == PROMPT:
-        return Identity.load(path, lambda: ask_passphrase(f"identity {path}", hint=_HINT))
-    return Identity.load(path, make_reference_asker(passphrase))
+    return tuple(
+        load_with_reference(Identity.load, reference.partition(":")[2], passphrase, _HINT)
+        for reference in identities
+    )
 
 
 _HINT = "name its place by identity_passphrase="

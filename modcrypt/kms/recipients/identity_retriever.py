@@ -53,6 +53,8 @@ def open_also(
 class IdentityKeys:
     """The keys of one file during the read."""
 
+    anyone_can_wrap = True  # who has the public key of an identity
+
     identities: Sequence[PrivateKey]
     other: FileKeys | None
     lenient: bool

@@ -15,8 +15,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -26,12 +29,22 @@ from modcrypt.errors import (
     TagError,
 )
 from modcrypt.io.private_files import check_owner, check_private
+from modcrypt.key_lookalikes import show_name
 from modcrypt.keys import Secret
 from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
 from modcrypt.kms.keyring.keyring_file import create
-from modcrypt.kms.keyring.keyring_passphrase import Passphrase, encode_passphrase, make_asker
+from modcrypt.kms.keyring.keyring_passphrase import (
+    PROMPT,
+    Passphrase,
+    ask_passphrase,
+    encode_passphrase,
+    make_asker,
+    make_reference_asker,
+)
 from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
 from modcrypt.tracebacks import hide_frames
+
+P = TypeVar("P")
 
 VERSION = 1
 
@@ -110,9 +123,14 @@ def load_private_key(
     path: str | os.PathLike[str], kind: PrivateKeyFormat, passphrase: Passphrase | None
 ) -> tuple[str, Secret[bytes]]:
     """Return the line of the public key and the private key in a file; raise as `Identity.load`."""
-    where, ask = os.path.expanduser(os.fspath(path)), make_asker(passphrase)
+    where, ask = os.path.expanduser(path), make_asker(passphrase)
     try:
         document = decode_private_key(_read_private(where, kind.what), kind)
+        if document.scrypt is None and ask is not None:
+            raise KeyRetrievalError(
+                "a passphrase was passed, but the file is in plaintext and may have replaced an "
+                "encrypted one; if it has not, pass no passphrase"
+            )
         if document.scrypt is None:
             return document.public, Secret(document.key)
         if ask is None:
@@ -120,8 +138,24 @@ def load_private_key(
         return document.public, document.decrypt(_encode_answer(ask()))
     except KeyRetrievalError as error:
         if not isinstance(error, KeyNotFoundError):
-            error.args = (f"{kind.what} {where}: {error}",)
+            error.args = (f"{kind.what} {show_name(where)}: {error}",)
         raise
+
+
+def load_with_reference(
+    load: Callable[[str, Passphrase | None], P], path: str, reference: str | None, hint: str
+) -> P:
+    """Return what `load` reads from a file, with the passphrase that a reference names.
+
+    `hint` says how to name a reference, for a prompt without a terminal.
+    """
+    if reference is None:
+        return load(path, None)
+    if reference != PROMPT:
+        return load(path, make_reference_asker(reference))
+    with suppress(KeyAccessDeniedError):  # a plaintext file needs no question
+        return load(path, None)
+    return load(path, partial(ask_passphrase, show_name(path), hint=hint))
 
 
 @hide_frames
@@ -174,7 +208,7 @@ def _read_private(path: str, what: str) -> bytes:
             status = os.fstat(file.fileno())
             data = file.read(MAX_PRIVATE_FILE + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise KeyNotFoundError(f"the {what} {path} does not exist") from None
+        raise KeyNotFoundError(f"the {what} {show_name(path)} does not exist") from None
     except PermissionError:
         raise KeyAccessDeniedError("it may not be read") from None
     except (OSError, ValueError) as error:

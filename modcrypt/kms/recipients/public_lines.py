@@ -1,4 +1,8 @@
-"""Public keys as lines of text, with a prefix, a kind and a checksum, and files of them."""
+"""Public keys as lines of text, with a prefix, a kind and a checksum, and files of them.
+
+Users pass a private key by mistake: neither messages nor the frames of errors contain lines, and
+messages do not repeat a path that looks like a key.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ from typing import TypeVar
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.io.private_files import read_unalterable
+from modcrypt.key_lookalikes import show_name
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
+from modcrypt.tracebacks import hide_frames
 
 MAX_LINE = 4096
 """Length limit of a line in a file of public keys, in bytes: a hybrid recipient has 1,690."""
@@ -38,6 +44,7 @@ def format_public_line(prefix: str, kind: str, public_key: bytes) -> str:
     return f"{prefix}:{kind}:{text}:{hash_public_key(prefix, kind, public_key).hex()}"
 
 
+@hide_frames
 def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
     """Return kind and key of a line, without a comment.
 
@@ -46,7 +53,7 @@ def parse_public_line(prefix: str, line: str, what: str) -> tuple[str, bytes]:
             repeat the line, which may be a secret by mistake.
     """
     parts = line.split(":")
-    if len(parts) != 4 or parts[0] != prefix:
+    if len(parts) != 4 or parts[0] != prefix or not line.isascii():
         raise KeyMaterialError(
             f"not a {what}: expected {prefix}:KIND:KEY:CHECKSUM, as modcrypt writes to .pub files"
         )
@@ -72,6 +79,7 @@ def _decode_base64url(text: str) -> bytes | None:
     return data if data and same else None
 
 
+@hide_frames
 def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: str) -> list[P]:
     """Return the public keys in a file.
 
@@ -81,13 +89,15 @@ def read_lines(path: str | os.PathLike[str], parse: Callable[[str], P], what: st
             signatures count.
         OSError: The file cannot be read.
     """
-    data = read_unalterable(path, MAX_PUBLIC_FILE + 1)
     try:
-        return parse_lines(data, parse, what)
+        return parse_lines(read_unalterable(path, MAX_PUBLIC_FILE + 1), parse, what)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, show_name(path)) from None
     except KeyMaterialError as error:
         raise KeyMaterialError(f"{os.fspath(path)}: {error}") from None
 
 
+@hide_frames
 def parse_lines(data: bytes, parse: Callable[[str], P], what: str) -> list[P]:
     """Return the public keys in the content of a file; raise as `read_lines`."""
     if len(data) > MAX_PUBLIC_FILE:

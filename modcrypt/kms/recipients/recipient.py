@@ -25,6 +25,7 @@ from modcrypt.kms.recipients.public_lines import (
     read_lines,
 )
 from modcrypt.pkmt1.recipient_metadata import ID_SIZE, MAX_RECIPIENTS
+from modcrypt.tracebacks import hide_frames
 
 PREFIX = "modcrypt-recipient"
 
@@ -52,6 +53,7 @@ class Recipient:
         encrypt_to(kind, self.public_key, b"", b"")
 
     @classmethod
+    @hide_frames
     def parse(cls, line: str) -> Self:
         """Parse a recipient's line, without a comment.
 
@@ -66,6 +68,7 @@ class Recipient:
             raise KeyMaterialError(f"not a recipient: {error}") from None
 
     @classmethod
+    @hide_frames
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that has one recipient; raise as `read_recipients`."""
         found = read_recipients(path)
@@ -94,6 +97,7 @@ class Recipient:
         return type(self), (self.kind, self.public_key)
 
 
+@hide_frames
 def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
     """Return the recipients in a file, each once.
 
@@ -104,6 +108,7 @@ def read_recipients(path: str | os.PathLike[str]) -> tuple[Recipient, ...]:
     return tuple(read_lines(path, Recipient.parse, "recipients"))
 
 
+@hide_frames
 def parse_recipients(data: bytes) -> tuple[Recipient, ...]:
     """Return the recipients in the content of a file; raise as `read_recipients`."""
     return tuple(parse_lines(data, Recipient.parse, "recipients"))

@@ -43,7 +43,7 @@ class RecipientKms(UnpicklableClient):
         default_key: Id of the master key in the URI.
     """
 
-    capabilities = Capabilities(aad=True)
+    capabilities = Capabilities(aad=True, public_keys=True)
 
     def __init__(
         self, folder: Path | None, identity: Identity | None, default_key: str | None = None
@@ -149,7 +149,7 @@ def open_recipients(uri: str, passphrase: Passphrase | None = None) -> Recipient
     if not (folder or path):
         raise ValueError("the URI of recipients is recipients:FOLDER?identity=PATH")
     reference = parsed.query.get("passphrase")
-    ask = make_reference_asker(reference) if reference else passphrase
+    ask = make_reference_asker(reference, shown=True) if reference else passphrase
     identity = None if path is None else Identity.load(path, ask)
     where = Path(os.path.expanduser(folder)) if folder else None
     return RecipientKms(where, identity, parsed.fragment or None)

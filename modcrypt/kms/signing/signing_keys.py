@@ -56,6 +56,7 @@ class VerifyingKey:
             raise ValueError(f"a public key of {self.scheme} has {size} bytes")
 
     @classmethod
+    @hide_frames
     def parse(cls, line: str) -> Self:
         """Parse the line of a verifying key; raise KeyMaterialError for other text."""
         scheme, public = parse_public_line(PREFIX, line, "verifying key")
@@ -65,6 +66,7 @@ class VerifyingKey:
             raise KeyMaterialError(f"not a verifying key: {error}") from None
 
     @classmethod
+    @hide_frames
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that has one verifying key.
 

@@ -7,16 +7,12 @@ A signing key is in a file, `file:PATH`, or in a key service, whose URI names th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from modcrypt.kms.key_references import absolute_reference
-from modcrypt.kms.keyring.keyring_passphrase import (
-    PROMPT,
-    ask_passphrase,
-    check_passphrase_reference,
-    make_reference_asker,
-)
+from modcrypt.kms.keyring.keyring_passphrase import check_passphrase_reference
+from modcrypt.kms.recipients.private_key_file import load_with_reference
 from modcrypt.kms.signing.signing_keys import PREFIX, SigningKey, VerifyingKey
+from modcrypt.tracebacks import hide_frames
 
 SERVICES = ("hcvault:", "aws-kms:", "pkcs11:")
 """Beginnings of the URIs of key services that sign."""
@@ -27,6 +23,7 @@ def names_service(reference: str) -> bool:
     return reference.lower().startswith(SERVICES)
 
 
+@hide_frames
 def check_signing_reference(key: str | None, passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     if key is not None and not names_service(key):
@@ -48,6 +45,7 @@ def absolute_signing_reference(key: str) -> str:
     return key if names_service(key) else absolute_reference(key)
 
 
+@hide_frames
 def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
     """Return the signing key that a reference names.
 
@@ -58,14 +56,11 @@ def load_signing_key(key: str, passphrase: str | None) -> SigningKey:
     if names_service(key):
         return SigningKey.open(key)
     path = key.partition(":")[2]
-    if passphrase is None:
-        return SigningKey.load(path)
-    if passphrase == PROMPT:
-        hint = "name its place by signing_passphrase="
-        return SigningKey.load(path, partial(ask_passphrase, f"signing key {path}", hint=hint))
-    return SigningKey.load(path, make_reference_asker(passphrase))
+    hint = "name its place by signing_passphrase="
+    return load_with_reference(SigningKey.load, path, passphrase, hint)
 
 
+@hide_frames
 def read_verifying_keys(texts: Iterable[str]) -> tuple[VerifyingKey, ...]:
     """Return the verifying keys of lines, or of files.
 

@@ -30,7 +30,6 @@ from modcrypt.lake.declarations.table_parsing import FREE_ROTATION, parse_table
 from modcrypt.lake.declarations.toml_lines import MemberPath, find_lines
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH
 from modcrypt.parquet.crypto.properties import ALGORITHMS
-from modcrypt.report.suggestions import suggest
 
 TOP_MEMBERS = ("kms", "dataset")
 OWN_MEMBERS = (
@@ -52,7 +51,7 @@ PREVIOUS_MEMBERS = ("master_keys", "aad_prefixes", "algorithms")
 ROTATION_MEMBERS = ("max_version_age", "rewrap_after")
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_GLOB = re.compile(r"(?P<folder>[^*?]*?)/?(?P<pattern>[^/*?]*[*?].*)")
+_WILD = re.compile(r"[*?]")
 
 
 def parse_declaration(
@@ -73,7 +72,7 @@ def parse_declaration(
     parsing = _Parsing(FaultList(find_lines(text)), inclusions or Inclusions(path.parent))
     kms = parsing.parse_service(members, default_kms)
     found = parsing.parse_datasets(members)
-    if parsing.faults.faults:
+    if parsing.faults.total:
         return None, parsing.faults.sort()
     content = f"{text}{found}"  # the datasets contain the policies that the text includes
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -134,19 +133,31 @@ class _Parsing:
         return _DatasetParsing(self.faults, path, self._inclusions).parse(table)
 
 
+def _split_glob(location: str) -> tuple[str, str] | None:
+    """Return the folder and the pattern of a location; None if it has no wildcard."""
+    if (wild := _WILD.search(location)) is None:
+        return None
+    folder, slash, _ = location[: wild.start()].rpartition("/")
+    return folder or slash or ".", location[len(folder) + len(slash) :]
+
+
 class _DatasetParsing:
     """The parsing of one dataset; its mistakes are added to the list of all."""
 
     def __init__(self, faults: FaultList, path: MemberPath, inclusions: Inclusions) -> None:
-        self._all, self._path, self._inclusions = faults, path, inclusions
-        self._own = FaultList(faults.lines)
+        self._faults, self._path, self._inclusions = faults, path, inclusions
+        self._before = faults.total
 
     def _fault(self, member: str | MemberPath, message: str, text: str = "") -> None:
         path = (member,) if isinstance(member, str) else member
-        self._own.add((*self._path, *path), message, text)
+        self._faults.add((*self._path, *path), message, text)
+
+    @property
+    def _has_faults(self) -> bool:
+        return self._faults.total > self._before
 
     def parse(self, table: Mapping[str, Any]) -> DatasetDeclaration | None:
-        self._own.check_names(self._path, table, DATASET_MEMBERS)
+        self._faults.check_names(self._path, table, DATASET_MEMBERS)
         values = {**self._read_policy(table.get("policy")), **table}
         self._inclusions.note_all(self._path, values, but=FREE_MEMBERS)
         rules = dict(self._parse_rules(values))
@@ -168,8 +179,7 @@ class _DatasetParsing:
         if not isinstance(strict, bool):
             self._fault("strict", "strict must be true or false")
         recipients = self._read_recipients(table)
-        self._all.faults += self._own.faults
-        if self._own.faults:
+        if self._has_faults:
             return None
         return DatasetDeclaration(
             name=self._path[-1], location=location, source=source, include=include,
@@ -187,10 +197,10 @@ class _DatasetParsing:
         if not isinstance(location, str) or not location:
             self._fault("location", "location must be the path or URL of a folder or file")
             return "", None
-        if glob := _GLOB.fullmatch(location):
+        if glob := _split_glob(location):
             if include is not None:
                 self._fault("include", "location is a pattern already; remove include")
-            location, include = glob["folder"] or ".", glob["pattern"]
+            location, include = glob
         return self._inclusions.place((*self._path, "location"), location), include
 
     def _parse_source(self, table: Mapping[str, Any]) -> str | None:
@@ -222,7 +232,7 @@ class _DatasetParsing:
 
     def _resolve_writers(self, members: dict[str, Any]) -> dict[str, Any]:
         """Return the members with the lines of the writers' keys, which files may contain."""
-        if not members.get("signed_by") or self._own.faults:
+        if not members.get("signed_by") or self._has_faults:
             return members
         try:
             lines = self._inclusions.writers((*self._path, "signed_by"), members["signed_by"])
@@ -273,7 +283,8 @@ class _DatasetParsing:
             return {}
         for other in sorted(members.keys() - set(known)):
             shown = printable(other, MAX_NAME)
-            self._fault("policy", f"{name}: unknown member {shown}{suggest(other, known)}")
+            hint = self._faults.suggest(other, known)
+            self._fault("policy", f"{name}: unknown member {shown}{hint}")
         found = {member: members[member] for member in POLICY_MEMBERS if member in members}
         if isinstance(writers := found.get("signed_by"), list):  # relative to the policy's file
             folder = (self._inclusions.folder / name).parent
@@ -322,16 +333,18 @@ class _DatasetParsing:
         for name, allowed in (("footer_key", ()), ("aad_prefix", (PATH, NAME))):
             if isinstance(members.get(name), str):
                 templates.append(((name,), members[name], allowed))  # type: ignore[arg-type]
+        known = dict.fromkeys(partitions)
         for path, template, allowed in templates:
+            shown = repr(printable(template, MAX_NAME))
             for name in names_in(template):
-                if name not in partitions:
-                    hint = suggest(name, partitions) or "; add it to partitions"
-                    self._fault(path, f"unknown partition {name} in {template!r}{hint}", template)
+                if name not in known:
+                    hint = self._faults.suggest(name, known) or "; add it to partitions"
+                    self._fault(path, f"unknown partition {name} in {shown}{hint}", template)
             if is_ambiguous(template):
-                self._fault(path, f"{template!r}: separate the two partitions by text", template)
+                self._fault(path, f"{shown}: separate the two partitions by text", template)
             if has_other_places(template, allowed):
-                known = ", ".join(["{partition.NAME}", *allowed])
-                self._fault(path, f"{template!r} has an unknown placeholder; use {known}", template)
+                places = ", ".join(["{partition.NAME}", *allowed])
+                self._fault(path, f"{shown} has an unknown placeholder; use {places}", template)
 
     def _check_policy(self, members: Mapping[str, Any], rules: Mapping[str | None, Any]) -> None:
         """Report what `Policy` says about the members, with placeholders replaced."""
@@ -359,10 +372,11 @@ class _DatasetParsing:
         if not isinstance(keys, Mapping) or not all(isinstance(new, str) for new in keys.values()):
             self._fault(("previous", "master_keys"), "master_keys must map OLD ids to NEW ids")
             keys = {}
-        declared = [str(members.get("footer_key")), *(key for key in rules if key)]
+        declared = dict.fromkeys([str(members.get("footer_key")), *(key for key in rules if key)])
+        varies = any(map(names_in, declared))
         for old, new in keys.items():
-            if new not in declared and not any(map(names_in, declared)):
-                hint = suggest(new, declared)
+            if new not in declared and not varies:
+                hint = self._faults.suggest(new, declared)
                 message = f"{new} is no master key of the dataset{hint}"
                 self._fault(("previous", "master_keys"), message, new)
             if old in declared:
@@ -373,7 +387,8 @@ class _DatasetParsing:
         for algorithm in algorithms:
             if algorithm not in ALGORITHMS:
                 message = f"unknown algorithm {printable(algorithm, MAX_NAME)}"
-                self._fault(("previous", "algorithms"), message + suggest(algorithm, ALGORITHMS))
+                hint = self._faults.suggest(algorithm, ALGORITHMS)
+                self._fault(("previous", "algorithms"), message + hint)
         return Previous(master_keys=dict(keys), aad_prefixes=prefixes, algorithms=algorithms)
 
     def _take_texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -387,7 +402,7 @@ class _DatasetParsing:
         given = self._take_table(table, "rotation", ROTATION_MEMBERS)
         path = (*self._path, "rotation")
         self._inclusions.note_all(path, given, but=FREE_ROTATION)
-        seconds = parse_durations(self._own, path, given, ROTATION_MEMBERS)
+        seconds = parse_durations(self._faults, path, given, ROTATION_MEMBERS)
         return Rotation(**seconds)
 
     def _take_table(
@@ -397,5 +412,5 @@ class _DatasetParsing:
         if not isinstance(given, Mapping):
             self._fault(name, f"{name} must be a table")
             return {}
-        self._own.check_names((*self._path, name), given, known)
+        self._faults.check_names((*self._path, name), given, known)
         return given

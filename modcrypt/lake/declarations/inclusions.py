@@ -68,7 +68,7 @@ class Inclusions:
         if is_url(location):
             self.note(member, location)
             return location
-        path = self.folder / Path(location).expanduser()
+        path = self.folder / os.path.expanduser(location)
         if not self._has(path):
             self.note(member, path)
         return str(path)
@@ -82,7 +82,7 @@ class Inclusions:
             KeyRetrievalError: Another user may change the file, whatever was said about it.
             OSError: The file cannot be read.
         """
-        path = self.folder / Path(name).expanduser()
+        path = self.folder / os.path.expanduser(name)
         if path not in self.contents:
             if not self._has(path):
                 self.note(member, path)

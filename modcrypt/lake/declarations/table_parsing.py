@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from modcrypt.lake.declarations.declaration_faults import FaultList
 from modcrypt.lake.declarations.durations import parse_durations
 from modcrypt.lake.declarations.inclusions import Inclusions
 from modcrypt.lake.declarations.toml_lines import MemberPath
-from modcrypt.pkmt1.strict_json import refuse_repeats
+from modcrypt.pkmt1.strict_json import load_json
 
 MAX_RESTRICTIONS = 1 << 20
 """Size limit of a file with read restrictions, in bytes: more than those of all columns take."""
@@ -64,7 +64,7 @@ def parse_table(
         inclusions: Takes what the declaration commands and includes, and resolves paths.
         given: Members of the dataset.
     """
-    before = len(faults.faults)
+    before = faults.total
     faults.check_names(path, given, TABLE_MEMBERS)
     texts = _take_texts(faults, path, given)
     _check_place(faults, path, texts)
@@ -86,7 +86,7 @@ def parse_table(
     restrictions = _read_restrictions(faults, path, inclusions, texts.get("read_restrictions"))
     inclusions.note_all(path, given, but=FREE_MEMBERS)
     inclusions.note_all((*path, "rotation"), rotation, but=FREE_ROTATION)
-    if len(faults.faults) > before:
+    if faults.total > before:
         return None
     table, namespace = texts.get("table"), texts.get("namespace")
     if "location" in texts:
@@ -158,7 +158,7 @@ def _read_restrictions(
         faults.add(where, str(error))
         return None
     with suppress(ValueError, RecursionError):
-        value = json.loads(data.decode(), object_pairs_hook=refuse_repeats)
+        value = load_json(data)
         if isinstance(value, Mapping) and len(data) <= MAX_RESTRICTIONS:
             return value
     message = "is not a file with one JSON object, or repeats a member"
@@ -240,7 +240,7 @@ def _take_master_keys(
 
 
 def _resolve(folder: Path, location: str) -> str:
-    return location if is_url(location) else str(folder / Path(location).expanduser())
+    return location if is_url(location) else str(folder / os.path.expanduser(location))
 
 
 def _resolve_catalog(folder: Path, catalog: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -28,7 +29,7 @@ class TomlLines:
     """
 
     lines: tuple[str, ...]
-    numbers: dict[MemberPath, int]
+    numbers: dict[MemberPath, int]  # in the order of the lines
 
     def find(self, path: MemberPath, text: str = "") -> int | None:
         """Return the line of a member, or of the table around it; None if neither is known.
@@ -40,7 +41,9 @@ class TomlLines:
             return None
         first = self.numbers[known]
         text = text or (path[-1] if known != path else "")
-        last = min((n for n in self.numbers.values() if n > first), default=len(self.lines) + 1)
+        starts = list(self.numbers.values())
+        after = bisect_right(starts, first)
+        last = starts[after] if after < len(starts) else len(self.lines) + 1
         inside = range(first, last) if text else ()
         return next((n for n in inside if text in self.lines[n - 1]), first)
 

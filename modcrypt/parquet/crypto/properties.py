@@ -321,6 +321,11 @@ class BoundRetriever:
 
     keys: FileKeys
 
+    @property
+    def anyone_can_wrap(self) -> bool:
+        """Whether everyone who has public keys can make a file whose keys are retrieved."""
+        return bool(getattr(self.keys, "anyone_can_wrap", False))
+
     def __call__(self, key_metadata: bytes, column: str | None = None) -> KeyLike | None:
         """Return the key of a column, or of the footer; None if there is none."""
         return self.keys.retrieve(key_metadata, column)

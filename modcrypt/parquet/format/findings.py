@@ -76,7 +76,7 @@ class Unauthenticated(JsonFields):
 
     Attributes:
         what: "file", "footer", "file crypto metadata", "column", "pages", "levels", "bytes",
-            "rows", "files" or "parts".
+            "rows", "files", "parts" or "writer".
         path: Dotted name of the column; None for the file.
         why: Reason in words.
         word: Error code of why there is no key, such as "denied", "disabled", "unavailable" or

@@ -28,6 +28,7 @@ from modcrypt.parquet.crypto.footer_opening import Footer, bind_and_report, open
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     AnyDecryption,
+    BoundRetriever,
     FileDecryptionProperties,
     as_decryption,
     bind_to_file,
@@ -155,6 +156,8 @@ def verify_with_plan(
     plan = ChunkPlan(source, given, footer, report)
     if expected_rows is not None:
         _check_expected_rows(footer, expected_rows, report)
+    if footer.encrypted and footer.is_verified and not given.signed_by:
+        _note_public_keys(given, report)
     key_works = False
     if footer.metadata is not None:
         plan.find_chunks()
@@ -189,6 +192,20 @@ def _open_footer(source: Source, properties: FileDecryptionProperties, report: R
         report.add_note("file", None, "it could not be read as a Parquet file")
         return Footer(Tail(b"", 0, b""), encrypted=False)
     return open_footer(tail, properties, source.name, report)
+
+
+def _note_public_keys(given: FileDecryptionProperties, report: Report) -> None:
+    """Note if keys that open the file do not tell that a trusted writer made it."""
+    retriever = given.key_retriever
+    if isinstance(retriever, BoundRetriever) and retriever.anyone_can_wrap:
+        report.add_note("writer", None, PUBLIC_KEYS)
+
+
+PUBLIC_KEYS = (
+    "its keys are encrypted to public keys, so everyone who has these can make such a file; "
+    "require the signature of its writer by signed_by"
+)
+"""Why a file that opens with an identity may be forged."""
 
 
 def _check_expected_rows(footer: Footer, expected: int, report: Report) -> None:

@@ -42,7 +42,6 @@ may contain a key are refused.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,7 +57,7 @@ from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_references import names_service, read_verifying_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS
-from modcrypt.pkmt1.strict_json import refuse_repeats
+from modcrypt.pkmt1.strict_json import load_json
 from modcrypt.spark.lake_reference import LakeReference
 
 Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
@@ -411,7 +410,7 @@ def _is_term(value: Any) -> bool:
 
 def _parse_json(name: str, text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=refuse_repeats)
+        return load_json(text)
     except (ValueError, RecursionError):  # the message would contain the text
         raise ValueError(f"{name} is not valid JSON, or repeats a member") from None
 

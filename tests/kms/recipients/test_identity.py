@@ -18,8 +18,11 @@ from modcrypt import (
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
+    SigningKey,
 )
 from modcrypt.kms.recipients import private_key_file
+from modcrypt.kms.recipients.identity_references import load_identities
+from modcrypt.kms.signing.signing_references import load_signing_key
 from tests.support.cases import each_case
 from tests.support.frame_watch import find_secrets
 from tests.support.recipients import KINDS, identity
@@ -51,10 +54,44 @@ def test_an_identity_is_read_as_it_was_written(
         made.save(path)
 
 
+def test_a_plaintext_file_does_not_pass_for_an_encrypted_one(tmp_path: Path) -> None:
+    identity().save(tmp_path / "me.key")
+    SigningKey.generate().save(tmp_path / "writer.key")
+    for passphrase in (PASSPHRASE, lambda: pytest.fail("not needed")):
+        for load, name in ((Identity.load, "me.key"), (SigningKey.load, "writer.key")):
+            with pytest.raises(KeyRetrievalError, match=f"{name}: a passphrase was passed, but"):
+                load(tmp_path / name, passphrase)
+
+
+@each_case("place", ["env", "file", "fd"])
+def test_named_passphrases_need_an_encrypted_file(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity().save(tmp_path / "me.key")
+    SigningKey.generate().save(tmp_path / "writer.key")
+    monkeypatch.setenv("PASS", PASSPHRASE)
+    (tmp_path / "pass").write_text(PASSPHRASE)
+    for load in (
+        lambda reference: load_identities([f"file:{tmp_path / 'me.key'}"], reference),
+        lambda reference: load_signing_key(f"file:{tmp_path / 'writer.key'}", reference),
+    ):
+        with open(tmp_path / "pass", "rb") as file:
+            where = {"env": "PASS", "file": str(tmp_path / "pass"), "fd": str(file.fileno())}
+            with pytest.raises(KeyRetrievalError, match="a passphrase was passed, but"):
+                load(f"{place}:{where[place]}")
+        load("prompt")  # asks nothing
+
+
+def test_a_mistyped_passphrase_is_not_repeated(tmp_path: Path) -> None:
+    identity().save(tmp_path / "me.key", PASSPHRASE)
+    for reference in (f"file:{PASSPHRASE}", f"env:{PASSPHRASE}"):
+        with pytest.raises(KeyAccessDeniedError) as caught:
+            load_identities([f"file:{tmp_path / 'me.key'}"], reference)
+        assert PASSPHRASE not in str(caught.value)
+
+
 def test_the_passphrase_is_asked_for_when_it_is_needed(tmp_path: Path) -> None:
-    identity().save(tmp_path / "plain.key")
     identity().save(tmp_path / "me.key", lambda: PASSPHRASE)
-    Identity.load(tmp_path / "plain.key", lambda: pytest.fail("not needed"))
     Identity.load(tmp_path / "me.key", lambda: PASSPHRASE)
     for wrong in (None, "wrong", lambda: ""):
         with pytest.raises(KeyAccessDeniedError, match=r"me\.key"):

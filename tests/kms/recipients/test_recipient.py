@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import base64
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from modcrypt import Identity, KeyMaterialError, Recipient, read_recipients
+from modcrypt import (
+    Identity,
+    Key,
+    KeyMaterialError,
+    KeyRetrievalError,
+    Recipient,
+    Settings,
+    SigningKey,
+    VerifyingKey,
+    read_recipients,
+)
 from modcrypt.kms.recipients.public_lines import MAX_LINE, MAX_PUBLIC_FILE
 from modcrypt.kms.recipients.recipient import (
     check_recipients,
     parse_ids,
     parse_recipients,
 )
+from modcrypt.kms.signing.signing_references import read_verifying_keys
 from modcrypt.pkmt1.recipient_metadata import MAX_RECIPIENTS
 from tests.support.cases import each_case
+from tests.support.frame_watch import find_secrets
 from tests.support.recipients import KINDS, identity
 
 ME = identity().recipient
@@ -127,3 +140,42 @@ def test_ids_are_hex_digits() -> None:
     for text in ("", ME.hex_id[:-1], ME.hex_id.upper(), str(ME)):
         with pytest.raises(ValueError, match="not the id"):
             parse_ids([text])
+
+
+PASTED: dict[str, Callable[[str], object]] = {
+    "recipient": Recipient.parse,
+    "recipient's file": Recipient.load,
+    "file in a folder": lambda key: Recipient.load(f"/home/someone/{key}"),
+    "recipients": read_recipients,
+    "lines": lambda key: parse_recipients(key.encode()),
+    "line after a name": lambda key: Recipient.parse(f"modcrypt-recipient:x25519:{key}:"),
+    "verifier": VerifyingKey.parse,
+    "verifier's file": VerifyingKey.load,
+    "verifiers": lambda key: read_verifying_keys([f"/lake/{key}"]),
+    "identity": Identity.load,
+    "signing key": SigningKey.load,
+    "key": Key.from_file,
+    "variable": Key.from_env,
+    "identities": lambda key: Settings(identities=("file:", key)),
+    "signing key of settings": lambda key: Settings(footer_key="env:X", signing_key=key),
+    "footer key": lambda key: Settings(footer_key=key),
+    "passphrase": lambda key: Settings(kms="file:x", passphrase=key),
+}
+
+
+@each_case("place", list(PASTED))
+@each_case("kind", KINDS)
+def test_no_error_carries_a_private_key_that_was_pasted(place: str, kind: str) -> None:
+    raw = identity("pasted", kind)._secret()
+    key = base64.b64encode(raw).decode()
+    with pytest.raises((OSError, ValueError, KeyRetrievalError)) as caught:
+        PASTED[place](key)
+    assert not find_secrets(caught.value, raw, key.encode())
+
+
+def test_a_file_with_a_private_key_is_no_file_of_recipients(tmp_path: Path) -> None:
+    identity().save(tmp_path / "me.key")
+    for load in (read_recipients, VerifyingKey.load):
+        with pytest.raises(KeyMaterialError, match="line 1: not a") as caught:
+            load(tmp_path / "me.key")
+        assert not find_secrets(caught.value, identity()._secret())

@@ -14,6 +14,7 @@ import modcrypt as mc
 from modcrypt import KeyMaterialError, KeyNotFoundError
 from modcrypt.iceberg import create_table, open_table
 from tests.support.cases import each_case
+from tests.support.cli.program import run
 from tests.support.frame_watch import find_secrets
 from tests.support.recipients import TABLE, identity
 
@@ -127,3 +128,35 @@ def test_relative_uris_keep_their_meaning(folder: Path, monkeypatch: pytest.Monk
     settings = mc.Settings(kms="recipients:keys?identity=me.key#all")
     sent = pickle.loads(pickle.dumps(settings))
     assert sent.kms == f"{uri(folder, 'me')}#all"
+
+
+def test_verify_says_that_public_keys_alone_forge(tmp_path: Path) -> None:
+    identity().save(tmp_path / "me.key")
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/foot.pub").write_text(f"{identity().recipient}\n")
+    public = mc.KeyTools(f"recipients:{tmp_path / 'keys'}")  # what an attacker has
+    policy, writer = mc.Policy(footer_key="foot"), mc.SigningKey.generate()
+    path = tmp_path / "forged.parquet"
+    mc.write_table(pa.table({"a": [1]}), path, public.encryption(policy))
+    tools = mc.KeyTools(f"recipients:{tmp_path / 'keys'}?identity={tmp_path / 'me.key'}")
+    found = mc.verify_parquet(path, tools.decryption(policy))
+    (note,) = [note for note in found.not_authenticated if not note.by_design]
+    assert (note.what, found.ok, found.complete) == ("writer", True, False)
+    assert "everyone who has these can make such a file; require the signature" in note.why
+    signed = tools.decryption(policy, signed_by=[writer.verifier])
+    assert not mc.verify_parquet(path, signed).ok
+    mc.write_table(pa.table({"a": [1]}), path, public.encryption(policy, signing_key=writer))
+    assert mc.verify_parquet(path, signed).complete
+    without = mc.verify_parquet(path, None)  # no key opens the footer: nothing is forged or not
+    assert "writer" not in [note.what for note in without.not_authenticated]
+
+
+def test_doctor_says_it_too(tmp_path: Path) -> None:
+    identity().save(tmp_path / "me.key")
+    (tmp_path / "foot.pub").write_text(f"{identity().recipient}\n")
+    (tmp_path / "w.pub").write_text(f"{mc.SigningKey.generate().verifier}\n")
+    text = 'kms = "recipients:.?identity=me.key"\nfooter_key = "foot"\n'
+    for more, warned in (("", True), ('signed_by = ["w.pub"]\n', False)):
+        (tmp_path / "policy.toml").write_text(text + more)
+        answer = run(tmp_path, "doctor", "--policy", "policy.toml")
+        assert ("everyone who has these public keys can make files" in answer.stdout) == warned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from modcrypt.lake.declarations.columns import ColumnRule
 from modcrypt.lake.declarations.declaration import LakeDeclaration
+from modcrypt.lake.declarations.declaration_faults import MAX_FAULTS
 from modcrypt.lake.declarations.declaration_file import (
     find_declaration,
     load_declaration,
@@ -28,7 +30,7 @@ from modcrypt.lake.declarations.declaration_parsing import (
     parse_declaration,
 )
 from modcrypt.lake.declarations.table_parsing import TABLE_MEMBERS, TABLE_ROTATION
-from modcrypt.lake.declarations.toml_lines import find_lines
+from modcrypt.lake.declarations.toml_lines import MemberPath, TomlLines, find_lines
 from tests.support.cases import each_case
 from tests.support.lake_folder import DECLARATION, trust_lake
 
@@ -138,6 +140,7 @@ def test_a_declaration_says_all_of_it() -> None:
         ("orders/day=*/part-?.parquet", "/lake/orders", "day=*/part-?.parquet"),
         ("s3://lake/orders/2026-*/*", "s3://lake/orders", "2026-*/*"),
         ("*.parquet", "/lake", "*.parquet"),
+        ("/*.parquet", "/", "*.parquet"),
         ("orders", "/lake/orders", None),
     ],
 )
@@ -191,12 +194,56 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
             'master_keys = { k = "k" }',
             "line 5: k is still a master key of the dataset, so it is no previous one",
         ),
+        (
+            '[dataset.a]\nlocation = "~no-such-user/a"\nfooter_key = "k"\n'
+            'recipients = ["~no-such-user/r.pub"]',
+            "line 4: ~no-such-user/r.pub: No such file or directory",
+        ),
         ("a = [", "not TOML"),
     ],
 )
 def test_each_mistake_has_a_message(text: str, message: str, tmp_path: Path) -> None:
     _, faults = parse_declaration(text, tmp_path / "modcrypt.toml", "file:k")
     assert any(str(fault).startswith(message) for fault in faults), faults
+
+
+DATASET = 'kms="file:k"\n[dataset.a]\nlocation="a"\nfooter_key="k"\n'
+
+
+@each_case(
+    "head, mistake",
+    [
+        ('kms="file:k"\n', "[dataset.d{}]\nlocatio='x'\n"),
+        (DATASET, "member{} = 1\n"),
+        (f"{DATASET}[dataset.a.column_keys]\n", "'k{{partition.p{}}}' = ['c{}']\n"),
+        (f"{DATASET}[dataset.a.column_keys]\n", "k{} = ['c']\n"),
+        (f"{DATASET}[dataset.a.previous.master_keys]\n", "old{} = 'new{}'\n"),
+        ('kms="file:k"\n', "[dataset.d{}]\nkind='iceberg'\nlocatio='x'\n"),
+    ],
+)
+def test_many_mistakes_cost_the_search_for_the_first_hundred(
+    head: str, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = []
+    find = TomlLines.find
+
+    def count(self: TomlLines, path: MemberPath, text: str = "") -> int | None:
+        searches.append(path)
+        return find(self, path, text)
+
+    monkeypatch.setattr(TomlLines, "find", count)
+    text = head + "".join(mistake.format(n, n) for n in range(1500))
+    declaration, faults = parse_declaration(text, Path("/lake/modcrypt.toml"))
+    assert declaration is None
+    assert len(searches) == MAX_FAULTS == len(faults) - 1
+    assert re.fullmatch(r"and \d,\d{3} more mistakes", str(faults[-1])), faults[-1]
+
+
+@each_case(
+    "location", ["a" * (1 << 20), "{" * (1 << 20), "/" * (1 << 20), f"{'a/' * (1 << 19)}*.parquet"]
+)
+def test_a_long_location_is_read_once(location: str) -> None:
+    parse(f'kms = "file:k"\n[dataset.a]\nlocation = "{location}"\nfooter_key = "k"')
 
 
 def test_a_policy_can_be_included_and_its_members_replaced(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import modcrypt as mc
 from modcrypt.aad import module_aad
 from modcrypt.module_ids import ModuleType
 from modcrypt.parquet.format.idl import encode, extension, set_extension
+from modcrypt.parquet.format.modules import Part
 from modcrypt.parquet.signatures.leaf_list import (
     ENTRY_SIZE,
     commit_to_key,
@@ -345,6 +346,28 @@ def test_the_signer_commits_to_the_keys() -> None:
     sealed = seal(FOOTER_KEY, footer, metadata.file_aad + FOOTER_SUFFIX)
     data = join_tail(metadata.body, metadata.crypto + sealed, metadata.magic)
     assert_refused(data, "the key of the footer is not the one with which it was signed")
+
+
+@each_case("part", [Part.PAGES, Part.COLUMN_INDEX, Part.OFFSET_INDEX])
+def test_a_part_has_no_hash(part: Part) -> None:
+    """A writer that is not modcrypt may leave a part out of the list that it signs."""
+    file = open_file(signed_file(), FOOTER_KEY)
+    content = extension(file.metadata) or b""
+    size, signature, *_ = TRAILER.unpack(content[-TRAILER.size :])
+    start = len(content) - TRAILER.size - signature - size
+    rows = [content[at : at + ENTRY_SIZE] for at in range(start, start + size, ENTRY_SIZE)]
+    kept = [row for row in rows if row[8] != part]
+    assert len(kept) < len(rows)
+    set_extension(file.metadata, content[:start] or None)
+    context = SignedContext(file.file_aad, "AES_GCM_V1", False)
+    footer = encode_signed(file.metadata, b"".join(kept), writer_key(), context)
+    sealed = seal(FOOTER_KEY, footer, file.file_aad + FOOTER_SUFFIX)
+    data = join_tail(file.body, file.crypto + sealed, file.magic)
+    faults = mc.verify_parquet(data, signed_decryption()).findings
+    assert {fault.word for fault in faults} == {"writer-signature"}
+    assert all("the signature of the file does not cover it" in f.message for f in faults)
+    if part == Part.PAGES:
+        assert_refused(data, "the signature of the file does not cover it")
 
 
 # --- a file that changes -------------------------------------------------------------------------
