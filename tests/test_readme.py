@@ -66,7 +66,8 @@ def test_console_examples_run(tmp_path: Path) -> None:
         if "$ modcrypt" in block
     ]
     assert len(consoles) == 19
-    (tmp_path / "lake").mkdir()
+    for name in ("lake", "orders"):
+        (tmp_path / name).mkdir()
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
         assert program == "modcrypt"

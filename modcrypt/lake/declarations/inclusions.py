@@ -33,6 +33,10 @@ _SECRETS = re.compile(
 P = TypeVar("P")
 
 
+MAX_PATH = 4096
+"""Length of the longest path that Linux opens, in bytes."""
+
+
 @dataclass(slots=True)
 class Inclusions:
     """The commands of a declaration, and the contents of the files that it includes.
@@ -133,6 +137,8 @@ class Inclusions:
 
     def _has(self, path: Path) -> bool:
         """Return whether a path stays in the folder; a link or `..` on it may lead elsewhere."""
+        if len(str(path)) > MAX_PATH:  # it has many folders, and none of them can be opened
+            return False
         if ".." in path.parts or not path.is_relative_to(self.folder):
             return False
         below = path.relative_to(self.folder)
