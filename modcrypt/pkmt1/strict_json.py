@@ -11,23 +11,25 @@ from typing import Any, NoReturn
 from modcrypt.errors import KeyMaterialError
 
 
-def strict_json(data: str | bytes) -> Any:
+def strict_json(data: str | bytes, *, surrogates: bool = False) -> Any:
     """Parse JSON in UTF-8 without repeated members and surrogates without a partner.
+
+    `surrogates` accepts these, in files that modcrypt writes of what others may have named so.
 
     Raises:
         KeyMaterialError: The text is not such JSON. The message and context of the error contain
             none of the text, although those of `json` do.
     """
     with contextlib.suppress(ValueError, RecursionError):
-        return load_json(data)
+        return load_json(data, surrogates=surrogates)
     raise KeyMaterialError("not valid JSON, or a member is repeated")
 
 
-def load_json(data: str | bytes) -> Any:
+def load_json(data: str | bytes, *, surrogates: bool = False) -> Any:
     """Parse JSON as `strict_json` does; raise ValueError, which may repeat the text."""
     text = data if isinstance(data, str) else data.decode()
     value = json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
-    if "\\u" in text or not text.isascii():
+    if not surrogates and ("\\u" in text or not text.isascii()):
         refuse_surrogates(value)
     return value
 

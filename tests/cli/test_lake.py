@@ -177,7 +177,7 @@ def test_all_mistakes_are_shown_at_once(folder: Path) -> None:
 def test_of_many_mistakes_the_first_are_shown(folder: Path) -> None:
     path = folder / "modcrypt.toml"
     path.write_text(DECLARATION + "".join(f"member{n} = 1\n" for n in range(120)))
-    lines = run(folder, "status").stderr.splitlines()
+    lines = run(folder, "status", "--config", str(path)).stderr.splitlines()
     assert len(lines) == 102
     assert lines[-2:] == [
         f"modcrypt: {path}: and 20 more mistakes",

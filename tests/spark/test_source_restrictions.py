@@ -243,7 +243,7 @@ REFUSED = {
     ),
     "NaN in the row filter": (
         '{"required-row-filter": {"type": "eq", "term": "id", "value": NaN}}',
-        UnsupportedFormatError, "is not a constant",
+        ValueError, "not valid JSON",
     ),
     "another type": (id_action(1, "mask-alphanum"), UnsupportedFormatError, "not for int64"),
     "two actions": (

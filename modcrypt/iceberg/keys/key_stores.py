@@ -109,7 +109,9 @@ class FileKeyStore(_KeyStore):
     def _read(self, path: str) -> dict[str, IcebergKey]:
         with _name_file(self.path):
             members = require_members(
-                strict_json(keyring_file.read(path)[0]), "modcrypt-key-store", "keys"
+                strict_json(keyring_file.read(path)[0], surrogates=True),
+                "modcrypt-key-store",
+                "keys",
             )
             if members["modcrypt-key-store"] != _VERSION or not isinstance(members["keys"], list):
                 raise KeyMaterialError("unknown version of a key store")
@@ -172,7 +174,9 @@ class SqliteKeyStore(_KeyStore):
         keks: dict[str, IcebergKey] = {}
         with _name_file(self.path):
             for id_, text in database.execute("SELECT id, document FROM kek ORDER BY position"):
-                key = _decode_key(strict_json(text) if isinstance(text, str) else None)
+                key = _decode_key(
+                    strict_json(text, surrogates=True) if isinstance(text, str) else None
+                )
                 if key.id != id_:
                     raise KeyMaterialError("a KEK is stored under the id of another one")
                 keks[key.id] = key

@@ -244,7 +244,7 @@ def _connection_error(error: Exception) -> OSError:
 
 def _read_answer(response: Response, name: str) -> TableAnswer:
     try:
-        answer = load_json(response.content)
+        answer = load_json(response.content, surrogates=True)
         location, document = answer["metadata-location"], answer["metadata"]
         config = {**(answer.get("config") or {}), **_credentials(answer, location)}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
