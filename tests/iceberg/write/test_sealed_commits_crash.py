@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -30,12 +31,13 @@ table, steps, names = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(",
 calls = 0
 
 def copy(name):
-    # Copies of a table have its UUID, so each needs a key with a memory of its own.
+    # Copies of a table have its UUID, so each has a key and a state folder of its own.
     shutil.copy(sys.argv[4], steps / f"{name}.key")
     return shutil.copytree(table, steps / name)
 
 def rotate(folder):
     key = mc.SigningKey.load(folder.with_name(f"{folder.name}.key"))
+    os.environ["XDG_STATE_HOME"] = f"{folder}.state"
     rotate_table(
         open_table(folder, SampleKms(), signed_by=[key.verifier], signing_key=key), "mek"
     )
@@ -66,6 +68,7 @@ for last in itertools.count():
 
 def state_after_recovery(folder: Path, writer: mc.SigningKey) -> str:
     """Return what readers see of a table, after checking that its writer can go on from there."""
+    os.environ["XDG_STATE_HOME"] = f"{folder}.state"
     by = [writer.verifier]
     newest = open_table(folder, SampleKms())
     state = "old" if newest.place.name == "v2.metadata.json" else "new"
@@ -84,7 +87,10 @@ def state_after_recovery(folder: Path, writer: mc.SigningKey) -> str:
     return state
 
 
-def test_killed_at_any_step_the_table_is_as_before_unsealed_or_sealed(tmp_path: Path) -> None:
+def test_killed_at_any_step_the_table_is_as_before_unsealed_or_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # set by each step, and restored at the end
     table = create_table(tmp_path / "t", rows(1).schema, SampleKms(), master_key_id="keyA")
     writer = mc.SigningKey.generate()
     seal_table(table.append(rows(1)), writer)
@@ -95,7 +101,7 @@ def test_killed_at_any_step_the_table_is_as_before_unsealed_or_sealed(tmp_path: 
     process = run(KILLED_AT_EVERY_STEP, tmp_path / "t", steps, names, tmp_path / "writer.key")
     process.communicate(timeout=300)
     assert process.returncode == 0
-    folders = [folder for folder in sorted(steps.glob("0*")) if folder.is_dir()]
+    folders = [folder for folder in sorted(steps.glob("0*")) if not folder.suffix]
     keys = [mc.SigningKey.load(folder.with_name(f"{folder.name}.key")) for folder in folders]
     states = list(map(state_after_recovery, folders, keys))
     assert states == sorted(states, key=["old", "unsealed", "new"].index)
