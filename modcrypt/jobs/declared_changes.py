@@ -102,11 +102,11 @@ def sealing(
     writer, done = make_seal_writer(key, signed_by, at_least), DeclaredChanges()
     before = SealedInputs(ledger, _begin(ledger, writer), accept_new)
     with record_writes(ledger.folder, _describe, before.check) as record:
-        if replace_all:
-            record.changes.update(dict.fromkeys(before.files))
         process = os.getpid()
         try:
             yield done
+            if replace_all:  # a block that failed may have left the old files in place
+                record.changes = {**dict.fromkeys(before.files), **record.changes}
         finally:
             changes = select_visible(record.changes)
             if changes and os.getpid() == process:
@@ -134,12 +134,12 @@ def hand_over(
         return
     # A new dataset is written before its first seal can be made.
     at_least = seal.at_least if seal.at_least > 1 else 0
-    writer = make_seal_writer(key, seal.signed_by, at_least)
-    former = writer.begin(_ledger_at(where, None))
+    ledger, writer = _ledger_at(where, None), make_seal_writer(key, seal.signed_by, at_least)
+    former = writer.begin(ledger)
     if former.statement is None:
         yield
         return
-    with _ledger_at(where, None).name_errors():
+    with ledger.name_errors():
         former.statement.check(at_least, "dataset", seal.dataset)
     with sealing(where, key, signed_by=seal.signed_by, at_least=at_least, **how):
         yield

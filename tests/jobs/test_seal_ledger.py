@@ -424,6 +424,21 @@ def test_a_block_that_fails_seals_what_was_published(lake: Path, writer: mc.Sign
     assert check(lake, writer, at_least=2) == []
 
 
+def test_a_block_that_replaces_all_removes_the_others_only_if_it_succeeds(
+    lake: Path, writer: mc.SigningKey
+) -> None:
+    with contextlib.suppress(ZeroDivisionError), mc.sealing(lake, writer, replace_all=True):
+        write(lake, "d.parquet")
+        raise ZeroDivisionError
+    assert check(lake, writer, at_least=2) == []
+    for name in ("a.parquet", "b.parquet", "day=1/c.parquet", "d.parquet"):
+        (lake / name).rename(lake / f"_{Path(name).name}")  # hidden while it is overwritten
+    with mc.sealing(lake, writer, replace_all=True):
+        write(lake, "e.parquet")
+    (lake / "_a.parquet").rename(lake / "a.parquet")
+    assert check(lake, writer, at_least=3) == [("a.parquet", "foreign")]
+
+
 def test_a_block_without_changes_makes_no_seal(lake: Path, writer: mc.SigningKey) -> None:
     before = seal_of(lake)
     with mc.sealing(lake, writer) as done:
