@@ -145,7 +145,7 @@ CASES = {
     "categorical-bounds": Case(write_bounds_of_all_categories, exact=False),
 }
 
-ALONE = {"nan-bounds", "string-bounds", "unsigned-delta", "int128"}
+ALONE = {"nan-bounds", "string-bounds", "wide-deltas", "int128"}
 """Rows whose tests are below."""
 
 ELSEWHERE = {
@@ -285,13 +285,14 @@ def check_only_other_readers_decode(path: Path) -> None:
         assert pl.read_parquet(cast("IO[bytes]", view)).equals(pl.read_parquet(path))
 
 
-def test_unsigned_deltas_are_left_to_other_readers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number", ["(4294967295 - i)::uinteger", "(if(i % 2 = 0, -1, 1) * (2000000000 + i))::integer"]
+)
+def test_deltas_of_more_than_32_bits_are_left_to_other_readers(number: str, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
-    path = tmp_path / "unsigned.parquet"
-    duckdb.sql(
-        "copy (select (4294967295 - i)::uinteger as n from range(200) as r(i)) "
-        f"to '{path}' (format parquet, parquet_version v2)"
-    )
+    path = tmp_path / "deltas.parquet"
+    rows = f"select {number} as n from range(200) as r(i)"
+    duckdb.sql(f"copy ({rows}) to '{path}' (format parquet, parquet_version v2)")
     check_only_other_readers_decode(path)
 
 
