@@ -1,0 +1,258 @@
+"""Find values of encrypted columns outside the ciphertext: `find_leaks`."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from modcrypt.errors import LimitError, list_names
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
+from modcrypt.io.threads import in_threads, usable_cores
+from modcrypt.jobs.leaks.exposure import REMEDIES, Contents, Exposure, Secrecy
+from modcrypt.jobs.leaks.file_contents import describe_file, describe_partitions
+from modcrypt.kms.policy import Policy
+from modcrypt.kms.settings import Settings
+from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.report.json_fields import JsonFields
+
+MAX_FILES = 1_000_000
+"""Largest number of files in a folder that is searched."""
+
+MAX_COLUMNS = 100
+"""Largest number of columns that a leak names."""
+
+_THREADS = 8  # files examined concurrently: stores take a request for each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLeak(JsonFields):
+    """Values of secret columns that anyone who can read the folder can read.
+
+    Attributes:
+        kind: Stable word for the kind: a key of `REMEDIES`, such as `"delta-log"`.
+        path: Path of the file; or of the folder, for table logs and names of partitions.
+        columns: Names of the secret columns, as far as they are known; never their values.
+        what: What is readable there.
+        remedy: What to do about it.
+        files: Number of files that this leak stands for.
+    """
+
+    kind: str
+    path: str
+    columns: tuple[str, ...] = ()
+    what: str
+    remedy: str
+    files: int = 1
+
+    def __str__(self) -> str:
+        """Return the leak in a sentence."""
+        columns = f"; columns: {list_names(self.columns)}" if self.columns else ""
+        return f"{self.path}: {self.what} ({self.kind}{columns}): {self.remedy}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakReport(JsonFields):
+    """The result of `find_leaks`.
+
+    Attributes:
+        leaks: Leaks in the order of their paths.
+        files: Number of files that were examined.
+        encrypted: Number of these that are encrypted.
+    """
+
+    leaks: tuple[ValueLeak, ...]
+    files: int = 0
+    encrypted: int = 0
+
+    _first = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.leaks
+
+
+def find_leaks(
+    where: Any,
+    settings: Settings | Policy | None = None,
+    *,
+    filesystem: Any = None,
+    progress: Callable[[int], object] | None = None,
+) -> LeakReport:
+    """Find values of encrypted columns that lie beside the encrypted files in plaintext.
+
+    Every file of the folder is examined, hidden ones too: summaries of footers, logs and statistics
+    of table formats, plaintext copies, leftovers of programs, and names of partitions. Files of
+    unknown formats are not reported, nor is text in documents and logs.
+
+    Args:
+        where: Path or URL of a folder, or of a file.
+        settings: Settings with a policy, or a policy, that names the secret columns. None for those
+            that any encrypted file of the folder encrypts; all, if its footer is encrypted.
+        filesystem: PyArrow or fsspec file system that contains the path.
+        progress: Function called after each file with the number of all files.
+
+    Returns:
+        What was found; values are not repeated.
+
+    Raises:
+        ValueError: No file is encrypted, and no policy tells which columns are secret.
+        LimitError: The folder has more than `MAX_FILES` files.
+        OSError: The path does not exist, or a folder cannot be listed.
+
+    Examples:
+        >>> import pyarrow as pa, pyarrow.parquet as pq, modcrypt
+        >>> table = pa.table({"ssn": ["111"]})
+        >>> pq.write_table(table, "people/_metadata")
+        >>> policy = modcrypt.Policy(footer_key="footer", column_keys={"pii": ["ssn"]})
+        >>> [leak.kind for leak in modcrypt.find_leaks("people", policy).leaks]
+        ['parquet-summary']
+    """
+    found = Folder.scan(Place(*locate(where, filesystem)), progress=progress)
+    secrecy = _secrecy_of(settings)
+    if secrecy is None:
+        named = settings.column_keys if isinstance(settings, Settings) else ()
+        if not found.encrypted and not named:
+            raise ValueError(
+                f"no file in {where} is encrypted, so nothing tells which columns are secret; "
+                "pass a policy"
+            )
+        secrecy = Secrecy.of_files(found.contents, named)
+    return found.judge(secrecy)
+
+
+def _secrecy_of(settings: Settings | Policy | None) -> Secrecy | None:
+    policy = settings.policy if isinstance(settings, Settings) else settings
+    return None if policy is None else Secrecy.of_policy(policy)
+
+
+@dataclass(kw_only=True)
+class Folder:
+    """The contents of the files of a folder, before it is known which columns are secret."""
+
+    contents: list[Contents] = field(default_factory=list)
+
+    @classmethod
+    def scan(
+        cls,
+        root: Place,
+        *,
+        skip: Callable[[str], bool] = lambda _inside: False,
+        progress: Callable[[int], object] | None = None,
+    ) -> Folder:
+        """Examine the files of a folder, except those for whose path in it `skip` is true."""
+        listed = list(_limit(_list_files(root)))
+
+        def find_inside(place: Place) -> str:
+            return place.path[len(root.path) :].lstrip("/") or place.name
+
+        def examine(file: tuple[Place, int]) -> Contents:
+            place, size = file
+            if size < 0:
+                return _linked_folder(place)
+            return describe_file(place, find_inside(place), size)
+
+        threads = _THREADS if root.filesystem is not None else min(_THREADS, usable_cores())
+        examined = [file for file in listed if not skip(find_inside(file[0]))]
+        contents = []
+        for described in in_threads(examine, examined, threads):
+            contents.append(described)
+            if progress is not None:
+                progress(len(examined))
+        folders = {posixpath.dirname(place.path) for place, _ in listed}
+        for folder in sorted(folders):
+            inside = folder[len(root.path) :].lstrip("/")
+            if "=" in inside:
+                contents.append(describe_partitions(root.path, f"{inside}/"))
+        return cls(contents=contents)
+
+    @property
+    def encrypted(self) -> int:
+        """Number of encrypted files."""
+        return sum(contents.is_encrypted for contents in self.contents)
+
+    def judge(self, secrecy: Secrecy) -> LeakReport:
+        """Return what the files show of secret columns."""
+        merged: dict[tuple[str, str], tuple[set[str], Exposure, int]] = {}
+        for exposure in (shown for contents in self.contents for shown in contents.exposures):
+            columns = secrecy.find_columns(exposure)
+            if columns is None:
+                continue
+            place = exposure.path, exposure.kind
+            names, first, count = merged.get(place, (set(), exposure, 0))
+            merged[place] = names | set(columns), first, count + 1
+        leaks = [
+            ValueLeak(
+                kind=kind, path=path, columns=tuple(sorted(names)[:MAX_COLUMNS]), what=first.what,
+                remedy=REMEDIES[kind], files=count,
+            )
+            for (path, kind), (names, first, count) in sorted(
+                merged.items(), key=lambda item: item[0]
+            )
+        ]  # fmt: skip
+        return LeakReport(leaks=tuple(leaks), files=len(self.contents), encrypted=self.encrypted)
+
+
+def _linked_folder(place: Place) -> Contents:
+    what = "a link to a folder elsewhere, which was not followed"
+    shown = Exposure(kind="unread", path=place.path, what=what, anything=True)
+    return Contents(exposures=(shown,))
+
+
+def _limit(files: Iterable[tuple[Place, int]]) -> Iterator[tuple[Place, int]]:
+    for number, file in enumerate(files):
+        if number == MAX_FILES:
+            raise LimitError(f"the folder has more than {MAX_FILES} files; name folders in it")
+        yield file
+
+
+def _list_files(root: Place) -> Iterator[tuple[Place, int]]:
+    """Yield files with their sizes, also hidden ones; a link to a folder elsewhere has size -1."""
+    if root.filesystem is None:
+        yield from _walk(root)
+        return
+    filesystem = as_arrow(root.filesystem)
+    info = filesystem.get_file_info(root.path)
+    if info.type == pafs.FileType.NotFound:
+        raise FileNotFoundError(f"{root.full_name} does not exist")
+    if info.is_file:
+        yield root, info.size or 0
+        return
+    infos = filesystem.get_file_info(pafs.FileSelector(root.path, recursive=True))
+    for info in sorted(infos, key=lambda info: str(info.path)):
+        if info.is_file and info.path[-1:] != "/":
+            yield Place(root.filesystem, info.path, root.path), info.size or 0
+
+
+def _walk(root: Place) -> Iterator[tuple[Place, int]]:
+    status = os.stat(root.path)
+    if not stat.S_ISDIR(status.st_mode):
+        yield root, status.st_size
+        return
+    top = os.path.join(os.path.realpath(root.path), "")
+    for base, folders, names in os.walk(root.path, onerror=_raise):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(base, name)
+            try:
+                status = os.stat(path)
+            except (OSError, ValueError):  # a link that leads nowhere
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield Place(None, path, root.path), status.st_size
+        for name in folders:
+            path = os.path.join(base, name)
+            real = os.path.join(os.path.realpath(path), "")
+            if os.path.islink(path) and not real.startswith(top):
+                yield Place(None, path, root.path), -1
+
+
+def _raise(error: OSError) -> None:
+    raise error
