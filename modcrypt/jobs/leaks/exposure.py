@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -72,6 +72,8 @@ class Secrecy:
 
     named: frozenset[str] = frozenset()  # names of secret columns or groups
     plain: frozenset[str] = frozenset()
+    # Whether a column without a name in either is in plaintext, too, as by a pattern.
+    is_plain: Callable[[tuple[str, ...]], bool] = lambda _path: False
     others: bool = False  # whether columns of neither are secret
     schema: bool = False  # whether the names of columns are secret
 
@@ -120,7 +122,9 @@ class Secrecy:
         if named:
             lower = path[0].lower()  # engines differ in the case of names of folders
             return any(name.lower() == lower for name in self.named)
-        return self.others and covering_name(path, self.plain) is None
+        if covering_name(path, self.plain) is not None or self.is_plain(path):
+            return False
+        return self.others
 
     def find_columns(self, exposure: Exposure) -> tuple[str, ...] | None:
         """Return the secret columns that a file shows; None if it shows nothing secret."""

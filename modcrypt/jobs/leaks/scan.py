@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-import pyarrow.fs as pafs
-
-from modcrypt.errors import LimitError, list_names
+from modcrypt.errors import LimitError, PlaintextError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.io.threads import in_threads, usable_cores
@@ -19,7 +18,8 @@ from modcrypt.jobs.leaks.exposure import REMEDIES, Contents, Exposure, Secrecy
 from modcrypt.jobs.leaks.file_contents import describe_file, describe_partitions
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
-from modcrypt.parquet.datasets.discovery import as_arrow
+from modcrypt.parquet.datasets.discovery import as_arrow, is_dataset, list_sizes
+from modcrypt.parquet.format.findings import Finding
 from modcrypt.report.json_fields import JsonFields
 
 MAX_FILES = 1_000_000
@@ -27,6 +27,8 @@ MAX_FILES = 1_000_000
 
 MAX_COLUMNS = 100
 """Largest number of columns that a leak names."""
+
+Progress: TypeAlias = Callable[[int], object]
 
 _THREADS = 8  # files examined concurrently: stores take a request for each
 
@@ -50,6 +52,10 @@ class ValueLeak(JsonFields):
     what: str
     remedy: str
     files: int = 1
+
+    def as_fault(self) -> Finding:
+        """Return the leak as a fault of the verification of its folder."""
+        return Finding(word=PlaintextError.word, message=str(self))
 
     def __str__(self) -> str:
         """Return the leak in a sentence."""
@@ -84,7 +90,7 @@ def find_leaks(
     settings: Settings | Policy | None = None,
     *,
     filesystem: Any = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Progress | None = None,
 ) -> LeakReport:
     """Find values of encrypted columns that lie beside the encrypted files in plaintext.
 
@@ -115,22 +121,34 @@ def find_leaks(
         >>> [leak.kind for leak in modcrypt.find_leaks("people", policy).leaks]
         ['parquet-summary']
     """
-    found = Folder.scan(Place(*locate(where, filesystem)), progress=progress)
-    secrecy = _secrecy_of(settings)
-    if secrecy is None:
-        named = settings.column_keys if isinstance(settings, Settings) else ()
-        if not found.encrypted and not named:
-            raise ValueError(
-                f"no file in {where} is encrypted, so nothing tells which columns are secret; "
-                "pass a policy"
-            )
-        secrecy = Secrecy.of_files(found.contents, named)
-    return found.judge(secrecy)
+    report = search_folder(Place(*locate(where, filesystem)), settings, progress)
+    if report is None:
+        raise ValueError(
+            f"no file in {where} is encrypted, so nothing tells which columns are secret; "
+            "pass a policy"
+        )
+    return report
 
 
-def _secrecy_of(settings: Settings | Policy | None) -> Secrecy | None:
+def search_folder(
+    folder: Place, settings: Settings | Policy | None, progress: Progress | None = None
+) -> LeakReport | None:
+    """Return the result of `find_leaks` for a folder; None if nothing tells what is secret."""
+    found = Folder.scan(folder, progress=progress)
     policy = settings.policy if isinstance(settings, Settings) else settings
-    return None if policy is None else Secrecy.of_policy(policy)
+    if policy is not None:
+        return found.judge(Secrecy.of_policy(policy))
+    named = settings.column_keys if isinstance(settings, Settings) else ()
+    if not found.encrypted and not named:
+        return None
+    return found.judge(Secrecy.of_files(found.contents, named))
+
+
+def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
+    """Return what `find_leaks` finds in a folder as faults of its verification."""
+    report = search_folder(folder, settings)
+    leaks = () if report is None else report.leaks
+    return [leak.as_fault() for leak in leaks]
 
 
 @dataclass(kw_only=True)
@@ -145,10 +163,10 @@ class Folder:
         root: Place,
         *,
         skip: Callable[[str], bool] = lambda _inside: False,
-        progress: Callable[[int], object] | None = None,
+        progress: Progress | None = None,
     ) -> Folder:
         """Examine the files of a folder, except those for whose path in it `skip` is true."""
-        listed = list(_limit(_list_files(root)))
+        listed = list(_limit(list_all_files(root)))
 
         def find_inside(place: Place) -> str:
             return place.path[len(root.path) :].lstrip("/") or place.name
@@ -213,22 +231,19 @@ def _limit(files: Iterable[tuple[Place, int]]) -> Iterator[tuple[Place, int]]:
         yield file
 
 
-def _list_files(root: Place) -> Iterator[tuple[Place, int]]:
+def list_all_files(root: Place) -> Iterator[tuple[Place, int]]:
     """Yield files with their sizes, also hidden ones; a link to a folder elsewhere has size -1."""
     if root.filesystem is None:
         yield from _walk(root)
         return
-    filesystem = as_arrow(root.filesystem)
-    info = filesystem.get_file_info(root.path)
-    if info.type == pafs.FileType.NotFound:
-        raise FileNotFoundError(f"{root.full_name} does not exist")
-    if info.is_file:
+    if not is_dataset(root.path, root.filesystem):
+        info = as_arrow(root.filesystem).get_file_info(root.path)
+        if not info.is_file:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root.full_name)
         yield root, info.size or 0
         return
-    infos = filesystem.get_file_info(pafs.FileSelector(root.path, recursive=True))
-    for info in sorted(infos, key=lambda info: str(info.path)):
-        if info.is_file and info.path[-1:] != "/":
-            yield Place(root.filesystem, info.path, root.path), info.size or 0
+    for path, size in list_sizes(root.filesystem, root.path, hidden=True).items():
+        yield Place(root.filesystem, path, root.path), size
 
 
 def _walk(root: Place) -> Iterator[tuple[Place, int]]:
