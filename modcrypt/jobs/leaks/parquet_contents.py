@@ -38,11 +38,17 @@ def _exposing(*exposures: Exposure) -> Contents:
 
 def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Contents:
     if name in SUMMARIES:
-        bounded = frozenset(leaf for leaf, chunk in _chunks(metadata, leaves) if _is_bounded(chunk))
+        bounded: set[Path] = set()
+        for leaf, chunk in _chunks(metadata, leaves):
+            bounded |= {leaf} if _is_bounded(chunk) else set()
+            bounded |= _partitions_of(chunk.file_path)
         what = "a summary of footers in plaintext: least and greatest values, or the schema"
         return _exposing(
-            Exposure(kind="parquet-summary", path=path, what=what, columns=bounded, schema=True)
-        )
+            Exposure(
+                kind="parquet-summary", path=path, what=what, columns=frozenset(bounded),
+                schema=True,
+            )
+        )  # fmt: skip
     encrypted: set[Path] = set()
     plain: set[Path] = set()
     bounded_secret: set[Path] = set()
@@ -82,6 +88,12 @@ def _chunks(metadata: Any, leaves: list[Path]) -> Iterator[tuple[Path, Any]]:
         if len(row_group.columns) > len(leaves):
             raise FormatError("a row group has more columns than the schema")
         yield from zip(leaves, row_group.columns, strict=False)
+
+
+def _partitions_of(file_path: bytes | None) -> set[Path]:
+    """Return the columns whose values are in the names of the folders above a file."""
+    folders = (file_path or b"").decode("utf-8", "replace").split("/")[:-1]
+    return {(folder.partition("=")[0],) for folder in folders if "=" in folder}
 
 
 def _is_bounded(chunk: Any) -> bool:

@@ -1,0 +1,120 @@
+"""Files that were registered in plaintext, as by Spark's `add_files`, and their encryption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.iceberg import IcebergTable, verify_table
+from modcrypt.iceberg.format.manifests import EXISTING
+from modcrypt.iceberg.format.parquet_files import decryption_properties
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys
+from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.manifest_writing import (
+    entry_row,
+    first_row_ids,
+    partition_values,
+    write_manifest,
+)
+from modcrypt.iceberg.write.new_files import NewFiles
+from modcrypt.iceberg.write.snapshot_writing import add_snapshot, new_snapshot_id
+from tests.support.iceberg.shared_table import all_rows
+
+
+def register_in_plaintext(table: IcebergTable) -> tuple[IcebergTable, list[str]]:
+    """Commit a snapshot in which all Parquet data files are plaintext copies."""
+    files, copies = NewFiles(table.walk.locations), list[str]()
+
+    def next_version(current: IcebergTable) -> TableMetadata:
+        snapshot_id, rows = new_snapshot_id(current.metadata), list[Mapping[str, Any]]()
+        assert current.metadata.current is not None
+        for manifest in current.walk.manifests(current.metadata.current):
+            if manifest.content:
+                rows.append(manifest.row)
+                continue
+            entries, changed = current.walk.entries(manifest), []
+            for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True):
+                if not entry.is_live:
+                    continue
+                changes: dict[str, Any] = {}
+                if entry.file_format == "PARQUET":
+                    changes = copy_in_plaintext(current, entry)
+                    copies.append(changes["file_path"])
+                changed.append(
+                    entry_row(
+                        entry, status=EXISTING, first_row_id=first,
+                        partition=partition_values(current.metadata, entry), **changes,
+                    )
+                )  # fmt: skip
+            row = write_manifest(
+                current, manifest.spec_id, changed, files, content=0, snapshot_id=snapshot_id
+            )
+            rows.append({**row, "first_row_id": manifest.row.get("first_row_id")})
+        keys = writing_keys(current, KeyPolicy.of(current.metadata), [])
+        return add_snapshot(
+            current, snapshot_id, rows, keys.of_list, files, operation="append", summary={},
+            new_keys=keys.entries,
+        )  # fmt: skip
+
+    return commit(table, next_version, files=files), copies
+
+
+def copy_in_plaintext(table: IcebergTable, entry: Any) -> dict[str, Any]:
+    keys = table.walk.file_keys(entry)
+    assert keys is not None
+    location = f"{entry.location}.plain.parquet"
+    target = table.walk.place(location).path
+    mc.decrypt_parquet(table.walk.place(entry.location).path, target, decryption_properties(keys))
+    size = Path(target).stat().st_size
+    return {"file_path": location, "file_size_in_bytes": size, "key_metadata": None}
+
+
+def test_registered_plaintext_is_found_and_encrypted(table: IcebergTable) -> None:
+    before = all_rows(table)
+    table, copies = register_in_plaintext(table)
+    assert copies
+    verified = verify_table(table)
+    found = [finding.location for finding in verified.findings if finding.word == "plaintext"]
+    assert set(copies) <= set(found)
+    with pytest.raises(mc.PlaintextError, match="encrypt_plaintext=True"):
+        rotate_table(table, "dek")
+    dry = rotate_table(table, "dek", encrypt_plaintext=True, dry_run=True)
+    assert not dry.committed
+    done = rotate_table(table, "dek", encrypt_plaintext=True)
+    assert done.committed
+    assert all_rows(done.table) == before
+    current = done.table.metadata.current
+    assert current is not None
+    for manifest in done.table.walk.manifests(current):
+        for entry in done.table.walk.entries(manifest):
+            if entry.is_live:
+                assert done.table.walk.file_keys(entry) is not None
+
+
+def test_expiry_removes_the_plaintext(table: IcebergTable) -> None:
+    table, copies = register_in_plaintext(table)
+    done = rotate_table(table, "dek", encrypt_plaintext=True)
+    expired = expire_history(done.table).table
+    assert not any(Path(table.walk.place(copy).path).exists() for copy in copies)
+    assert verify_table(expired).ok
+
+
+def test_a_replaced_copy_of_another_length_is_refused(table: IcebergTable) -> None:
+    table, copies = register_in_plaintext(table)
+    with Path(table.walk.place(copies[0]).path).open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(mc.TruncationError):
+        rotate_table(table, "dek", encrypt_plaintext=True)
+
+
+@pytest.mark.parametrize("what", ["mek", "kek"])
+def test_only_data_keys_encrypt_files(table: IcebergTable, what: Any) -> None:
+    with pytest.raises(ValueError, match="only for"):
+        rotate_table(table, what, encrypt_plaintext=True)
