@@ -150,3 +150,28 @@ def test_checksums_of_replaced_files_are_removed(folder: Path) -> None:
     run_ok(folder, "encrypt", *KEYS, "--in-place", "plain")
     assert not beside.exists()
     assert other.exists()
+
+
+# --- verification --------------------------------------------------------------------------------
+
+
+def test_strict_verification_fails_for_leaks(folder: Path) -> None:
+    command = ("verify", *KEYS, "lake")
+    assert invoke(folder, *command, "--strict").exit_code == 0
+    (folder / "lake/_delta_log").mkdir()
+    line = json.dumps({"add": {"partitionValues": {"name": "Ann"}}})
+    (folder / "lake/_delta_log/0.json").write_text(line)
+    assert invoke(folder, *command).exit_code == 0
+    result = invoke(folder, *command, "--strict")
+    assert result.exit_code == 1
+    assert "delta-log" in result.stdout
+    assert "Ann" not in result.stdout
+    totals = json.loads(invoke(folder, *command, "--strict", "--json").stdout.splitlines()[-1])
+    assert [finding["word"] for finding in totals["findings"]] == ["plaintext"]
+    assert not totals["ok"]
+
+
+def test_strict_verification_of_a_plaintext_folder_looks_for_no_leaks(folder: Path) -> None:
+    result = invoke(folder, "verify", "--strict", "plain")
+    assert result.exit_code == 1
+    assert "plaintext-parquet" not in result.stdout
