@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from modcrypt.jobs.leaks.exposure import Secrecy
 from modcrypt.jobs.leaks.scan import Folder, ValueLeak
 from modcrypt.lake.declarations.columns import FileColumns
@@ -20,13 +22,17 @@ def find_dataset_leaks(policies: DatasetPolicies) -> tuple[ValueLeak, ...]:
     """
     if not policies.root.is_folder:
         return ()
+    root = policies.root.place
     include = policies.dataset.include
     matches = make_matcher("*" if include is None else include)
 
     def is_of_dataset(inside: str) -> bool:
-        return not is_hidden(inside, "") and bool(matches(inside))
+        if is_hidden(inside, ""):
+            return False
+        # The files of a visible link to a folder are those of the dataset, too.
+        return bool(matches(inside)) or os.path.isdir(os.path.join(root.path, inside))
 
-    found = Folder.scan(policies.root.place, skip=is_of_dataset)
+    found = Folder.scan(root, skip=is_of_dataset)
     return found.judge(_secrecy_of(policies)).leaks
 
 

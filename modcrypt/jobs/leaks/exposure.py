@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from modcrypt.parquet.format.schema import covering_name
 
@@ -36,6 +36,10 @@ SUMMARIES = frozenset({"_metadata", "_common_metadata"})
 """Names of the files in which Parquet writers repeat the footers and the schema of a folder."""
 
 
+Columns: TypeAlias = frozenset[tuple[str, ...]]
+"""Paths of columns."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
     """What one file shows to readers without a key."""
@@ -43,7 +47,7 @@ class Exposure:
     kind: str
     path: str  # path in which values of directory names are replaced by *
     what: str
-    columns: frozenset[tuple[str, ...]] = frozenset()  # columns with values in it
+    columns: Columns = frozenset()  # columns with values in it
     anything: bool = False  # whether it may have values of further columns
     schema: bool = False  # whether it has the names of all columns
     # Whether the names may be values: only those of columns that are known to be secret count.
@@ -55,8 +59,8 @@ class Exposure:
 class Contents:
     """What a file is: encrypted or not, and what it shows."""
 
-    encrypted: frozenset[tuple[str, ...]] = frozenset()
-    plain: frozenset[tuple[str, ...]] = frozenset()
+    encrypted: Columns = frozenset()
+    plain: Columns = frozenset()
     hidden: bool = False  # whether its footer, or the whole file, is encrypted
     exposures: tuple[Exposure, ...] = ()
 
@@ -98,23 +102,6 @@ class Secrecy:
             schema=not policy.plaintext_footer,
         )
 
-    @classmethod
-    def of_files(cls, files: Iterable[Contents], named: Iterable[str] = ()) -> Secrecy:
-        """Return what encrypted files keep secret, as far as it shows without keys."""
-        encrypted: set[tuple[str, ...]] = set()
-        plain: set[tuple[str, ...]] = set()
-        hidden = False
-        for contents in files:
-            encrypted |= contents.encrypted
-            plain |= contents.plain if contents.is_encrypted else set()
-            hidden |= contents.hidden
-        return cls(
-            named=frozenset(".".join(path) for path in encrypted) | frozenset(named),
-            plain=frozenset(".".join(path) for path in plain - encrypted),
-            others=hidden,
-            schema=hidden,
-        )
-
     def is_secret(self, path: tuple[str, ...], *, named: bool = False) -> bool:
         """Return whether a column, or any leaf below it, is secret; `named` ignores the others."""
         if covering_name(path, self.named) or ".".join(path) in _find_groups(self.named):
@@ -138,6 +125,31 @@ class Secrecy:
         if secret or anything or (exposure.schema and self.schema):
             return tuple(sorted(secret))
         return None
+
+
+@dataclass(kw_only=True)
+class ObservedColumns:
+    """The columns that the encrypted files of a folder encrypt, as far as it shows without keys."""
+
+    encrypted: set[tuple[str, ...]] = field(default_factory=set)
+    plain: set[tuple[str, ...]] = field(default_factory=set)
+    hidden: bool = False  # whether any footer is encrypted
+
+    def add(self, contents: Contents) -> None:
+        """Add a file."""
+        self.hidden |= contents.hidden
+        if contents.is_encrypted:
+            self.encrypted |= contents.encrypted
+            self.plain |= contents.plain
+
+    def secrecy(self, named: Iterable[str] = ()) -> Secrecy:
+        """Return what the files keep secret, and the columns that the caller names."""
+        return Secrecy(
+            named=frozenset(".".join(path) for path in self.encrypted) | frozenset(named),
+            plain=frozenset(".".join(path) for path in self.plain - self.encrypted),
+            others=self.hidden,
+            schema=self.hidden,
+        )
 
 
 @lru_cache(maxsize=8)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 import zlib
+from collections.abc import Iterator
 
 from modcrypt.errors import ModcryptError
 from modcrypt.io.places import Place
@@ -62,16 +64,18 @@ _OWN = re.compile(r"_modcrypt_[a-z]+(\.json)?")
 _SEPARATORS = re.compile(rb"[,;\t|]")
 
 
-def describe_file(place: Place, inside: str, size: int) -> Contents:
+def describe_file(place: Place, inside: str) -> Contents:
     """Return what a file is and shows; `inside` is its path within the folder.
 
     Errors become an exposure: a file that cannot be read may have anything.
     """
     parts = inside.split("/")
-    if not size:
+    if place.filesystem is None and not os.path.isfile(place.path):  # a pipe, or a broken link
         return Contents()
     try:
         with open_source_at(place, stamped=False) as source:
+            if not source.size:
+                return Contents()
             if "_delta_log" in parts[:-1]:
                 return _describe_delta(source, _path_to(place, parts, "_delta_log"), parts[-1])
             if ".hoodie" in parts[:-1]:
@@ -190,10 +194,7 @@ def _describe_metadata(source: Source, path: str) -> Contents:
     text = source.read_at(0, source.size)
     if text[:2] == b"\x1f\x8b":
         text = _unpack(text)
-    try:
-        columns = find_summary_columns(json.loads(text))
-    except (ValueError, RecursionError):
-        raise UnreadError("it is not JSON, or nested too deep") from None
+    columns = find_summary_columns(text)
     what = "Iceberg metadata: names of partitions in the summaries of snapshots"
     return _expose("iceberg-metadata", path, what, columns) if columns else Contents()
 
@@ -266,19 +267,14 @@ def _describe_hudi(path: str, parts: list[str]) -> Contents:
     return _expose("hudi-timeline", path, what, anything=True)
 
 
-def describe_partitions(root: str, inside: str) -> Contents:
-    """Return the columns whose values are in the names of the folders above a file."""
-    folders = posixpath.dirname(inside).split("/")
-    exposures = []
+def describe_partitions(root: str, inside: str) -> Iterator[Exposure]:
+    """Yield the columns whose values are in the names of folders; `inside` is their path."""
+    folders = inside.split("/")
+    shown = [f"{part.partition('=')[0]}=*" if "=" in part else part for part in folders]
     for end, folder in enumerate(folders, 1):
         name, separator, _value = folder.partition("=")
         if separator and name:
-            shown = [f"{part.partition('=')[0]}=*" if "=" in part else part for part in folders]
-            exposures.append(
-                Exposure(
-                    kind="partition-path", path=posixpath.join(root, *shown[:end]),
-                    what="values in the names of folders", columns=frozenset({(name,)}),
-                    named=True,
-                )
+            yield Exposure(
+                kind="partition-path", path=posixpath.join(root, *shown[:end]),
+                what="values in the names of folders", columns=frozenset({(name,)}), named=True,
             )  # fmt: skip
-    return Contents(exposures=tuple(exposures))

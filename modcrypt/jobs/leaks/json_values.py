@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -9,8 +10,11 @@ from typing import Any
 
 from modcrypt.io.sources import Source
 
-MAX_JSON = 64 << 20
-"""Largest JSON file read, in bytes: Delta's and Iceberg's are below 10 MB."""
+MAX_LOG = 64 << 20
+"""Largest file of a table log that is read, in bytes; its lines are parsed one by one."""
+
+MAX_LINE = 4 << 20
+"""Longest JSON that is parsed at once, in bytes: parsed values take twenty times the memory."""
 
 MAX_NODES = 2_000_000
 """Largest number of members and items visited in a file, so that the time is bounded."""
@@ -31,20 +35,29 @@ def parse_lines(source: Source) -> Iterator[Any]:
     Raises:
         UnreadError: The file is too large, or is not JSON.
     """
-    if source.size > MAX_JSON:
-        raise UnreadError(f"it has more than {MAX_JSON} bytes")
+    if source.size > MAX_LOG:
+        raise UnreadError(f"it has more than {MAX_LOG} bytes")
     text = source.read_at(0, source.size)
-    try:
-        yield json.loads(text)
-        return
-    except (ValueError, RecursionError):
-        pass
-    for line in text.splitlines():
+    if len(text) <= MAX_LINE:
+        try:
+            whole = _parse(text)
+        except UnreadError:  # it has several lines
+            pass
+        else:
+            yield whole
+            return
+    for line in io.BytesIO(text):
         if line.strip():
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                raise UnreadError("it is not JSON, or nested too deep") from None
+            yield _parse(line)
+
+
+def _parse(text: bytes) -> Any:
+    if len(text) > MAX_LINE:
+        raise UnreadError(f"it has a line of more than {MAX_LINE} bytes")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UnreadError("it is not JSON, or nested too deep") from None
 
 
 class LogColumns:
@@ -96,21 +109,17 @@ def _leaves(member: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield path
 
 
-def find_summary_columns(metadata: Any) -> Columns:
-    """Return the columns whose partition values the snapshot summaries of Iceberg repeat."""
-    snapshots = metadata.get("snapshots") if isinstance(metadata, dict) else None
-    listed = snapshots if isinstance(snapshots, list) else []
-    found = [snapshot.get("summary") for snapshot in listed if isinstance(snapshot, dict)]
-    summaries: list[dict[str, Any]] = [summary for summary in found if isinstance(summary, dict)]
-    names = {
-        part.partition("=")[0]
-        for summary in summaries
-        for key in summary
-        if key.startswith("partitions.")
-        for part in key.removeprefix("partitions.").split("/")
-        if "=" in part
-    }
-    return {(name,) for name in names}
+_PARTITIONS = re.compile(rb'"partitions\.((?:[^"\\]|\\.){1,4096})"\s*:')
+
+
+def find_summary_columns(metadata: bytes) -> Columns:
+    """Return the columns whose partition values the snapshot summaries of Iceberg repeat.
+
+    The text is not parsed: metadata may be long, and members of this name occur only there.
+    """
+    parts = (part for path in set(_PARTITIONS.findall(metadata)) for part in path.split(b"/"))
+    names = {part.partition(b"=")[0] for part in parts if b"=" in part}
+    return {(name.decode("utf-8", "replace"),) for name in names}
 
 
 _KEYS = re.compile(rb'"((?:[^"\\]|\\.){1,200})"\s*:')

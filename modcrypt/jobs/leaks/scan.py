@@ -6,15 +6,23 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from modcrypt.errors import LimitError, PlaintextError, list_names
 from modcrypt.io.places import Place
 from modcrypt.io.stores import locate
 from modcrypt.io.threads import in_threads, usable_cores
-from modcrypt.jobs.leaks.exposure import REMEDIES, Contents, Exposure, Secrecy
+from modcrypt.jobs.leaks.exposure import (
+    REMEDIES,
+    Columns,
+    Contents,
+    Exposure,
+    ObservedColumns,
+    Secrecy,
+)
 from modcrypt.jobs.leaks.file_contents import describe_file, describe_partitions
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.settings import Settings
@@ -141,7 +149,7 @@ def search_folder(
     named = settings.column_keys if isinstance(settings, Settings) else ()
     if not found.encrypted and not named:
         return None
-    return found.judge(Secrecy.of_files(found.contents, named))
+    return found.judge(found.observed.secrecy(named))
 
 
 def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
@@ -153,9 +161,17 @@ def find_leak_faults(folder: Place, settings: Settings | None) -> list[Finding]:
 
 @dataclass(kw_only=True)
 class Folder:
-    """The contents of the files of a folder, before it is known which columns are secret."""
+    """What the files of a folder show, before it is known which columns are secret."""
 
-    contents: list[Contents] = field(default_factory=list)
+    exposures: list[Exposure] = field(default_factory=list)
+    # What encrypted files encrypt, as far as it shows without keys.
+    observed: ObservedColumns = field(default_factory=ObservedColumns)
+    files: int = 0
+    encrypted: int = 0
+    # Number of folders with values in their names, by what they show.
+    partitions: Counter[Exposure] = field(default_factory=Counter)
+    _last: str = ""  # folder of the file before
+    _columns: dict[Columns, Columns] = field(default_factory=dict)  # equal sets, once
 
     @classmethod
     def scan(
@@ -166,46 +182,51 @@ class Folder:
         progress: Progress | None = None,
     ) -> Folder:
         """Examine the files of a folder, except those for whose path in it `skip` is true."""
-        listed = list(_limit(list_all_files(root)))
-
-        def find_inside(place: Place) -> str:
-            return place.path[len(root.path) :].lstrip("/") or place.name
-
-        def examine(file: tuple[Place, int]) -> Contents:
-            place, size = file
-            if size < 0:
-                return _linked_folder(place)
-            return describe_file(place, find_inside(place), size)
-
+        found = cls()
         threads = _THREADS if root.filesystem is not None else min(_THREADS, usable_cores())
-        examined = [file for file in listed if not skip(find_inside(file[0]))]
-        contents = []
-        for described in in_threads(examine, examined, threads):
-            contents.append(described)
+        for contents in in_threads(_examine, found._take_files(root, skip), threads):
+            found._add(contents)
             if progress is not None:
-                progress(len(examined))
-        folders = {posixpath.dirname(place.path) for place, _ in listed}
-        for folder in sorted(folders):
-            inside = folder[len(root.path) :].lstrip("/")
-            if "=" in inside:
-                contents.append(describe_partitions(root.path, f"{inside}/"))
-        return cls(contents=contents)
+                progress(found.files)
+        return found
 
-    @property
-    def encrypted(self) -> int:
-        """Number of encrypted files."""
-        return sum(contents.is_encrypted for contents in self.contents)
+    def _take_files(
+        self, root: Place, skip: Callable[[str], bool]
+    ) -> Iterator[tuple[Place, str, bool]]:
+        """Yield the files to examine, and note the folders of all."""
+        number = 0
+        for place, is_linked in list_all_files(root):
+            inside = place.path[len(root.path) :].lstrip("/") or place.name
+            folder = posixpath.dirname(inside)
+            if folder != self._last and "=" in folder:
+                self.partitions.update(describe_partitions(root.path, folder))
+            self._last = folder
+            if skip(inside):
+                continue
+            number += 1
+            if number > MAX_FILES:
+                raise LimitError(f"the folder has more than {MAX_FILES} files; name folders in it")
+            yield place, inside, is_linked
+
+    def _add(self, contents: Contents) -> None:
+        self.files += 1
+        self.encrypted += contents.is_encrypted
+        self.observed.add(contents)
+        for shown in contents.exposures:
+            columns = self._columns.setdefault(shown.columns, shown.columns)
+            self.exposures.append(replace(shown, columns=columns))
 
     def judge(self, secrecy: Secrecy) -> LeakReport:
         """Return what the files show of secret columns."""
         merged: dict[tuple[str, str], tuple[set[str], Exposure, int]] = {}
-        for exposure in (shown for contents in self.contents for shown in contents.exposures):
+        counted = [*((shown, 1) for shown in self.exposures), *self.partitions.items()]
+        for exposure, files in counted:
             columns = secrecy.find_columns(exposure)
             if columns is None:
                 continue
             place = exposure.path, exposure.kind
             names, first, count = merged.get(place, (set(), exposure, 0))
-            merged[place] = names | set(columns), first, count + 1
+            merged[place] = names | set(columns), first, count + files
         leaks = [
             ValueLeak(
                 kind=kind, path=path, columns=tuple(sorted(names)[:MAX_COLUMNS]), what=first.what,
@@ -215,58 +236,47 @@ class Folder:
                 merged.items(), key=lambda item: item[0]
             )
         ]  # fmt: skip
-        return LeakReport(leaks=tuple(leaks), files=len(self.contents), encrypted=self.encrypted)
+        return LeakReport(leaks=tuple(leaks), files=self.files, encrypted=self.encrypted)
 
 
-def _linked_folder(place: Place) -> Contents:
-    what = "a link to a folder elsewhere, which was not followed"
-    shown = Exposure(kind="unread", path=place.path, what=what, anything=True)
-    return Contents(exposures=(shown,))
+def _examine(file: tuple[Place, str, bool]) -> Contents:
+    place, inside, is_linked = file
+    if is_linked:
+        what = "a link to a folder elsewhere, which was not followed"
+        shown = Exposure(kind="unread", path=place.path, what=what, anything=True)
+        return Contents(exposures=(shown,))
+    return describe_file(place, inside)
 
 
-def _limit(files: Iterable[tuple[Place, int]]) -> Iterator[tuple[Place, int]]:
-    for number, file in enumerate(files):
-        if number == MAX_FILES:
-            raise LimitError(f"the folder has more than {MAX_FILES} files; name folders in it")
-        yield file
-
-
-def list_all_files(root: Place) -> Iterator[tuple[Place, int]]:
-    """Yield files with their sizes, also hidden ones; a link to a folder elsewhere has size -1."""
+def list_all_files(root: Place) -> Iterator[tuple[Place, bool]]:
+    """Yield files, also hidden ones, and links to folders elsewhere; and whether it is a link."""
     if root.filesystem is None:
         yield from _walk(root)
         return
     if not is_dataset(root.path, root.filesystem):
-        info = as_arrow(root.filesystem).get_file_info(root.path)
-        if not info.is_file:
+        if not as_arrow(root.filesystem).get_file_info(root.path).is_file:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root.full_name)
-        yield root, info.size or 0
+        yield root, False
         return
-    for path, size in list_sizes(root.filesystem, root.path, hidden=True).items():
-        yield Place(root.filesystem, path, root.path), size
+    for path in list_sizes(root.filesystem, root.path, hidden=True):
+        yield Place(root.filesystem, path, root.path), False
 
 
-def _walk(root: Place) -> Iterator[tuple[Place, int]]:
-    status = os.stat(root.path)
-    if not stat.S_ISDIR(status.st_mode):
-        yield root, status.st_size
+def _walk(root: Place) -> Iterator[tuple[Place, bool]]:
+    if not stat.S_ISDIR(os.stat(root.path).st_mode):
+        yield root, False
         return
     top = os.path.join(os.path.realpath(root.path), "")
     for base, folders, names in os.walk(root.path, onerror=_raise):
         folders.sort()
         for name in sorted(names):
-            path = os.path.join(base, name)
-            try:
-                status = os.stat(path)
-            except (OSError, ValueError):  # a link that leads nowhere
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield Place(None, path, root.path), status.st_size
+            yield Place(None, os.path.join(base, name), root.path), False
         for name in folders:
             path = os.path.join(base, name)
-            real = os.path.join(os.path.realpath(path), "")
-            if os.path.islink(path) and not real.startswith(top):
-                yield Place(None, path, root.path), -1
+            if os.path.islink(path):
+                real = os.path.join(os.path.realpath(path), "")
+                if not real.startswith(top):
+                    yield Place(None, path, root.path), True
 
 
 def _raise(error: OSError) -> None:
