@@ -100,6 +100,23 @@ def test_summaries_are_removed_after_success(with_summaries: Path) -> None:
     assert run_ok(with_summaries, "leaks", "plain")
 
 
+def test_only_summaries_are_removed(with_summaries: Path, tmp_path: Path) -> None:
+    plain = with_summaries / "plain"
+    (plain / "a").mkdir()
+    (plain / "a/_metadata").write_bytes(b"of another program")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/_metadata").write_bytes(b"PAR1")
+    (plain / "b").mkdir()
+    (plain / "b/_common_metadata").symlink_to(tmp_path / "elsewhere/_metadata")
+    result = invoke(
+        with_summaries, "encrypt", *KEYS, "--drop-summaries", "--allow-leaks", "--in-place", "plain"
+    )
+    assert result.exit_code == 0
+    assert (plain / "a/_metadata").exists()
+    assert (tmp_path / "elsewhere/_metadata").exists()
+    assert not (plain / "b/_common_metadata").is_symlink()
+
+
 def test_leaks_can_be_allowed(with_summaries: Path) -> None:
     run_ok(with_summaries, "encrypt", *KEYS, "--allow-leaks", "--in-place", "plain")
     assert (with_summaries / "plain/_metadata").exists()

@@ -42,10 +42,11 @@ def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Conten
         for leaf, chunk in _chunks(metadata, leaves):
             bounded |= {leaf} if _is_bounded(chunk) else set()
             bounded |= _partitions_of(chunk.file_path)
-        what = "a summary of footers in plaintext: least and greatest values, or the schema"
+        shown = "least and greatest values, or partitions" if bounded else "the schema"
         return _exposing(
             Exposure(
-                kind="parquet-summary", path=path, what=what, columns=frozenset(bounded),
+                kind="parquet-summary", path=path, what=f"a plaintext summary of footers: {shown}",
+                columns=frozenset(bounded),
                 schema=True,
             )
         )  # fmt: skip

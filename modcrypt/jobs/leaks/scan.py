@@ -195,7 +195,7 @@ class Folder:
     ) -> Iterator[tuple[Place, str, bool]]:
         """Yield the files to examine, and note the folders of all."""
         number = 0
-        for place, is_linked in list_all_files(root):
+        for place, is_closed in list_all_files(root):
             inside = place.path[len(root.path) :].lstrip("/") or place.name
             folder = posixpath.dirname(inside)
             if folder != self._last and "=" in folder:
@@ -206,7 +206,7 @@ class Folder:
             number += 1
             if number > MAX_FILES:
                 raise LimitError(f"the folder has more than {MAX_FILES} files; name folders in it")
-            yield place, inside, is_linked
+            yield place, inside, is_closed
 
     def _add(self, contents: Contents) -> None:
         self.files += 1
@@ -240,16 +240,19 @@ class Folder:
 
 
 def _examine(file: tuple[Place, str, bool]) -> Contents:
-    place, inside, is_linked = file
-    if is_linked:
-        what = "a link to a folder elsewhere, which was not followed"
+    place, inside, is_closed = file
+    if is_closed:
+        what = "a folder that cannot be listed, or a link to one elsewhere, which is not followed"
         shown = Exposure(kind="unread", path=place.path, what=what, anything=True)
         return Contents(exposures=(shown,))
     return describe_file(place, inside)
 
 
 def list_all_files(root: Place) -> Iterator[tuple[Place, bool]]:
-    """Yield files, also hidden ones, and links to folders elsewhere; and whether it is a link."""
+    """Yield files, also hidden ones, and folders that are closed; and whether it is such a folder.
+
+    Links to folders elsewhere, and folders that cannot be listed, are closed.
+    """
     if root.filesystem is None:
         yield from _walk(root)
         return
@@ -267,7 +270,11 @@ def _walk(root: Place) -> Iterator[tuple[Place, bool]]:
         yield root, False
         return
     top = os.path.join(os.path.realpath(root.path), "")
-    for base, folders, names in os.walk(root.path, onerror=_raise):
+    closed = list[str]()
+    os.listdir(root.path)  # raises if the folder itself cannot be listed
+    for base, folders, names in os.walk(
+        root.path, onerror=lambda error: closed.append(os.fsdecode(error.filename))
+    ):
         folders.sort()
         for name in sorted(names):
             yield Place(None, os.path.join(base, name), root.path), False
@@ -278,6 +285,4 @@ def _walk(root: Place) -> Iterator[tuple[Place, bool]]:
                 if not real.startswith(top):
                     yield Place(None, path, root.path), True
 
-
-def _raise(error: OSError) -> None:
-    raise error
+    yield from ((Place(None, path, root.path), True) for path in closed)

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.leaks.exposure import SUMMARIES, Secrecy
 from modcrypt.jobs.leaks.scan import Folder, ValueLeak, list_all_files
 from modcrypt.parquet.crypto.properties import Encryption
 from modcrypt.parquet.datasets.discovery import is_hidden
+from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE
 
 MAX_LISTED = 20
 """Largest number of files that an error names."""
@@ -73,7 +75,21 @@ def _describe(leaks: Sequence[ValueLeak]) -> str:
 
 def drop_summaries(folder: Place) -> list[Place]:
     """Remove the summaries of footers in a folder, which encryption made stale; return them."""
-    found = [place for place, _ in list_all_files(folder) if place.name in SUMMARIES]
+    named = [
+        place
+        for place, is_closed in list_all_files(folder)
+        if place.name in SUMMARIES and not is_closed
+    ]
+    found = [place for place in named if _is_parquet(place)]
     for place in found:
         place.remove()
     return found
+
+
+def _is_parquet(place: Place) -> bool:
+    """Return whether a file begins as plaintext Parquet does: another program's file is kept."""
+    try:
+        with open_source_at(place, stamped=False) as source:
+            return source.read_at(0, min(source.size, MAGIC_SIZE)) == MAGIC_PLAINTEXT
+    except FileNotFoundError:  # a broken link, or removed meanwhile
+        return False
