@@ -121,6 +121,7 @@ CASES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
         "metadata/1.gz.metadata.json", "iceberg-metadata", lambda p: write(p, gzip(PARTITIONS))
     ),
     "puffin": ("metadata/s.stats", "puffin", lambda p: write(p, puffin(PUFFIN_FOOTER))),
+    "puffin, cut off": ("metadata/s.stats", "puffin", lambda p: write(p, b"PFA1x")),
     "event log": ("app", "event-log", lambda p: write(p, '{"Event":"SparkListenerLogStart"}')),
     "event log, packed": ("local-1700.zstd", "event-log", lambda p: write(p, b"x")),
     "swap": (".part.parquet.swp", "leftover", lambda p: write(p, b"b0VIM 9")),

@@ -130,16 +130,17 @@ def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Content
         return _expose("event-log", path, what, anything=True)
     if (checked := find_checked_file(place)) is not None:
         return _describe_checksum(source, path, checked)
-    if any(_OWN.fullmatch(part) for part in parts) or STORE_NAME.fullmatch(name):
+    is_own = name.endswith(".json") and any(_OWN.fullmatch(part) for part in parts)
+    if is_own or STORE_NAME.fullmatch(name):
         return Contents()
     return _describe_by_name(source, path, name, head)
 
 
 def _describe_puffin(source: Source, path: str) -> Contents:
-    tail = source.read_at(max(0, source.size - 12), min(12, source.size))
-    length, flags = int.from_bytes(tail[:4], "little"), tail[4]
     what = "a Puffin file in plaintext: sketches of values, as for counting distinct ones"
-    if not flags & 1 and length <= min(MAX_PUFFIN_FOOTER, source.size - 16):
+    tail = source.read_at(max(0, source.size - 12), min(12, source.size))
+    length, is_packed = int.from_bytes(tail[:4], "little"), bool(tail[4:5] > b"\0")
+    if not is_packed and length <= min(MAX_PUFFIN_FOOTER, source.size - 16):
         try:
             footer = json.loads(source.read_at(source.size - 12 - length, length))
             kinds = {blob["type"] for blob in footer["blobs"]}

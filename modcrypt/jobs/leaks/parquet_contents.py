@@ -61,7 +61,7 @@ def _describe(metadata: Any, leaves: list[Path], path: str, name: str) -> Conten
         if _is_bounded(chunk):
             bounded_secret.add(leaf)
     exposures = []
-    if plain or not encrypted:
+    if plain or not (encrypted or metadata.encryption_algorithm is not None):
         what = "columns in plaintext" if encrypted else "a Parquet file in plaintext"
         exposures.append(
             Exposure(
