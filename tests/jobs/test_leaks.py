@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import struct
@@ -269,3 +270,9 @@ def test_groups_and_leaves_cover_each_other(tmp_path: Path) -> None:
         plaintext_footer=True,
     )  # fmt: skip
     assert kinds(tmp_path, leaf)["delta-log"] == ("address.zip",)
+
+
+def test_the_example_of_the_docstring_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (test,) = doctest.DocTestFinder(recurse=False).find(mc.find_leaks, "find_leaks", globs={})
+    assert doctest.DocTestRunner().run(test).failed == 0

@@ -122,12 +122,13 @@ def find_leaks(
         OSError: The path does not exist, or a folder cannot be listed.
 
     Examples:
-        >>> import pyarrow as pa, pyarrow.parquet as pq, modcrypt
-        >>> table = pa.table({"ssn": ["111"]})
-        >>> pq.write_table(table, "people/_metadata")
+        >>> import pathlib, modcrypt
+        >>> folder = pathlib.Path("people")
+        >>> folder.mkdir()
+        >>> _ = (folder / "people.csv").write_text("name,ssn")
         >>> policy = modcrypt.Policy(footer_key="footer", column_keys={"pii": ["ssn"]})
-        >>> [leak.kind for leak in modcrypt.find_leaks("people", policy).leaks]
-        ['parquet-summary']
+        >>> [(leak.kind, leak.columns) for leak in modcrypt.find_leaks(folder, policy).leaks]
+        [('plaintext-data', ('ssn',))]
     """
     report = search_folder(Place(*locate(where, filesystem)), settings, progress)
     if report is None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.iceberg import IcebergTable, verify_table
+from modcrypt.iceberg import IcebergTable, open_table, verify_table
 from modcrypt.iceberg.format.manifests import EXISTING
 from modcrypt.iceberg.format.parquet_files import decryption_properties
 from modcrypt.iceberg.format.table_metadata import TableMetadata
@@ -25,11 +25,24 @@ from modcrypt.iceberg.write.manifest_writing import (
 )
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import add_snapshot, new_snapshot_id
-from tests.support.iceberg.shared_table import all_rows
+from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import both
 
 
-def register_in_plaintext(table: IcebergTable) -> tuple[IcebergTable, list[str]]:
-    """Commit a snapshot in which all Parquet data files are plaintext copies."""
+def current_rows(folder: Path, where: dict[str, str], **more: Any) -> list[dict[str, Any]]:
+    """Return the rows of a table in a folder, whose locations `where` maps."""
+    table = open_table(folder, SampleKms(), location_map=where, **more)
+    return list(table.scan().sort_by("id").to_pylist())
+
+
+def register_in_plaintext(
+    table: IcebergTable, *, elsewhere: str = ""
+) -> tuple[IcebergTable, list[str]]:
+    """Commit a snapshot in which all Parquet data files are plaintext copies.
+
+    `elsewhere` is the location of another folder for the copies.
+    """
     files, copies = NewFiles(table.walk.locations), list[str]()
 
     def next_version(current: IcebergTable) -> TableMetadata:
@@ -45,7 +58,7 @@ def register_in_plaintext(table: IcebergTable) -> tuple[IcebergTable, list[str]]
                     continue
                 changes: dict[str, Any] = {}
                 if entry.file_format == "PARQUET":
-                    changes = copy_in_plaintext(current, entry)
+                    changes = copy_in_plaintext(current, entry, elsewhere)
                     copies.append(changes["file_path"])
                 changed.append(
                     entry_row(
@@ -66,19 +79,21 @@ def register_in_plaintext(table: IcebergTable) -> tuple[IcebergTable, list[str]]
     return commit(table, next_version, files=files), copies
 
 
-def copy_in_plaintext(table: IcebergTable, entry: Any) -> dict[str, Any]:
+def copy_in_plaintext(table: IcebergTable, entry: Any, elsewhere: str) -> dict[str, Any]:
     keys = table.walk.file_keys(entry)
     assert keys is not None
     location = f"{entry.location}.plain.parquet"
+    if elsewhere:
+        location = f"{elsewhere}/{location.rpartition('/')[2]}"
     target = table.walk.place(location).path
     mc.decrypt_parquet(table.walk.place(entry.location).path, target, decryption_properties(keys))
     size = Path(target).stat().st_size
     return {"file_path": location, "file_size_in_bytes": size, "key_metadata": None}
 
 
-def test_registered_plaintext_is_found_and_encrypted(table: IcebergTable) -> None:
-    before = all_rows(table)
+def test_registered_plaintext_is_found_and_encrypted(t16: Path, table: IcebergTable) -> None:
     table, copies = register_in_plaintext(table)
+    before = current_rows(t16, both(t16), require_encrypted=False)
     assert copies
     verified = verify_table(table)
     found = [finding.location for finding in verified.findings if finding.word == "plaintext"]
@@ -89,7 +104,7 @@ def test_registered_plaintext_is_found_and_encrypted(table: IcebergTable) -> Non
     assert not dry.committed
     done = rotate_table(table, "dek", encrypt_plaintext=True)
     assert done.committed
-    assert all_rows(done.table) == before
+    assert current_rows(t16, both(t16)) == before
     current = done.table.metadata.current
     assert current is not None
     for manifest in done.table.walk.manifests(current):
@@ -104,6 +119,24 @@ def test_expiry_removes_the_plaintext(table: IcebergTable) -> None:
     expired = expire_history(done.table).table
     assert not any(Path(table.walk.place(copy).path).exists() for copy in copies)
     assert verify_table(expired).ok
+
+
+def test_files_of_another_folder_are_encrypted_into_the_table(t16: Path, tmp_path: Path) -> None:
+    (tmp_path / "landing").mkdir()
+    where = {**both(t16), "file:/landing": str(tmp_path / "landing")}
+    table = open_table(t16, SampleKms(), location_map=where)
+    table, copies = register_in_plaintext(table, elsewhere="file:/landing")
+    before = current_rows(t16, where, require_encrypted=False)
+    assert len(copies) == len(list((tmp_path / "landing").iterdir()))
+    rotate_table(table, "dek", encrypt_plaintext=True)
+    assert current_rows(t16, both(t16)) == before  # without the other folder
+
+
+def test_java_reads_what_was_encrypted(t16: Path, table: IcebergTable, java: Judge) -> None:
+    table, _ = register_in_plaintext(table)
+    done = rotate_table(table, "dek", encrypt_plaintext=True).table
+    read = java.read(done.place.path, location_map=both(t16))
+    assert sorted(row["id"] for row in read) == [row["id"] for row in current_rows(t16, both(t16))]
 
 
 def test_a_replaced_copy_of_another_length_is_refused(table: IcebergTable) -> None:
