@@ -56,7 +56,7 @@ _LEFTOVER = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _EVENT_LOG = re.compile(
-    r"((events_\d+_|application_\d+_|local-\d+|app-\d+-).*"
+    r"((events_\d+_|application_\d+_|local-\d+|app-\d+-|spark-[0-9a-f]{32}).*"
     r"\.(zstd|lz4|snappy|lzf)(\.inprogress|\.compact)?)",
     re.DOTALL,
 )
