@@ -12,7 +12,8 @@ from modcrypt.parquet.format.schema import covering_name
 REMEDIES = {
     "parquet-summary": "remove it: readers do without; encrypt --drop-summaries does so",
     "plaintext-parquet": "encrypt it with the other files, or remove it",
-    "footer-statistics": "re-key the file with modcrypt rekey, which drops them",
+    "footer-statistics": "re-key the file with modcrypt rekey, which drops statistics; copy files "
+    "of Hudi to files with encrypted footers",
     "delta-log": "write the data to a new Delta table without statistics of these columns, or as "
     "an Iceberg table, and remove this one",
     "hudi-timeline": "copy the data to an encrypted folder or Iceberg table, and remove this table",
