@@ -40,6 +40,9 @@ from modcrypt.jobs.key_rotation import RotatedFile as RotatedFile
 from modcrypt.jobs.key_rotation import rotate_keys as rotate_keys
 from modcrypt.jobs.key_scan import ScannedKey as ScannedKey
 from modcrypt.jobs.key_scan import scan_keys as scan_keys
+from modcrypt.jobs.leaks.scan import LeakReport as LeakReport
+from modcrypt.jobs.leaks.scan import ValueLeak as ValueLeak
+from modcrypt.jobs.leaks.scan import find_leaks as find_leaks
 from modcrypt.jobs.recipient_changes import ChangedRecipients as ChangedRecipients
 from modcrypt.jobs.recipient_changes import add_recipients as add_recipients
 from modcrypt.jobs.recipient_changes import remove_recipients as remove_recipients

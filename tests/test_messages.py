@@ -72,6 +72,7 @@ keys enable --kms file:{ring} lake
 keys destroy --kms file:{ring} lake
 keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
 keys scan --kms file:{ring} {kms.parquet}
+leaks --policy {policy.toml} {plain.parquet}
 seals generate new.key
 seals create --sign {writer.key} .
 seals add --sign {writer.key} . plain.parquet

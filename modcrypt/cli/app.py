@@ -21,6 +21,7 @@ from modcrypt.cli.keys import keys
 from modcrypt.cli.lake.lake_commands import apply, status
 from modcrypt.cli.lake.lake_questions import report, why
 from modcrypt.cli.lake.lake_trust import trust
+from modcrypt.cli.leaks import leaks
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, WarningLines, paint, wrap_words
@@ -112,6 +113,7 @@ _SECTIONS = {
         share,
         verify,
         inspect,
+        leaks,
         schema,
         head,
         cat,

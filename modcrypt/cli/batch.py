@@ -65,7 +65,7 @@ batch_options = cloup.option_group(
     spark_option,
 )
 
-_OF_FOLDERS = {"glob", "jobs", "fail_fast"}
+_OF_FOLDERS = {"glob", "jobs", "fail_fast", "drop_summaries", "allow_leaks"}
 
 
 paths_argument = click.argument("paths", metavar="SOURCE... [DESTINATION]", nargs=-1, required=True)
@@ -83,6 +83,8 @@ class Batch:
         names = ("glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads", "as_json")
         self._options = {name: options.pop(name) for name in names}
         self._keep_unknown_fields: bool = options.pop("keep_unknown_fields")
+        self._drop_summaries: bool = options.pop("drop_summaries", False)
+        self._allow_leaks: bool = options.pop("allow_leaks", False)
         self._master: str | None = options.pop("spark_master")
         in_place = options.pop("in_place", False)
         self._parameters = click.get_current_context().params
@@ -229,6 +231,8 @@ class Batch:
 
         if not self._is_folder:
             self._files = list_tables([self._source])
+        if self._is_folder and self._verb == "encrypt" and not self._allow_leaks:
+            self._check_sidecars(encryption)
         with ExitStack() as stack:
             record = self._open_record()
             how["change"] = replace(how["change"], hash_key=hash_key)
@@ -244,7 +248,35 @@ class Batch:
             for done in stack.enter_context(closing(self._convert_each(conversion))):
                 report.count(done)
                 report.show(done)
-        return report.finish(len(self._files))
+        return self._finish(report, len(self._files))
+
+    def _list_folders(self) -> list[Folder]:
+        """Return the source folders of the run."""
+        from modcrypt.cli.source_set import SourceSet
+
+        source = self._source
+        members = source.members if isinstance(source, SourceSet) else (source,)
+        return [member for member in members if member.is_folder]
+
+    def _check_sidecars(self, encryption: Any) -> None:
+        """Raise ValueError if values would stay beside the files of a folder."""
+        from modcrypt.jobs.leaks.sidecars import check_sidecars
+
+        target = None if self._destination is None else self._destination.place
+        for folder in self._list_folders():
+            check_sidecars(folder.place, target, encryption, drop_summaries=self._drop_summaries)
+
+    def _finish(self, report: BatchReport, files: int) -> int:
+        """Print the totals, and remove the summaries if nothing failed; return the exit code."""
+        code = report.finish(files)
+        if self._drop_summaries and not (code or self._options["dry_run"]):
+            from modcrypt.jobs.leaks.sidecars import drop_summaries
+
+            written = self._list_folders() if self._destination is None else [self._destination]
+            for folder in written:
+                for place in drop_summaries(folder.place):
+                    click.echo(f"modcrypt: removed {printable(place.path)}", err=True)
+        return code
 
     @property
     def _arguments(self) -> list[str]:
@@ -304,6 +336,8 @@ class Batch:
             from modcrypt.spark.jobs.conversion import plan_conversion
             from modcrypt.spark.jobs.driver import run_table_job
 
+            if self._verb == "encrypt":
+                how |= {"drop_summaries": self._drop_summaries, "allow_leaks": self._allow_leaks}
             frame = run_table_job(spark, plan_conversion, self._source.name, target, **how)
             shown = frame
             if not report.as_json:  # do not bring all rows to the driver
@@ -316,7 +350,7 @@ class Batch:
             for group in groups.agg({"*": "count", "bytes_in": "sum"}).collect():
                 count, size = group["count(1)"], group["sum(bytes_in)"]
                 report.add(group["result"], group["code"], group["message"], count, size or 0)
-        return report.finish(report.files)
+        return self._finish(report, report.files)
 
 
 def _describe(done: ConvertedFile) -> str:

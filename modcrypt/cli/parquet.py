@@ -13,6 +13,7 @@ from modcrypt.cli.options.parquet_options import (
     encryption_options,
     output_options,
     reading_options,
+    sidecar_options,
 )
 
 # click keeps the lines of a paragraph after \b as they are.
@@ -43,6 +44,7 @@ with the master keys of a keyring
 @audit_option
 @in_place_option
 @batch_options
+@sidecar_options
 @output_options
 def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     """Encrypt a Parquet file, or all files of a folder.

@@ -46,14 +46,18 @@ _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 
 def rotate_table_on_spark(
-    master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None
-) -> TableRotation:
-    """Run `iceberg rotate dek` or `kek` on the Spark at `master`; `new_master_key` is for `kek`."""
+    master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None,
+    *, encrypt_plaintext: bool = False,
+) -> TableRotation:  # fmt: skip
+    """Run `iceberg rotate dek` or `kek` on the Spark at `master`.
+
+    `new_master_key` is for `kek`, and `encrypt_plaintext` for `dek`.
+    """
     from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
     with start_spark(master, f"iceberg rotate {what}") as spark:
         if what == "dek":
-            return rotate_table_deks(spark, table, settings)
+            return rotate_table_deks(spark, table, settings, encrypt_plaintext=encrypt_plaintext)
         return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
 
 

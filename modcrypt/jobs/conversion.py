@@ -20,6 +20,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.engine import Job, Progress
 from modcrypt.jobs.failures import describe, module_fields
+from modcrypt.jobs.leaks.checksums import remove_stale_checksum
 from modcrypt.jobs.listing import File, Folder
 from modcrypt.parquet.crypto.properties import (
     Encryption,
@@ -150,6 +151,7 @@ class Conversion:
         ):
             if self.progress is not None:
                 self.progress(file.size)
+            self._remove_checksum(target)
             return self._make_result(file, "current")
         if self.record is not None and self.change.hashed and in_place:
             self.record.check_unprocessed(target)
@@ -166,7 +168,13 @@ class Conversion:
             return self._make_result(file, "current")
         if self.record is not None:
             self.record.add_file(target, source)
+        self._remove_checksum(target)
         return self._make_result(file, DONE[self.verb], columns)
+
+    def _remove_checksum(self, target: Place) -> None:
+        """Remove Hadoop's checksums of the file that was replaced, which tell of its contents."""
+        if not self.dry_run:
+            remove_stale_checksum(target)
 
     def _must_redo(self, file: File) -> bool:
         """Return whether to replace an existing destination, even if it looks up to date.

@@ -89,7 +89,7 @@ class LakeApplication(FactSheet):
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if every file is now as declared, or will be after a dry run."""
+        """The exit code: 0 if all is now as declared, or will be, and nothing leaks beside it."""
         return common_code(self.totals.codes | {self.plan.refusal_code} - {0})
 
     def facts(self) -> list[tuple[str, str]]:
@@ -110,6 +110,8 @@ class LakeApplication(FactSheet):
             parts.append(f"new versions of {', '.join(self.new_versions)}")
         total = format_count(self.plan.current + len(self.files), "file")
         current = f"{self.plan.current:,} of {total} were as declared"
+        if self.plan.leaks:
+            parts.append(f"{format_count(len(self.plan.leaks), 'leak')} beside the files")
         return f"{self.plan.dataset}: {', '.join(parts)} ({current})"
 
     def fields(self) -> Iterator[dict[str, Any]]:
@@ -126,7 +128,7 @@ class LakeApplication(FactSheet):
         yield {
             **start, "kind": "dataset", "current": self.plan.current,
             "results": dict(self.totals.results), "new_versions": list(self.new_versions),
-            "error": self.plan.error,
+            "error": self.plan.error, "leaks": [leak.fields() for leak in self.plan.leaks],
         }  # fmt: skip
 
 

@@ -150,6 +150,7 @@ def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
         "columns": columns,
         "encrypted_columns": encrypted_columns,
         "strays": len(status.strays),
+        "leaks": [leak.fields() for leak in status.leaks[:MAX_FILES]],
         "examined": examined.hexdigest(),
         "error": status.error,
     }

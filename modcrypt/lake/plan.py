@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property
 from modcrypt.jobs.failures import exit_code
+from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.file_states import FileState
 from modcrypt.lake.spool import Spool
@@ -64,6 +65,7 @@ class LakePlan(FactSheet):
         files: Files that are not as declared.
         new_versions: Master keys that get a new version first.
         current: Number of files that are as declared.
+        leaks: Values beside the files that no action removes; they are left to the user.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
     """
@@ -72,6 +74,7 @@ class LakePlan(FactSheet):
     files: Sequence[PlannedChange]
     new_versions: Sequence[str]
     current: int
+    leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
 
@@ -90,8 +93,8 @@ class LakePlan(FactSheet):
 
     @property
     def refusal_code(self) -> int:
-        """The exit code for refused files; 0 without any."""
-        return self.code or exit_code(self.totals.refusals)
+        """The exit code for refused files and for leaks; 0 without any."""
+        return self.code or exit_code(self.totals.refusals) or int(bool(self.leaks))
 
     def facts(self) -> list[tuple[str, str]]:
         """Return labels and values for people: the dataset, and the summary."""
@@ -111,6 +114,7 @@ class LakePlan(FactSheet):
         text = ", ".join(parts) or "nothing to do"
         of_size = f"; {format_size(size)}" if size else ""
         total = format_count(self.current + len(self.files), "file")
+        text += f"; {format_count(len(self.leaks), 'leak')} beside the files" if self.leaks else ""
         return f"{self.dataset}: {text}{of_size} ({self.current:,} of {total} as declared)"
 
     def fields(self) -> Iterator[dict[str, Any]]:
@@ -125,6 +129,7 @@ class LakePlan(FactSheet):
             **start, "kind": "plan", "current": self.current,
             **{action: self.totals.actions[action] for action in _NAMES},
             "new_versions": list(self.new_versions), "error": self.error,
+            "leaks": [leak.fields() for leak in self.leaks],
         }  # fmt: skip
 
 
@@ -168,6 +173,7 @@ def make_plan(status: DatasetStatus, *, accept_replaced: bool = False) -> LakePl
         files=planned,
         new_versions=status.due_keys,
         current=current,
+        leaks=status.leaks,
         error=status.error,
         code=status.code,
     )

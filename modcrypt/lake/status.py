@@ -15,6 +15,8 @@ from modcrypt.errors import PlaintextError
 from modcrypt.fork_safety import cached_property
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
+from modcrypt.jobs.leaks.scan import ValueLeak
+from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.file_policies import MAX_KEPT
@@ -55,6 +57,7 @@ class DatasetStatus(FactSheet):
         strays: Paths of visible files in its folder that `include` does not match.
         waiting: Plaintext files in the source folder that `apply` will encrypt.
         due_keys: Master keys that need a new version by the rules for rotation.
+        leaks: Values of encrypted columns beside the files, as `find_leaks` finds them.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
         tree: Key tree of an Iceberg table; None for other datasets.
@@ -65,6 +68,7 @@ class DatasetStatus(FactSheet):
     strays: Sequence[str] = ()
     waiting: Sequence[FileState] = ()
     due_keys: Sequence[str] = ()
+    leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
     tree: KeyTree | None = None
@@ -95,8 +99,8 @@ class DatasetStatus(FactSheet):
 
     @property
     def is_declared(self) -> bool:
-        """Whether every file is as declared, and no master key needs a new version."""
-        complete = not (self.error or self.due_keys or self.waiting)
+        """Whether every file is as declared, no key is due, and nothing leaks beside the files."""
+        complete = not (self.error or self.due_keys or self.waiting or self.leaks)
         return complete and self.totals.states["declared"] == len(self.files)
 
     def fields(self) -> dict[str, Any]:
@@ -108,6 +112,7 @@ class DatasetStatus(FactSheet):
             "bytes": self.totals.bytes, "strays": list(self.strays),
             "waiting": [file.path for file in self.waiting],
             "due_keys": list(self.due_keys), "error": self.error,
+            "leaks": [leak.fields() for leak in self.leaks],
         }  # fmt: skip
 
     def file_fields(self) -> Iterable[dict[str, Any]]:
@@ -138,6 +143,8 @@ class DatasetStatus(FactSheet):
             (len(self.strays), "stray"),
         ):
             text += f"; {count:,} {what}" if count else ""
+        if self.leaks:
+            text += f"; {format_count(len(self.leaks), 'leak')} beside the files"
         if self.due_keys:
             text += f"; master keys due for a new version: {', '.join(self.due_keys)}"
         return f"{self.dataset.name}: {text}"
@@ -196,6 +203,7 @@ def find_status(
     return DatasetStatus(
         dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
         due_keys=examination.ages.find_due(run.master_key_ids, dataset.rotation),
+        leaks=find_dataset_leaks(examination.policies),
     )  # fmt: skip
 
 

@@ -45,6 +45,8 @@ def folder(tmp_path: Path) -> Path:
     for rows, name in enumerate((*NAMES, *HIDDEN), 10):
         (tmp_path / "lake" / name).parent.mkdir(parents=True, exist_ok=True)
         write_plain(tmp_path / "lake" / name, small_table(rows))
+    for name in HIDDEN:  # encryption refuses a folder whose hidden files have values
+        (tmp_path / "lake" / name).write_bytes(b"hidden")
     return tmp_path
 
 

@@ -26,7 +26,14 @@ ELSEWHERE = {
     "any-file", "command-line", "iceberg", "key-services", "lake", "python", "recipients", "seals",
     "signed-files", "spark",
 }  # fmt: skip
-ALONE = ("nightly-verification", "shred-tenant", "leaked-key", "from-pyarrow", "from-parquet-java")
+ALONE = (
+    "nightly-verification",
+    "shred-tenant",
+    "leaked-key",
+    "from-pyarrow",
+    "from-parquet-java",
+    "leaks",
+)
 SERVICES = {"vault", "aws", "google", "azure", "hsm", "migrate-s3"}
 DATA = {"frames", "partner"}
 

@@ -920,3 +920,48 @@ def test_there_are_no_more_tasks_than_a_driver_can_hold() -> None:
     for sizes in ([1 << 30] * (2 * MAX_TASKS), [1 << 20, 1 << 30] * MAX_TASKS):
         for files in (1, 500):
             assert MAX_TASKS // 4 <= tasks(sizes, files, 256 << 20) <= MAX_TASKS
+
+
+# --- values beside the files ---------------------------------------------------------------------
+
+
+def write_summary(folder: Path) -> Path:
+    collected: list[pq.FileMetaData] = []
+    pq.write_table(small_table(), folder / "part-9.parquet", metadata_collector=collected)
+    collected[0].set_file_path("part-9.parquet")
+    path = folder / "_metadata"
+    pq.write_metadata(small_table().schema, path, metadata_collector=collected)
+    return path
+
+
+def test_a_folder_with_values_beside_its_files_is_refused(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    summary = write_summary(lake)
+    before = stamps(lake)
+    with pytest.raises(ValueError, match="_metadata"):
+        encrypt_table(spark, lake, None, settings)
+    assert stamps(lake) == before
+    assert count_results(encrypt_table(spark, lake, tmp_path / "out", settings)) == {"encrypted": 4}
+    assert summary.exists()
+
+
+def test_summaries_are_removed_once_all_files_are_encrypted(
+    spark: Any, lake: Path, settings: Settings
+) -> None:
+    summary = write_summary(lake)
+    (lake / "broken.parquet").write_bytes(b"PAR1")
+    report = encrypt_table(spark, lake, None, settings, drop_summaries=True)
+    assert count_results(report) == {"encrypted": 4, "format": 1}
+    assert summary.exists()
+    (lake / "broken.parquet").unlink()
+    report = encrypt_table(spark, lake, None, settings, drop_summaries=True)
+    assert count_results(report) == {"current": 4}
+    assert not summary.exists()
+
+
+def test_leaks_are_left_on_request(spark: Any, lake: Path, settings: Settings) -> None:
+    summary = write_summary(lake)
+    report = encrypt_table(spark, lake, None, settings, allow_leaks=True)
+    assert count_results(report) == {"encrypted": 4}
+    assert summary.exists()

@@ -134,6 +134,19 @@ def test_a_call_runs_once_and_completely(session: Any, plain: Path, tmp_path: Pa
     assert {row.result for row in report.collect()} == {"encrypted"}  # not run again
 
 
+def test_values_beside_the_files_are_refused_or_allowed(
+    session: Any, plain: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (out / "_delta_log").mkdir(parents=True)
+    (out / "_delta_log/0.json").write_text('{"add": {"partitionValues": {"name": "Ann"}}}')
+    call = f"CALL modcrypt.encrypt('{plain}', '{out}'"
+    with pytest.raises(Exception, match="_delta_log"):
+        session.sql(f"{call})").collect()
+    report = session.sql(f"{call}, allowLeaks => 'true')").collect()
+    assert {row.result for row in report} == {"encrypted"}
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

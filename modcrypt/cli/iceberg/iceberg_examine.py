@@ -29,7 +29,7 @@ from modcrypt.cli.shared import (
     print_line,
     strict_option,
 )
-from modcrypt.errors import KmsUnavailableError, printable
+from modcrypt.errors import KmsUnavailableError, PlaintextError, printable
 from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -88,8 +88,8 @@ def verify(
 
     verify checks every tag of every file that the table's snapshots reach, and that all of them
     fit together, but decodes no data. It continues after a fault and reports all of them, and
-    orphan files, unused keys and expired KEKs. A key that the key service refuses says nothing
-    about the table and is a warning.
+    orphan files, unused keys and expired KEKs. With --strict, it fails for orphans in plaintext,
+    too. A key that the key service refuses says nothing about the table and is a warning.
     """
     from modcrypt.iceberg import verify_table
 
@@ -116,7 +116,8 @@ def verify(
         and not verification.tags
     ):
         return 3
-    return int(not verification.ok or (strict and not verification.complete))
+    leaks = any(finding.word == PlaintextError.word for finding in verification.findings)
+    return int(not verification.ok or (strict and (leaks or not verification.complete)))
 
 
 def _print_verification(verification: TableVerification) -> None:

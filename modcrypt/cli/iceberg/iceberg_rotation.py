@@ -67,6 +67,11 @@ Examples: what would be lost; expire all but the current snapshot and one more
     metavar="ID",
     help="With mek and kek: move the table to this master key.",
 )
+@click.option(
+    "--encrypt-plaintext",
+    is_flag=True,
+    help="With dek: also encrypt files in plaintext, whose contents nothing authenticates.",
+)
 @dry_run_option
 @spark_option
 @table_options
@@ -78,6 +83,7 @@ def rotate(
     where: str | None,
     namespace: str | None,
     new_master_key: str | None,
+    encrypt_plaintext: bool,
     dry_run: bool,
     spark_master: str | None,
     as_json: bool,
@@ -104,6 +110,8 @@ def rotate(
         refuse(
             {"new_master_key"}, "dek keeps the KEKs; use rotate mek or kek to change the master key"
         )
+    else:
+        refuse({"encrypt_plaintext"}, "only dek writes data files")
     if spark_master is not None and what == "mek":
         raise click.UsageError("--spark needs dek or kek; mek rewrites no file")
     if where is None:
@@ -116,9 +124,15 @@ def rotate(
         settings = required_service(options)
     target = open_changing_table(where, options, dry_run=dry_run)
     if spark_master is not None and settings is not None and not dry_run:
-        rotation = rotate_table_on_spark(spark_master, target, settings, what, new_master_key)
+        rotation = rotate_table_on_spark(
+            spark_master, target, settings, what, new_master_key,
+            encrypt_plaintext=encrypt_plaintext,
+        )  # fmt: skip
     else:
-        rotation = rotate_table(target, what, new_master_key_id=new_master_key, dry_run=dry_run)
+        rotation = rotate_table(
+            target, what, new_master_key_id=new_master_key, dry_run=dry_run,
+            encrypt_plaintext=encrypt_plaintext,
+        )  # fmt: skip
     _print_rotation(rotation, as_json)
     return 0
 

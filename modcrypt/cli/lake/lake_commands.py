@@ -21,10 +21,11 @@ from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import lines_option, print_line, print_long_table
 from modcrypt.cli.spark import spark_option, start_spark
-from modcrypt.errors import printable
+from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.leaks.scan import ValueLeak
     from modcrypt.lake.application import LakeApplication
     from modcrypt.lake.file_states import FileState
     from modcrypt.lake.lake import Lake
@@ -87,8 +88,15 @@ def _print_status(status: DatasetStatus, files: bool) -> None:
     if files:
         wrong = (file for file in status.files if file.state != "declared" or file.reason)
         print_long_table(("file", "state", "reason", "message"), map(_state_row, wrong))
+        print_leaks(status.leaks)
         for strays in take_batches(status.strays, 100):
             print_line(printable(f"strays: {', '.join(strays)}"))
+
+
+def print_leaks(leaks: Iterable[ValueLeak]) -> None:
+    """Print the table of leaks beside the files."""
+    rows = ((leak.path, leak.kind, list_names(leak.columns), leak.remedy) for leak in leaks)
+    print_long_table(("leak", "kind", "columns", "what to do"), rows)
 
 
 def _state_row(file: FileState) -> tuple[Any, ...]:
@@ -122,9 +130,9 @@ def apply(
     """Make the files of a lake what its declaration says.
 
     Plaintext files are encrypted in place, files under other policies re-keyed, and keys that are
-    too old rotated. Nothing is decrypted or deleted. Files that may be forged or moved, or cannot
-    be read, are refused and listed. An interrupted run is taken up by the next one; a run that
-    finds everything as declared does nothing.
+    too old rotated. Nothing is decrypted or deleted: what keeps values beside the files is listed.
+    Files that may be forged or moved, or cannot be read, are refused and listed. An interrupted run
+    is taken up by the next one; a run that finds everything as declared does nothing.
     """
     how: dict[str, Any] = {"dry_run": dry_run, "accept_replaced": accept_replaced}
     if spark_master is not None:
@@ -160,6 +168,7 @@ def _print_application(done: LakeApplication) -> None:
         failed = (file for file in done.files if file.code)
         rows = ((file.path, file.result, adapt_advice(file.message)) for file in failed)
     print_long_table(("file", "action", "reason"), rows)
+    print_leaks(done.plan.leaks)
     print_line(printable(done.summary()))
 
 

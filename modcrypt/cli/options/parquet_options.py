@@ -68,6 +68,18 @@ _explicit_key_options = combine_options(
     ),
 )
 parquet_key_options = cloup.option_group("Keys", _explicit_key_options)
+sidecar_options = combine_options(
+    click.option(
+        "--drop-summaries",
+        is_flag=True,
+        help="Remove _metadata and _common_metadata in the end.",
+    ),
+    click.option(
+        "--allow-leaks",
+        is_flag=True,
+        help="Encrypt despite what modcrypt leaks finds.",
+    ),
+)
 output_options = cloup.option_group(
     "Output",
     click.option(

@@ -86,6 +86,9 @@ _OPTION_NAMES = (
     ("expected_parts", "--expected-parts"),
     ("in aad_prefix", "in --aad-prefix"),
     ("pass overwrite=True (or --force)", "pass --force"),
+    ("pass drop_summaries=True", "pass --drop-summaries"),
+    ("pass encrypt_plaintext=True", "pass --encrypt-plaintext"),
+    ("pass allow_leaks=True", "pass --allow-leaks"),
 )
 
 

@@ -36,6 +36,7 @@ from modcrypt.cli.spark import (
     is_any_typed,
     spark_option,
 )
+from modcrypt.cli.verification.leak_findings import find_leaks_below
 from modcrypt.cli.verification.resumption import resume_verification
 from modcrypt.cli.verification.verification_text import print_result
 from modcrypt.cli.verification.verify_on_spark import verify_on_spark
@@ -106,6 +107,7 @@ def verify(
     datasets are verified. verify checks every tag of every module, and that the contents fit
     together, but decodes no data. It continues after a fault and reports all of them. Without some
     or all keys, it checks what it can see, and reports what it could not authenticate. With
+    --strict, values beside the files are faults, too, as modcrypt leaks finds them. With
     --record, an interrupted run resumes with the files not yet found correct; a completed run
     starts again from the beginning.
     """
@@ -124,6 +126,8 @@ def verify(
 
     started = time.perf_counter()
     files, properties, missing = _find_files(paths, glob, reading)
+    if strict:
+        missing += find_leaks_below(paths, reading)
     if not files:
         verification = DatasetVerification(files=(), findings=tuple(missing))
         return print_result(verification, 0, strict, as_json, started)

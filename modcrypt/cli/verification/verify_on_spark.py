@@ -18,6 +18,7 @@ from modcrypt.cli.spark import (
     start_spark,
     take_details,
 )
+from modcrypt.cli.verification.leak_findings import find_leaks_below
 from modcrypt.cli.verification.verification_text import (
     format_findings,
     print_result,
@@ -43,7 +44,9 @@ def verify_on_spark(
     )
     settings = decryption_settings(options) if is_any_typed(options) else None
     started = time.perf_counter()
+    leaks = find_leaks_below(paths, options) if strict else []
     of_folders, paths = _examine_folders(settings, paths)
+    of_folders += leaks
     if not paths:
         return _print_missing(of_folders, started, as_json)
     with start_spark(master, "verify") as spark:

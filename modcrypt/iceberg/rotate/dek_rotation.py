@@ -63,6 +63,8 @@ from modcrypt.iceberg.write.manifest_writing import (
 from modcrypt.iceberg.write.moved_deletes import MovedFile, write_moved
 from modcrypt.iceberg.write.new_files import NewFiles
 from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
+from modcrypt.io.threads import in_threads
+from modcrypt.jobs.engine import THREADS
 from modcrypt.keys import Secret
 
 
@@ -70,13 +72,17 @@ class _Files(Contents):
     """The files of a version's current snapshot."""
 
     @classmethod
-    def encrypted(cls, table: IcebergTable) -> _Files:
-        """Read the files of a current snapshot; raise PlaintextError for one in plaintext."""
+    def encrypted(cls, table: IcebergTable, *, plaintext: bool = False) -> _Files:
+        """Read the files of a current snapshot; raise PlaintextError for one in plaintext.
+
+        With `plaintext`, such files are accepted.
+        """
         files = cls.of(table)
-        for entry in files.live_entries:
+        for entry in () if plaintext else files.live_entries:
             if entry.key_metadata is None:
                 raise PlaintextError(
-                    f"{entry.location}: the file is in plaintext and has no key to rotate"
+                    f"{entry.location}: the file is in plaintext and has no key to rotate; check "
+                    "where it comes from, and pass encrypt_plaintext=True to encrypt it"
                 )
         return files
 
@@ -135,6 +141,7 @@ class DekRotation:
     seen: TableMetadata = field(repr=False)
     new_files: NewFiles
     run: Run
+    encrypt_plaintext: bool = False  # whether to encrypt files that are in plaintext
     # Files of the version on which the latest attempt is based.
     files: _Files = field(init=False, repr=False)
     job: OpenKey | None = field(default=None, init=False, repr=False)
@@ -149,7 +156,7 @@ class DekRotation:
         """Return what would be done; a table without files has nothing to rotate."""
         del target  # it is the table's own
         writing_policy(table.metadata, self.seen)
-        self.files = _Files.encrypted(table)
+        self.files = _Files.encrypted(table, plaintext=self.encrypt_plaintext)
         self.has_work = bool(self.files.live)
         calls = client.calls + (self.files.kms_calls(table) if self.has_work else 0)
         return replace(self.files.report(table, replaced=self.has_work), kms_calls=calls)
@@ -161,8 +168,9 @@ class DekRotation:
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write missing files and return the metadata of the next version."""
         if table.place != self.files.place:
-            self.files = _Files.encrypted(table)
+            self.files = _Files.encrypted(table, plaintext=self.encrypt_plaintext)
         self._rekey_files(table)
+        self._encrypt_files(table)
         self._move_deletes(table)
         metadata, self.snapshot_id = table.metadata, new_snapshot_id(table.metadata)
         policy = writing_policy(metadata, self.seen)
@@ -194,7 +202,9 @@ class DekRotation:
         left = {
             path: entry
             for path, entry in self.files.live.items()
-            if entry.content != POSITION_DELETES and path not in self.moved
+            if entry.content != POSITION_DELETES
+            and entry.key_metadata is not None
+            and path not in self.moved
         }
         for entry in self.files.live.values():
             self.new_files.note_folder(posixpath.dirname(entry.location))
@@ -208,6 +218,29 @@ class DekRotation:
         for path, (location, keys) in zip(left, done, strict=True):
             self.moved[path] = MovedFile(location, keys)
 
+    def _encrypt_files(self, table: IcebergTable) -> None:
+        """Encrypt data files and equality delete files that are in plaintext."""
+        plain = {
+            path: entry
+            for path, entry in self.files.live.items()
+            if entry.key_metadata is None
+            and entry.content != POSITION_DELETES
+            and path not in self.moved
+        }
+        done = in_threads(lambda entry: self._encrypt_file(table, entry), plain.values(), THREADS)
+        self.moved.update(zip(plain, done, strict=True))
+
+    def _encrypt_file(self, table: IcebergTable, entry: FileEntry) -> MovedFile:
+        folder, own = posixpath.dirname(entry.location), table.metadata.location
+        if not folder.startswith(f"{own}/"):  # another folder, whose files were registered
+            folder = f"{own}/data"
+        location = f"{folder}/{uuid.uuid4()}{posixpath.splitext(entry.location)[1]}"
+        with table.walk.open_stored(entry.location, entry.size) as source:
+            keys, changes = self.new_files.write(
+                location, entry.file_format, source, table.metadata.key_length
+            )
+        return MovedFile(location, keys, changes)
+
     def _move_deletes(self, table: IcebergTable) -> None:
         """Rewrite position delete files with the new locations of data files."""
         for path, entry in self.files.live.items():
@@ -218,7 +251,9 @@ class DekRotation:
         walk, length = table.walk, table.metadata.key_length
         folder, _, base = entry.location.rpartition("/")
         location = f"{folder}/{uuid.uuid4()}{posixpath.splitext(base)[1]}"
-        if entry.file_format == "PARQUET":
+        if entry.key_metadata is None:
+            data = walk.read(entry.location, None, entry.size)
+        elif entry.file_format == "PARQUET":
             with open_parquet_file(walk, entry) as file:
                 data = file.read()
         else:

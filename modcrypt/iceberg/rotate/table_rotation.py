@@ -39,6 +39,7 @@ def rotate_table(
     *,
     new_master_key_id: str | None = None,
     dry_run: bool = False,
+    encrypt_plaintext: bool = False,
     run: Run | None = None,
     reseal: Run | None = None,
 ) -> TableRotation:
@@ -61,13 +62,19 @@ def rotate_table(
             version is then used.
         dry_run: Whether to change nothing, call the key service only as far as reading requires,
             and return what would be done.
+        encrypt_plaintext: For "dek", whether to also encrypt files of the current snapshot that are
+            in plaintext, as Spark's `add_files` registers them. Nothing authenticates their
+            contents: check where they come from. They stay in plaintext in older snapshots until
+            `expire_history`, and in their folder if it is another one.
         run: For "dek", function that rewrites data files elsewhere; by default threads of this
             process do.
         reseal: For "kek", function that rewrites manifests elsewhere.
 
     Raises:
         ValueError: `what` is unknown; the table has single wrapping ("mek"); another master key is
-            given ("dek"); or the master key is not among those that the reader expects.
+            given ("dek"); `encrypt_plaintext` is given without "dek"; or the master key is not
+            among those that the reader expects.
+        PlaintextError: For "dek", a file is in plaintext, and is not to be encrypted.
         KeyNotFoundError: For "mek" and "kek", a snapshot's key is lost; see `repair_table`.
         CommitConflictError: Another writer committed first at every attempt.
         KeyRetrievalError: The key service does not unwrap or wrap a key; the table is unchanged.
@@ -77,6 +84,8 @@ def rotate_table(
         raise ValueError(
             f'run is only for "dek", and reseal only for "kek"; remove the one not for {what!r}'
         )
+    if encrypt_plaintext and what != "dek":
+        raise ValueError('encrypt_plaintext is only for "dek"; remove it')
     if what == "dek" and new_master_key_id is not None:
         raise ValueError(
             'rotating "dek" keeps the master key; remove new_master_key_id, or rotate "kek" '
@@ -87,7 +96,9 @@ def rotate_table(
     with NewFiles(counted.walk.locations) as files:
         rotation: DekRotation | KekRotation | MekRotation
         if what == "dek":
-            rotation = DekRotation(table.metadata, files, run or run_in_threads)
+            rotation = DekRotation(
+                table.metadata, files, run or run_in_threads, encrypt_plaintext=encrypt_plaintext
+            )
         elif what == "mek":
             rotation = MekRotation(counted.resolver, new_master_key_id)
         elif what == "kek":

@@ -15,6 +15,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
+    PlaintextError,
 )
 from modcrypt.lake.spool import Spool
 from modcrypt.lake.tables.declared_table import DeclaredTable
@@ -52,7 +53,7 @@ def verify_declared_table(
         return _report_closed(declared, error)
     result = verify_table(table, jobs=jobs, progress=progress)
     findings = [finding for finding in result.findings if finding.location is None]
-    own: list[Finding] = [finding for finding in findings if not _is_refusal(finding)]
+    own = [_raise_leak(finding) for finding in findings if not _is_refusal(finding)]
     if why := declared.compare_policy(table):
         own.insert(0, Finding(word=POLICY, message=f"the table's policy: {why}"))
     return LakeVerification(
@@ -64,6 +65,13 @@ def verify_declared_table(
 
 def _is_refusal(finding: Finding) -> bool:
     return finding.severity == "warning" and finding.word in _CLOSED
+
+
+def _raise_leak(finding: Finding) -> Finding:
+    """Return a finding about plaintext files in the table's folder as a fault: they leak values."""
+    if finding.word != PlaintextError.word:
+        return finding
+    return Finding(word=finding.word, message=finding.message)
 
 
 def _report_closed(declared: DeclaredTable, error: ModcryptError) -> LakeVerification:

@@ -10,8 +10,10 @@ from typing import Literal, TypeAlias
 
 from modcrypt.errors import MAX_NAMES, AadPrefixError, list_names
 from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.leaks.scan import ValueLeak
 from modcrypt.jobs.set_findings import compare_with_seal, find_links, find_shared_unique
 from modcrypt.kms.signing.required_seal import RequiredSeal
+from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.file_policies import DatasetPolicies
 from modcrypt.lake.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Spool, take_batches
@@ -110,6 +112,7 @@ def verify_files(
                 _note_results(cache, name, checked)
         findings = [*_compare_files(file_set, policies), *_report_strays(files.strays, policies)]
         findings += find_links(files.links, MAX_NAMES)
+        findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
     if seal is not None:
         present.update(files.strays)
         missing = compare_with_seal(seal, policies.root.place, present, MAX_NAMES)

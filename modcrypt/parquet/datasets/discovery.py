@@ -241,7 +241,7 @@ def list_sizes(
     infos = as_arrow(filesystem).get_file_info(selector)
     # Stores represent folders by empty objects, which fsspec lists as files.
     files = {info.path: info.size or 0 for info in infos if info.is_file and info.path[-1:] != "/"}
-    return {path: files[path] for path in sorted(files) if hidden or not _is_hidden(path, folder)}
+    return {path: files[path] for path in sorted(files) if hidden or not is_hidden(path, folder)}
 
 
 def _walk_local_files(
@@ -276,7 +276,7 @@ def _is_walked(real: str, root: str, *, hidden: bool) -> bool:
     inner, outer = (os.path.join(path, "") for path in (real, root))
     if outer.startswith(inner):
         return True
-    return inner.startswith(outer) and (hidden or not _is_hidden(real, root))
+    return inner.startswith(outer) and (hidden or not is_hidden(real, root))
 
 
 def _raise_error(error: OSError) -> None:
@@ -305,7 +305,7 @@ class DatasetFolder:
 
         Readers of the dataset would ignore such a file.
         """
-        if _is_hidden(path, ""):
+        if is_hidden(path, ""):
             raise ValueError(
                 'readers ignore files and folders whose names begin with "." or "_"; '
                 "change basename_template, the column's name or its value"
@@ -362,7 +362,8 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
             return pa.PythonFile(open_stored(self.fs, path), mode="r")
 
 
-def _is_hidden(path: str, base: str) -> bool:
+def is_hidden(path: str, base: str) -> bool:
+    """Return whether readers skip a file below a folder, as a name begins with a dot or "_"."""
     return any(name[:1] in ("_", ".") for name in path[len(base) :].split("/"))
 
 

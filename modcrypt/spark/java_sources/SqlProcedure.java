@@ -65,6 +65,9 @@ final class SqlProcedure implements UnboundProcedure, BoundProcedure {
     }
     if (name.equals("encrypt") || name.equals("rekey")) {
       all.addAll(Arrays.asList("sharedAadPrefix", "overwrite", "dryRun"));
+      if (name.equals("encrypt")) {
+        all.add("allowLeaks");
+      }
     } else if (name.equals("rotate")) {
       all.addAll(Arrays.asList("what", "newMasterKeys", "dryRun"));
     }

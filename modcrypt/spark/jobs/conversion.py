@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from modcrypt.errors import IntegrityError, KeyRetrievalError, KmsUnavailableError, ModcryptError
 from modcrypt.jobs.conversion import Conversion, Verb
+from modcrypt.jobs.leaks.sidecars import check_sidecars
 from modcrypt.jobs.listing import File, Folder, MakeFilesystem, check_apart, list_tables
 from modcrypt.kms.key_references import absolute_reference, check_reference, read_key
 from modcrypt.kms.settings import Settings
@@ -106,7 +107,10 @@ class TableConversion(TableJob):
         return conversion.fail(file, error).row()
 
 
-def plan_conversion(source: Any, destination: Any, **how: Any) -> TablePlan:
+def plan_conversion(
+    source: Any, destination: Any, *, drop_summaries: bool = False, allow_leaks: bool = False,
+    **how: Any,
+) -> TablePlan:  # fmt: skip
     """Plan the conversion of the files of a folder, and check what needs no executor.
 
     `destination` is None to replace the source files; `how` has further attributes of the
@@ -131,6 +135,11 @@ def plan_conversion(source: Any, destination: Any, **how: Any) -> TablePlan:
     # A copy omits files that a write note hides from readers, as it would have no such note.
     files = list_tables([folder], as_read=target is not None)
     check_first_files(job, files)
+    if job.encryption is not None and job.verb == "encrypt" and not allow_leaks:
+        check_sidecars(
+            folder.place, None if target is None else target.place,
+            job.encryption.encryption(), drop_summaries=drop_summaries,
+        )  # fmt: skip
     return job, files
 
 

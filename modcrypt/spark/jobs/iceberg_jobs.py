@@ -73,6 +73,7 @@ def rotate_table_deks(
     settings: Settings,
     *,
     dry_run: bool = False,
+    encrypt_plaintext: bool = False,
     **options: Unpack[JobOptions],
 ) -> TableRotation:
     """Re-encrypt the files of a table's current snapshot: `rotate_table(table, "dek")` on Spark.
@@ -83,6 +84,8 @@ def rotate_table_deks(
         table: Table returned by `open_table` or `load_table` in this process.
         settings: Reference to the table's key service (`Settings(kms=...)`), which executors open.
         dry_run: Whether to report only what would be done.
+        encrypt_plaintext: Whether to also encrypt files in plaintext, as in `rotate_table`; this
+            process does so.
         options: Further options, as in `JobOptions`; the filesystem is that of the table.
 
     Raises:
@@ -92,7 +95,7 @@ def rotate_table_deks(
     """
     check_settings(settings)
     run = partial(_run_on_spark, spark, settings, options)
-    return rotate_table(table, "dek", dry_run=dry_run, run=run)
+    return rotate_table(table, "dek", dry_run=dry_run, encrypt_plaintext=encrypt_plaintext, run=run)
 
 
 def rotate_table_keks(

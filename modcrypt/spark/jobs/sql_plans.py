@@ -5,6 +5,7 @@ path                  folder or file, for inspect, rotate and verify
 policy, kms, ...      options of the data source `modcrypt` that name keys
 newPolicy, newKms, ...  the same for the new keys of rekey
 overwrite, dryRun     true or false
+allowLeaks            true or false, for encrypt
 what, newMasterKeys   for rotate; newMasterKeys is a JSON object of ids
 """
 
@@ -56,9 +57,11 @@ def plan_procedure(procedure: str, parameters: Parameters) -> TablePlan:
 def _plan_encryption(parameters: Parameters) -> TablePlan:
     source, destination = _read_folders(parameters)
     encryption = _read_settings(parameters, source if destination is None else destination)
+    allow_leaks = _read_flag(parameters, "allowLeaks")
     return plan_conversion(
-        source, destination, verb="encrypt", encryption=encryption, **_read_flags(parameters)
-    )
+        source, destination, verb="encrypt", encryption=encryption, allow_leaks=allow_leaks,
+        **_read_flags(parameters),
+    )  # fmt: skip
 
 
 def _plan_rekeying(parameters: Parameters) -> TablePlan:

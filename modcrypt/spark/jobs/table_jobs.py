@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from modcrypt.jobs.key_rotation import What
+from modcrypt.jobs.leaks.sidecars import drop_summaries as remove_summaries
+from modcrypt.jobs.listing import Folder
 from modcrypt.kms.settings import Settings
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.spark.jobs.conversion import plan_conversion
@@ -35,6 +37,9 @@ def encrypt_table(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str] | None,
     encryption: Settings,
+    *,
+    drop_summaries: bool = False,
+    allow_leaks: bool = False,
     **options: Unpack[ConversionOptions],
 ) -> DataFrame:
     """Encrypt the plaintext Parquet files of a folder with `encrypt_parquet`.
@@ -49,6 +54,10 @@ def encrypt_table(
         destination: Folder for files with the same relative paths; None to replace the files.
         encryption: References to the keys, valid on the driver and on executors; executors
             generate the data keys.
+        drop_summaries: Whether to remove `_metadata` and `_common_metadata` of the folder that is
+            written, which keep statistics in plaintext, once all files are encrypted.
+        allow_leaks: Whether to encrypt although hidden files or names of partitions keep values of
+            encrypted columns in plaintext, as `modcrypt.find_leaks` finds them.
         options: Further options, as in `ConversionOptions`.
 
     Returns:
@@ -58,16 +67,22 @@ def encrypt_table(
         a failure, `module`, `columns`, and `worker`, the machine and the process.
 
     Raises:
-        ValueError: There are no files, the folders overlap, the settings are invalid, or the files
-            lack named columns. No file was changed.
+        ValueError: There are no files, the folders overlap, the settings are invalid, the files
+            lack named columns, or values would stay beside them. No file was changed.
         KeyRetrievalError: Keys can't be retrieved, or the key service does not answer. No file was
             changed.
         FileNotFoundError, NotADirectoryError: The source is not an existing folder.
     """
-    return run_table_job(
+    report = run_table_job(
         spark, plan_conversion, source, destination, verb="encrypt", encryption=encryption,
-        **options,
+        drop_summaries=drop_summaries, allow_leaks=allow_leaks, **options,
     )  # fmt: skip
+    if drop_summaries and not options.get("dry_run") and not report.where("failed").head(1):
+        written = Folder.at(
+            source if destination is None else destination, options.get("filesystem")
+        )
+        remove_summaries(written.place)
+    return report
 
 
 def decrypt_table(

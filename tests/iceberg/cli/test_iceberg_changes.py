@@ -501,6 +501,7 @@ def test_the_tree_leads_from_the_master_key_to_each_file(
         ("expire", "--yes", "--keep", "5"),
         ("rotate", "dek", "--new-master-key", "keyB"),
         ("rotate", "mek", "--spark", "local[2]"),
+        ("rotate", "kek", "--encrypt-plaintext"),
         ("rotate", "all"),
     ],
 )
@@ -510,6 +511,12 @@ def test_arguments_that_do_not_fit_change_nothing(
     before = everything(lake)
     error_line(run(*arguments, *SAMPLE, lake, code=2))
     assert everything(lake) == before
+
+
+def test_strict_verification_fails_for_plaintext_in_the_folder(run: Run, lake: Path) -> None:
+    pq.write_table(ORDERS, lake / "data/left.parquet")
+    assert "left.parquet" in run("verify", *SAMPLE, lake).stdout
+    run("verify", *SAMPLE, lake, "--strict", code=1)
 
 
 # --- the examples of the help texts --------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Find values of encrypted columns outside the ciphertext, beside the files."""

@@ -1,0 +1,281 @@
+"""Recognise what a file in a dataset's folder is, by its place, its first bytes and its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import zlib
+from collections.abc import Iterator
+
+from modcrypt.errors import ModcryptError
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
+from modcrypt.jobs.leaks.checksums import find_checked_file, is_stale
+from modcrypt.jobs.leaks.exposure import Contents, Exposure
+from modcrypt.jobs.leaks.json_values import (
+    Columns,
+    LogColumns,
+    UnreadError,
+    find_names,
+    find_summary_columns,
+    parse_lines,
+)
+from modcrypt.jobs.leaks.parquet_contents import describe_parquet
+from modcrypt.parquet.format.framing import read_tail
+from modcrypt.parquet.format.idl import decode
+from modcrypt.parquet.format.schema import leaf_paths
+from modcrypt.pkmt1.material import STORE_NAME
+
+HEAD = 64 << 10
+"""Number of first bytes in which names of columns are looked for."""
+
+MAX_PUFFIN_FOOTER = 1 << 20
+"""Largest footer of a Puffin file that is read, in bytes: it lists one blob a column."""
+
+MAX_METADATA = 64 << 20
+"""Largest Iceberg metadata read after decompression, in bytes."""
+
+_PARQUET = (b"PAR1", b"PARE")
+_DATA_MAGICS = {
+    b"ORC": "an ORC file", b"ARROW1": "an Arrow file", b"FEA1": "a Feather file",
+    b"SQLite format 3\0": "an SQLite database", b"\x89HDF\r\n": "an HDF5 file",
+}  # fmt: skip
+_DUCKDB = b"DUCK"  # after a checksum of 8 bytes
+_TEXT = re.compile(r".*\.(csv|tsv|psv|tab|json|jsonl|ndjson|geojson)", re.IGNORECASE | re.DOTALL)
+_PACKED = re.compile(
+    r".*\.(csv|tsv|psv|tab|json|jsonl|ndjson|geojson|parquet|orc|avro|arrow|feather)"
+    r"\.(gz|gzip|bz2|xz|zst|zstd|lz4|snappy|br|zip|7z)",
+    re.IGNORECASE | re.DOTALL,
+)
+_METADATA = re.compile(r".*\.metadata\.json", re.DOTALL)
+_PACKED_METADATA = re.compile(r".*(\.gz\.metadata\.json|\.metadata\.json\.gz)", re.DOTALL)
+_LEFTOVER = re.compile(
+    r".*~|#.*#|\..*\.(sw[a-z]|un~)|.*\.(bak|backup|orig|old|save|tmp|temp|part|copy|rej)",
+    re.IGNORECASE | re.DOTALL,
+)
+_EVENT_LOG = re.compile(
+    r"((events_\d+_|application_\d+_|local-\d+|app-\d+-|spark-[0-9a-f]{32}).*"
+    r"\.(zstd|lz4|snappy|lzf)(\.inprogress|\.compact)?)",
+    re.DOTALL,
+)
+_OWN = re.compile(r"_modcrypt_[a-z]+(\.json)?")
+_SEPARATORS = re.compile(rb"[,;\t|]")
+
+
+def describe_file(place: Place, inside: str) -> Contents:
+    """Return what a file is and shows; `inside` is its path within the folder.
+
+    Errors become an exposure: a file that cannot be read may have anything.
+    """
+    parts = inside.split("/")
+    if place.filesystem is None and not os.path.isfile(place.path):  # a pipe, or a broken link
+        return Contents()
+    try:
+        with open_source_at(place, stamped=False) as source:
+            if not source.size:
+                return Contents()
+            if "_delta_log" in parts[:-1]:
+                return _describe_delta(source, _path_to(place, parts, "_delta_log"), parts[-1])
+            if ".hoodie" in parts[:-1]:
+                return _describe_hudi(_path_to(place, parts, ".hoodie"), parts)
+            return _describe_by_head(source, place, parts)
+    except UnreadError as error:
+        return _unread(place, str(error))
+    except ModcryptError as error:
+        return _unread(place, error.word)
+    except OSError as error:
+        return _unread(place, error.strerror or type(error).__name__)
+
+
+def _unread(place: Place, why: str) -> Contents:
+    return _expose("unread", place.path, f"a file that could not be examined: {why}", anything=True)
+
+
+def _expose(
+    kind: str, path: str, what: str, columns: Columns | None = None, **more: bool
+) -> Contents:
+    shown = Exposure(kind=kind, path=path, what=what, columns=frozenset(columns or ()), **more)
+    return Contents(exposures=(shown,))
+
+
+def _path_to(place: Place, parts: list[str], folder: str) -> str:
+    """Return the path of a folder above a file, by its name."""
+    below = "/".join(parts[parts.index(folder) + 1 :])
+    return place.path[: -len(below)].rstrip("/")
+
+
+# --- by the first bytes --------------------------------------------------------------------------
+
+
+def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Contents:
+    name, path = parts[-1], place.path
+    head = source.read_at(0, min(source.size, 64))
+    if head.startswith(b"AGS1"):
+        return Contents(hidden=True)
+    if head.startswith(_PARQUET):
+        return describe_parquet(source, path, name)
+    if head.startswith(b"PFA1"):
+        return _describe_puffin(source, path)
+    if head.startswith(b"Obj\x01"):
+        return _describe_avro(source, path)
+    for magic, what in _DATA_MAGICS.items():
+        if head.startswith(magic):
+            return _expose("plaintext-data", path, f"{what} in plaintext", anything=True)
+    if head[8:12] == _DUCKDB:
+        return _expose("plaintext-data", path, "a DuckDB database in plaintext", anything=True)
+    if head.startswith(b'{"Event":') or _EVENT_LOG.fullmatch(name):
+        what = "a Spark event log: plans with literals of filters, and settings"
+        return _expose("event-log", path, what, anything=True)
+    if (checked := find_checked_file(place)) is not None:
+        return _describe_checksum(source, path, checked)
+    is_own = name.endswith(".json") and any(_OWN.fullmatch(part) for part in parts)
+    if is_own or STORE_NAME.fullmatch(name):
+        return Contents()
+    return _describe_by_name(source, path, name, head)
+
+
+def _describe_puffin(source: Source, path: str) -> Contents:
+    what = "a Puffin file in plaintext: sketches of values, as for counting distinct ones"
+    tail = source.read_at(max(0, source.size - 12), min(12, source.size))
+    length, is_packed = int.from_bytes(tail[:4], "little"), bool(tail[4:5] > b"\0")
+    if not is_packed and length <= min(MAX_PUFFIN_FOOTER, source.size - 16):
+        try:
+            footer = json.loads(source.read_at(source.size - 12 - length, length))
+            kinds = {blob["type"] for blob in footer["blobs"]}
+        except (ValueError, RecursionError, LookupError, TypeError):
+            kinds = set()
+        if kinds == {"deletion-vector-v1"}:  # positions of rows, without their values
+            return Contents()
+    return _expose("puffin", path, what, anything=True)
+
+
+def _describe_avro(source: Source, path: str) -> Contents:
+    head = source.read_at(0, min(source.size, HEAD))
+    names = re.findall(rb'"name"\s*:\s*"([^"\\]{1,200})"', head)
+    if b"manifest_path" in names or b"data_file" in names:
+        what = "an Iceberg manifest in plaintext: bounds and partitions of data files"
+        return _expose("iceberg-manifest", path, what, anything=True)
+    columns: Columns = {(name.decode("utf-8", "replace"),) for name in names}
+    what = "an Avro file in plaintext"
+    return _expose("plaintext-data", path, what, columns, anything=True, schema=True)
+
+
+def _describe_checksum(source: Source, path: str, checked: Place) -> Contents:
+    try:
+        with open_source_at(checked, stamped=False) as file:
+            if not is_stale(source, file):
+                return Contents()
+    except FileNotFoundError:
+        pass
+    what = "checksums of a file as it was before, which confirm guesses of its contents"
+    return _expose("stale-checksum", path, what, anything=True)
+
+
+# --- by the name ---------------------------------------------------------------------------------
+
+
+def _describe_by_name(source: Source, path: str, name: str, head: bytes) -> Contents:
+    if _PACKED_METADATA.fullmatch(name) or _METADATA.fullmatch(name):
+        return _describe_metadata(source, path)
+    if _PACKED.fullmatch(name):
+        return _expose("plaintext-data", path, "a compressed file in plaintext", anything=True)
+    if match := _TEXT.fullmatch(name):
+        return _describe_text(source, path, match[1].lower())
+    if head.startswith(b"b0VIM") or _LEFTOVER.fullmatch(name):
+        what = "a file that an editor or a program left, in no encrypted format"
+        return _expose("leftover", path, what, anything=True)
+    return Contents()
+
+
+def _describe_metadata(source: Source, path: str) -> Contents:
+    if source.size > MAX_METADATA:
+        raise UnreadError(f"it has more than {MAX_METADATA} bytes")
+    text = source.read_at(0, source.size)
+    if text[:2] == b"\x1f\x8b":
+        text = _unpack(text)
+    columns = find_summary_columns(text)
+    what = "Iceberg metadata: names of partitions in the summaries of snapshots"
+    return _expose("iceberg-metadata", path, what, columns) if columns else Contents()
+
+
+def _unpack(data: bytes) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        text = unpacker.decompress(data, MAX_METADATA)
+    except zlib.error:
+        raise UnreadError("it is damaged") from None
+    if unpacker.unconsumed_tail:
+        raise UnreadError(f"it has more than {MAX_METADATA} bytes")
+    return text
+
+
+def _describe_text(source: Source, path: str, ending: str) -> Contents:
+    head = source.read_at(0, min(source.size, HEAD))
+    if "json" in ending:
+        what = "a JSON file in plaintext"
+        return _expose("plaintext-data", path, what, find_names(head), named=True, unknown=True)
+    line = head.split(b"\n", 1)[0].strip(b"\r\xef\xbb\xbf")
+    fields = (field.strip(b' "') for field in _SEPARATORS.split(line))
+    columns: Columns = {(field.decode("utf-8", "replace"),) for field in fields}
+    what = "a text file with values in plaintext"
+    return _expose("plaintext-data", path, what, columns, anything=True, named=True)
+
+
+# --- table logs ----------------------------------------------------------------------------------
+
+
+def _describe_delta(source: Source, path: str, name: str) -> Contents:
+    what = "Delta's log: least and greatest values, partition values or predicates"
+    head = source.read_at(0, min(4, source.size))
+    if head in _PARQUET or name.endswith(".parquet"):
+        return _describe_checkpoint(source, path, what)
+    if head in (b"AGS1", b"crc\0"):
+        return Contents()
+    log = LogColumns()
+    try:
+        for value in parse_lines(source):
+            log.add(value)
+    except UnreadError as error:
+        return _expose("delta-log", path, f"{what} (not read to the end: {error})", anything=True)
+    return _expose("delta-log", path, what, log.columns, anything=log.anything, schema=log.schema)
+
+
+def _describe_checkpoint(source: Source, path: str, what: str) -> Contents:
+    """Return what a checkpoint shows: its columns are those of the log."""
+    try:
+        tail = read_tail(source)
+        if tail.magic != b"PAR1":
+            return Contents()
+        leaves = leaf_paths(decode("FileMetaData", tail.data)[0].schema)
+    except ModcryptError:
+        return _expose("delta-log", path, what, anything=True)
+    columns: Columns = {
+        leaf[index + 1 :]
+        for leaf in leaves
+        for index, name in enumerate(leaf[:-1])
+        if name in ("minValues", "maxValues", "partitionValues_parsed")
+    }
+    anything = any(leaf[-1] == "stats" or "partitionValues" in leaf for leaf in leaves)
+    return _expose("delta-log", path, what, columns, anything=anything, schema=True)
+
+
+def _describe_hudi(path: str, parts: list[str]) -> Contents:
+    if re.match(r"\.?hoodie\.properties", parts[-1]):  # names and settings of the table
+        return Contents()
+    what = "Hudi's timeline and metadata: statistics of columns, record keys and partitions"
+    return _expose("hudi-timeline", path, what, anything=True)
+
+
+def describe_partitions(root: str, inside: str) -> Iterator[Exposure]:
+    """Yield the columns whose values are in the names of folders; `inside` is their path."""
+    folders = inside.split("/")
+    shown = [f"{part.partition('=')[0]}=*" if "=" in part else part for part in folders]
+    for end, folder in enumerate(folders, 1):
+        name, separator, _value = folder.partition("=")
+        if separator and name:
+            yield Exposure(
+                kind="partition-path", path=posixpath.join(root, *shown[:end]),
+                what="values in the names of folders", columns=frozenset({(name,)}), named=True,
+            )  # fmt: skip

@@ -1,0 +1,95 @@
+"""Files beside those to encrypt that would keep values of encrypted columns in plaintext."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
+from modcrypt.jobs.leaks.exposure import SUMMARIES, Secrecy
+from modcrypt.jobs.leaks.scan import Folder, ValueLeak, list_all_files
+from modcrypt.parquet.crypto.properties import Encryption
+from modcrypt.parquet.datasets.discovery import is_hidden
+from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE
+
+MAX_LISTED = 20
+"""Largest number of files that an error names."""
+
+_TEMPORARY = ".modcrypt-"  # beginning of the names of files that modcrypt is writing
+_SUMMARY = "parquet-summary"
+_CHECKSUM = "stale-checksum"  # conversion removes those of the files that it replaces
+
+
+def check_sidecars(
+    source: Place,
+    destination: Place | None,
+    encryption: Encryption,
+    *,
+    drop_summaries: bool = False,
+) -> None:
+    """Raise if files that encryption leaves as they are show values of the columns it encrypts.
+
+    The hidden files of the folder that is written are examined, and names of partitions: the other
+    files are encrypted or refused themselves. `drop_summaries` accepts summaries of footers.
+
+    Raises:
+        ValueError: Such files were found; the message lists them.
+        LimitError, OSError: As in `find_leaks`.
+    """
+    secrecy = Secrecy.of_encryption(encryption)
+    accepted = {_CHECKSUM, *((_SUMMARY,) if drop_summaries else ())}
+    if destination is None:
+        leaks = _find(source, secrecy, _is_converted)
+    else:
+        leaks = [
+            *_find(source, secrecy, lambda _: True),
+            *_find(destination, secrecy, _is_converted),
+        ]
+    leaks = [leak for leak in leaks if leak.kind not in accepted]
+    if leaks:
+        raise ValueError(_describe(leaks))
+
+
+def _is_converted(inside: str) -> bool:
+    """Return whether conversion processes a file of a folder, or wrote it for a moment."""
+    return not is_hidden(inside, "") or inside.rpartition("/")[2].startswith(_TEMPORARY)
+
+
+def _find(folder: Place, secrecy: Secrecy, skip: Callable[[str], bool]) -> Sequence[ValueLeak]:
+    with contextlib.suppress(FileNotFoundError):  # a destination that is made later
+        return Folder.scan(folder, skip=skip).judge(secrecy).leaks
+    return ()
+
+
+def _describe(leaks: Sequence[ValueLeak]) -> str:
+    listed = "; ".join(str(leak) for leak in leaks[:MAX_LISTED])
+    more = f"; and {len(leaks) - MAX_LISTED} more" if len(leaks) > MAX_LISTED else ""
+    is_any_summary = any(leak.kind == _SUMMARY for leak in leaks)
+    drop = "pass drop_summaries=True to remove summaries, or " if is_any_summary else ""
+    return (
+        "values of encrypted columns would stay readable beside the files, so nothing was changed; "
+        f"{drop}pass allow_leaks=True to encrypt nevertheless: {listed}{more}"
+    )
+
+
+def drop_summaries(folder: Place) -> list[Place]:
+    """Remove the summaries of footers in a folder, which encryption made stale; return them."""
+    named = [
+        place
+        for place, is_closed in list_all_files(folder)
+        if place.name in SUMMARIES and not is_closed
+    ]
+    found = [place for place in named if _is_parquet(place)]
+    for place in found:
+        place.remove()
+    return found
+
+
+def _is_parquet(place: Place) -> bool:
+    """Return whether a file begins as plaintext Parquet does: another program's file is kept."""
+    try:
+        with open_source_at(place, stamped=False) as source:
+            return source.read_at(0, min(source.size, MAGIC_SIZE)) == MAGIC_PLAINTEXT
+    except FileNotFoundError:  # a broken link, or removed meanwhile
+        return False

@@ -1,0 +1,50 @@
+"""Find values of encrypted columns beside the files of a dataset."""
+
+from __future__ import annotations
+
+import os
+
+from modcrypt.jobs.leaks.exposure import Secrecy
+from modcrypt.jobs.leaks.scan import Folder, ValueLeak
+from modcrypt.lake.declarations.columns import FileColumns
+from modcrypt.lake.file_policies import DatasetPolicies
+from modcrypt.lake.lake_files import make_matcher
+from modcrypt.parquet.datasets.discovery import is_hidden
+
+_NO_COLUMNS = FileColumns((), {})
+
+
+def find_dataset_leaks(policies: DatasetPolicies) -> tuple[ValueLeak, ...]:
+    """Return the leaks in the folder of a dataset, except its own files, which status examines.
+
+    Raises:
+        LimitError, OSError: As in `find_leaks`.
+    """
+    if not policies.root.is_folder:
+        return ()
+    root = policies.root.place
+    include = policies.dataset.include
+    matches = make_matcher("*" if include is None else include)
+
+    def is_of_dataset(inside: str) -> bool:
+        if is_hidden(inside, ""):
+            return False
+        # The files of a visible link to a folder are those of the dataset, too.
+        return bool(matches(inside)) or os.path.isdir(os.path.join(root.path, inside))
+
+    found = Folder.scan(root, skip=is_of_dataset)
+    return found.judge(_secrecy_of(policies)).leaks
+
+
+def _secrecy_of(policies: DatasetPolicies) -> Secrecy:
+    rules = policies.dataset.rules
+    plain = rules.get(None, ())
+    patterns = [rule for rule in plain if not rule.is_name]
+    secret = [rule for key, given in rules.items() if key for rule in given]
+    return Secrecy(
+        named=frozenset(rule.text for rule in secret if rule.is_name),
+        plain=frozenset(rule.text for rule in plain if rule.is_name),
+        is_plain=lambda path: any(rule.selects(path, _NO_COLUMNS) for rule in patterns),
+        others=True,
+        schema=not policies.dataset.members.get("plaintext_footer", False),
+    )
