@@ -131,17 +131,30 @@ def _print_manifests(done: RepairedManifests | None) -> None:
     show_default=True,
     help="Minimum age of a file; a younger one may belong to a commit under way.",
 )
+@click.option(
+    "--foreign",
+    is_flag=True,
+    help="Also remove files that are not encrypted, which another program may have put there.",
+)
 @dry_run_option
 @click.option("--yes", is_flag=True, help="Remove the files, which nothing can restore.")
 @table_options
 @lines_option
 def remove_orphans(
-    *, where: str, older_than: float, dry_run: bool, yes: bool, as_json: bool, **options: Any
+    *,
+    where: str,
+    older_than: float,
+    foreign: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Remove files in the table's folder that no snapshot reaches.
 
     Interrupted writes leave them behind. No metadata.json is removed, nor a file in the folder of
-    another table. The exit code is 1 if a file could not be removed.
+    another table, nor anything of a table whose property gc.enabled is false. The exit code is 1 if
+    a file could not be removed.
     """
     from modcrypt.iceberg import remove_orphan_files
 
@@ -150,14 +163,14 @@ def remove_orphans(
             "remove-orphans deletes files; use --dry-run to list them, or --yes to delete them"
         )
     target = open_selected_table(where, options)
-    done = remove_orphan_files(target, older_than_days=older_than, dry_run=dry_run)
+    done = remove_orphan_files(target, older_than_days=older_than, foreign=foreign, dry_run=dry_run)
     if as_json:
         print_json("iceberg.remove-orphans", done.fields())
         return int(bool(done.left))
     for file in done.files if dry_run else ():
         print_line(printable(f"orphan {file.path}"))
     for path in done.kept:
-        print_line(printable(f"kept {path}"))
+        print_line(printable(f"kept {path} (rule {done.rules[path]})"))
     for location in done.left:
         print_line(printable(f"could not be removed {location}"))
     verb = "would be removed" if dry_run else "removed"

@@ -291,7 +291,8 @@ def _print_expiry(done: Expired) -> None:
     if done.dry_run:
         for noun, names in counts:
             _print_each(f"drops {noun}", names)
-    _print_each("kept, unreadable or not named by a log", done.unreadable)
+    for name in done.unreadable:
+        print_line(printable(f"kept {name} (rule {done.rules[name]})"))
     _print_each("could not be deleted", done.left)
     totals = ", ".join(format_count(len(names), noun) for noun, names in counts if names)
     print_line(f"{'would drop' if done.dry_run else 'dropped'}: {totals or 'nothing'}")

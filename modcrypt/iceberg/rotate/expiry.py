@@ -21,8 +21,9 @@ from operator import attrgetter
 from typing import Any
 
 from modcrypt.errors import ModcryptError
+from modcrypt.iceberg.format.deletion import HINT, JOBS, Rule, check_gc, remove_files
 from modcrypt.iceberg.format.table_metadata import STATISTICS, Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import HINT, is_later, version_number, write_hint
+from modcrypt.iceberg.format.table_versions import is_later, version_number, write_hint
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
@@ -31,7 +32,6 @@ from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.write.commit import commit
-from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.report.json_fields import json_fields
@@ -55,6 +55,7 @@ class Expired:
         unreadable: Locations of manifest lists and manifests that cannot be decrypted or located,
             of metadata.json files that no log vouches for, and of other files that the deletion
             rule protects. They are kept, and so are the files that only they name.
+        rules: Name of the rule that keeps each of these files, by location.
         left: Locations of files that could not be deleted, of files kept because they lead to
             these, and ids of KEKs that are still in the key store; the next run tries again.
     """
@@ -72,6 +73,7 @@ class Expired:
     manifest_lists: tuple[str, ...] = ()
     metadata_files: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    rules: Mapping[str, str] = field(default_factory=dict)
     left: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
@@ -118,11 +120,7 @@ def expire_history(
     """
     expiry = _Expiry(tuple(keep or ()), force)
     before = latest(table)
-    if before.metadata.properties.get("gc.enabled", "true").lower() != "true":  # as in Java
-        raise ValueError(
-            "the table property gc.enabled is not true: other tables may need this table's files; "
-            "set it to true if none does"
-        )
+    check_gc(before.metadata)
     expiry.next_version(before)
     if dry_run:
         return expiry.report(table, dry_run=True)
@@ -206,6 +204,8 @@ class _Losses:
         self.metadata: dict[str, tuple[str, Place]] = {}
         # Locations by path of files that are named or exist, but must be kept.
         self.unreadable: dict[str, str] = {}
+        # Rules that keep these, by their locations.
+        self.rules: dict[str, Rule] = {}
         # Locations of manifest lists that are needed, or to be deleted: all versions name them.
         self._known_lists: set[str] = set()
 
@@ -240,7 +240,7 @@ class _Losses:
                 continue
             path = self._rule.path(snapshot.manifest_list)
             if path is None:
-                self.unreadable[snapshot.manifest_list] = snapshot.manifest_list
+                self._keep(snapshot.manifest_list, snapshot.manifest_list, Rule.OUTSIDE)
                 unplaced = True
             elif path in self._rule.needed or path in self.files["manifest_lists"]:
                 self._known_lists.add(snapshot.manifest_list)
@@ -254,18 +254,27 @@ class _Losses:
             return place.path
         return self._folder + place.name
 
-    def _add(self, name: str, path: str, location: str, *, freed: bool) -> None:
-        """Add a file, which is deleted if the rule has freed it."""
-        (self.files[name] if freed else self.unreadable)[path] = location
+    def _add(self, name: str, path: str, location: str, rule: Rule | None) -> None:
+        """Add a file, which is deleted unless a rule keeps it."""
+        if rule is None:
+            self.files[name][path] = location
+        else:
+            self._keep(path, location, rule)
+
+    def _keep(self, path: str, location: str, rule: Rule) -> None:
+        self.unreadable[path] = location
+        self.rules[location] = rule
 
     def _add_reached(self, reached: Inventory, *, current: bool) -> None:
         """Add files that snapshots of a version reach and that the rule allows to delete."""
         for file in reached.every:
             if not isinstance(file.error, FileNotFoundError) and file.path not in self._rule.needed:
                 check_lasting(file.error)
-                freed = file.error is None and self._rule.frees(file.location, current=current)
+                rule: Rule | None = Rule.UNREADABLE
+                if file.error is None:
+                    rule = self._rule.keeps(file.location, current=current)
                 name = _ATTRIBUTES.get(file.kind, "delete_files")
-                self._add(name, file.path, file.location, freed=freed)
+                self._add(name, file.path, file.location, rule)
         kept = {snapshot.id for snapshot in self._new.snapshots}
         for manifest_list in reached.lists:
             if manifest_list.path in self.files["manifest_lists"]:
@@ -276,16 +285,17 @@ class _Losses:
     def _add_statistics(self, metadata: TableMetadata) -> None:
         """Add statistics files that a version names and that the rule allows to delete."""
         for location in metadata.statistics():
-            path, freed = self._rule.path(location), False
+            path, rule = self._rule.path(location), None
             if path is None or path in self._rule.needed:
                 continue
             try:
-                freed = self._rule.frees_statistics(location)
+                rule = self._rule.keeps_statistics(location)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 check_lasting(error)
-            self._add("statistics", path, location, freed=freed)
+                rule = Rule.UNREADABLE
+            self._add("statistics", path, location, rule)
 
     def _add_unvouched(self) -> None:
         """Add the metadata.json files that are kept because no log vouches for them."""
@@ -294,7 +304,7 @@ class _Losses:
         for name in metadata_files(self._table):
             if name not in known and not is_later(name, own.name):
                 place = own.beside(name)
-                self.unreadable[place.path] = self._location(place)
+                self._keep(place.path, self._location(place), Rule.UNVOUCHED)
 
     def delete(self, table: IcebergTable) -> tuple[str, ...]:
         """Delete files after the commit; return the locations of those that could not be deleted.
@@ -368,6 +378,7 @@ class _Expiry:
             keys=(*(id_ for id_ in self.base.keys if id_ not in self.new.keys), *self.retired),
             metadata_files=tuple(location for location, _ in losses.metadata.values()),
             unreadable=tuple(losses.unreadable.values()),
+            rules={name: losses.rules[name] for name in losses.unreadable.values()},
             **{name: tuple(files.values()) for name, files in losses.files.items()},
         )
 

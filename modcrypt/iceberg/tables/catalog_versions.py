@@ -23,6 +23,7 @@ from modcrypt.errors import (
     ModcryptError,
     printable,
 )
+from modcrypt.iceberg.format.deletion import remove_new
 from modcrypt.iceberg.format.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import (
@@ -127,7 +128,7 @@ class CatalogVersions:
             if found is None or found.location != location:  # else only the answer was lost
                 refused = isinstance(error, FileExistsError | PermissionError | ModcryptError)
                 if refused or not self.is_remote:
-                    place.remove()  # else a server may still register it
+                    remove_new(place)  # else a server may still register it
                 raise (
                     self._taken_error() if isinstance(error, FileExistsError) else error
                 ) from None
@@ -264,7 +265,7 @@ _STORED = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az|oss)://[^/]+/[^/]", re
 def _remove(place: Place) -> None:
     """Remove the metadata.json of a failed commit; nothing names a file that stays."""
     with contextlib.suppress(OSError):
-        place.remove()
+        remove_new(place)
 
 
 def _file_name(number: int) -> str:

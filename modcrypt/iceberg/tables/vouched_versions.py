@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import KmsUnavailableError, ModcryptError
+from modcrypt.iceberg.format.deletion import METADATA
 from modcrypt.iceberg.format.locations import plain_location
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import (
-    METADATA,
     file_names,
     is_later,
     read_metadata,
