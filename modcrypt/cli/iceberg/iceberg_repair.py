@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
 
 from modcrypt.cli.options.iceberg_options import (
+    Age,
     open_changing_table,
     open_selected_table,
     table_argument,
@@ -29,7 +31,7 @@ Examples: what can be restored; restore it, and drop the snapshots that cannot b
 _ORPHANS_EXAMPLE = """\b
 Examples: list orphan files of three days or more; remove those of a week or more
   modcrypt iceberg remove-orphans --kms file:lake.keyring --dry-run lake/orders
-  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7 --yes lake/orders"""
+  modcrypt iceberg remove-orphans --kms file:lake.keyring --older-than 7d --yes lake/orders"""
 
 
 @cloup.command(epilog=_REPAIR_EXAMPLE)
@@ -125,11 +127,11 @@ def _print_manifests(done: RepairedManifests | None) -> None:
 @table_argument
 @click.option(
     "--older-than",
-    metavar="DAYS",
-    type=click.FloatRange(min=0),
-    default=3,
+    metavar="AGE",
+    type=Age(days=True),
+    default="3d",
     show_default=True,
-    help="Minimum age of a file; a younger one may belong to a commit under way.",
+    help="Minimum age of a file, such as 7d or 12h; a younger one may belong to a running commit.",
 )
 @click.option(
     "--foreign",
@@ -143,7 +145,7 @@ def _print_manifests(done: RepairedManifests | None) -> None:
 def remove_orphans(
     *,
     where: str,
-    older_than: float,
+    older_than: timedelta,
     foreign: bool,
     dry_run: bool,
     yes: bool,
@@ -163,7 +165,8 @@ def remove_orphans(
             "remove-orphans deletes files; use --dry-run to list them, or --yes to delete them"
         )
     target = open_selected_table(where, options)
-    done = remove_orphan_files(target, older_than_days=older_than, foreign=foreign, dry_run=dry_run)
+    days = older_than / timedelta(days=1)
+    done = remove_orphan_files(target, older_than_days=days, foreign=foreign, dry_run=dry_run)
     if as_json:
         print_json("iceberg.remove-orphans", done.fields())
         return int(bool(done.left))

@@ -56,6 +56,7 @@ from modcrypt.iceberg.read.inventory import (
     read_manifests,
 )
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.rotate.retention import is_staged
 from modcrypt.iceberg.verify.manifest_checks import check_table
 from modcrypt.iceberg.verify.table_findings import TableReport
 from modcrypt.io.folders import symbolic_link_error
@@ -240,7 +241,8 @@ def check_newest_stay(
     IntegrityError if a dropped snapshot is newer, or the newest kept one is in the folder of
     another table.
     """
-    newest = max(kept, key=lambda snapshot: snapshot.sequence_number, default=None)
+    states = [snapshot for snapshot in kept if not is_staged(snapshot)] or kept
+    newest = max(states, key=lambda snapshot: snapshot.sequence_number, default=None)
     if newest is not None and newest.id in named:
         return
     own = newest is None or rule.owns(newest.manifest_list)
@@ -264,6 +266,11 @@ def _newer_error(
         if own
         else ("but the newest kept one is in the folder of another table", "was moved")
     )
+    if is_staged(snapshot):
+        return IntegrityError(
+            f"{what}and nothing can restore its staged rows: publish them, or pass "
+            f"keep=[{newest.id}], the newest kept snapshot, to lose them (rule {Rule.NEWEST})"
+        )
     return IntegrityError(
         f"{what}{why}: metadata.json was replaced or altered. If the table {unless} on purpose, "
         f"pass keep=[{newest.id}], the newest kept snapshot (rule {Rule.NEWEST})"

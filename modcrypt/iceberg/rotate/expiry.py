@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -28,6 +29,7 @@ from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import retired_keks, used_keys
+from modcrypt.iceberg.rotate.retention import Kept, Retention
 from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.vouched_versions import check_lasting, metadata_files, vouched_versions
@@ -92,33 +94,43 @@ def expire_history(
     table: IcebergTable,
     *,
     keep: Sequence[int] | None = None,
+    older_than: timedelta | datetime | None = None,
+    keep_last: int | None = None,
     force: bool = False,
     dry_run: bool = False,
 ) -> Expired:
     """Drop the history of a table irreversibly, with its files and older metadata.json files.
 
     Only files that the current version or a logged older one vouches for are deleted; see
-    `deletion_rule`.
+    `deletion_rule`. Settings of branches and tags and the table properties `history.expire.*` apply
+    as in Iceberg's Java; see `retention`.
 
     Args:
         table: Any version of the table; the current version is changed.
         keep: Ids of snapshots to keep besides the current one; by default none. After an
             intentional rollback, name the newest snapshot to keep: otherwise newer ones are not
             dropped.
-        force: Whether to drop branches and tags that name other snapshots; by default they keep
-            their snapshots.
+        older_than: Age, or time, of the oldest snapshots to keep. By default the table property
+            `history.expire.max-snapshot-age-ms`; without it 5 days with `keep_last`, else none.
+        keep_last: Number of snapshots that each branch keeps at least. By default the table
+            property `history.expire.min-snapshots-to-keep`, else 1.
+        force: Whether to drop other branches than main, tags, and staged snapshots, which `wap.id`
+            marks; by default they keep their snapshots.
         dry_run: Whether to change nothing and only return what would be dropped.
 
     Raises:
         IntegrityError: A snapshot would be dropped that is newer than all kept ones.
-        ValueError: A snapshot does not exist; or the table's gc.enabled is not true, which means
-            that other tables may share its files.
+        ValueError: A snapshot does not exist, or an argument is invalid; or the table's gc.enabled
+            is not true, which means that other tables may share its files.
         CommitConflictError: Another writer committed first at every attempt.
         ModcryptError, OSError: The files that the kept snapshots need cannot be determined, the
             key service or file system failed temporarily, or the commit failed; nothing was
             dropped.
     """
-    expiry = _Expiry(tuple(keep or ()), force)
+    retention = Retention(
+        keep=tuple(keep or ()), older_than=older_than, keep_last=keep_last, force=force
+    )
+    expiry = _Expiry(retention)
     before = latest(table)
     check_gc(before.metadata)
     expiry.next_version(before)
@@ -135,22 +147,9 @@ def expire_history(
 # --- which snapshots stay ------------------------------------------------------------------------
 
 
-def _kept_snapshots(metadata: TableMetadata, keep: Sequence[int], force: bool) -> dict[int, str]:
-    """Return the ids of the kept snapshots, each with the reason."""
-    there = {snapshot.id for snapshot in metadata.snapshots}
-    if missing := sorted(set(keep) - there):
-        raise ValueError(f"keep: snapshot {missing[0]} does not exist")
-    reasons: dict[int, str] = {}
-    if metadata.current is not None:
-        reasons[metadata.current.id] = "current"
-    for name, ref in metadata.refs.items():
-        if not force and ref.get("snapshot-id") in there:
-            reasons.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
-    return {**dict.fromkeys(keep, "named"), **reasons}
-
-
-def _drop_snapshots(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
+def _drop_snapshots(table: IcebergTable, staying: Kept) -> TableMetadata:
     """Return the metadata of the version that has only the kept snapshots and their keys."""
+    kept = staying.snapshots
     metadata, document = table.metadata, table.metadata.document
     log: list[Any] = []
     for entry in document.get("snapshot-log") or ():
@@ -160,7 +159,7 @@ def _drop_snapshots(table: IcebergTable, kept: Mapping[int, str]) -> TableMetada
         "snapshots": [snapshot.document for snapshot in metadata.snapshots if snapshot.id in kept],
         "snapshot_log": log,
         "metadata_log": [],  # the commit adds the version before
-        "refs": {name: ref for name, ref in metadata.refs.items() if _stays(ref, kept)},
+        "refs": {name: ref for name, ref in metadata.refs.items() if name in staying.refs},
     }
     for name in STATISTICS:
         if name in document:
@@ -331,12 +330,11 @@ class _Losses:
 class _Expiry:
     """The making of the next version, and what is dropped with it."""
 
-    keep: tuple[int, ...]
-    force: bool
+    retention: Retention
     place: Place | None = None  # place of the version on which the other attributes are based
     base: TableMetadata = field(init=False)
     new: TableMetadata = field(init=False)
-    kept: dict[int, str] = field(init=False)
+    kept: Mapping[int, str] = field(init=False)
     losses: _Losses = field(init=False)
     # Ids of KEKs to drop from the key store after the commit. A concurrent writer that uses one of
     # them must repeat its commit, and then selects a KEK again.
@@ -346,11 +344,11 @@ class _Expiry:
         """Return the metadata of the next version; determine the losses before the commit."""
         if table.place != self.place:
             self.base = table.metadata
-            self.kept = _kept_snapshots(self.base, self.keep, self.force)
-            self.new = _drop_snapshots(table, self.kept)
+            staying = self.retention.kept(self.base)
+            self.kept, self.new = staying.snapshots, _drop_snapshots(table, staying)
             self.retired = retired_keks(table.with_metadata(self.new)) if _uses_store(table) else ()
             self.losses = _Losses(table, self.new)
-            self.losses.find(self.keep, changes=self.changes)
+            self.losses.find(self.retention.keep, changes=self.changes)
             self.place = table.place
         return self.new
 

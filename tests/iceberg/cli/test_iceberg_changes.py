@@ -398,6 +398,19 @@ def test_a_snapshot_that_is_named_is_kept(run: Run, lake: Path) -> None:
     assert len(rows(run, lake)) == 9
 
 
+def test_expiry_by_age_and_number(run: Run, lake: Path) -> None:
+    run("append", *SAMPLE, lake, "orders.parquet")
+    said = run("expire", *SAMPLE, "--dry-run", "--older-than", "7d", lake).stdout
+    assert said.count("history of branch main") == 2
+    said = run("expire", *SAMPLE, "--dry-run", "--older-than", "0.0d", "--keep-last", "2", lake)
+    assert said.stdout.count("keeps snapshot") == 2
+    run("expire", *SAMPLE, "--yes", "--older-than", "0h", "--keep-last", "1", lake)
+    assert len(lines(run("snapshots", *SAMPLE, lake, "--json"))) == 1
+    for age in ("7", "-1d", "7 d", "d", "7w", "1e9d", "\u0667d", "9999999999d"):
+        said = run("expire", *SAMPLE, "--yes", "--older-than", age, lake, code=2).stderr
+        assert "is not an age such as 7d" in said
+
+
 def test_prune_drops_what_no_snapshot_needs(run: Run, lake: Path) -> None:
     path = newest(lake)
     document = json.loads(path.read_text())
