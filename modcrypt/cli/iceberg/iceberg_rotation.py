@@ -50,10 +50,10 @@ Example:
 
 _EXPIRE_EXAMPLE = """\b
 Examples: what would be lost; expire all but the current snapshot and one more; all but the
-snapshots of a week, and the last 20
+snapshots of a week, and the last 9
   modcrypt iceberg expire --kms file:lake.keyring --dry-run lake/orders
   modcrypt iceberg expire --kms file:lake.keyring --keep 8744736658442914487 --yes lake/orders
-  modcrypt iceberg expire --kms file:lake.keyring --older-than 7d --keep-last 20 --yes lake/items"""
+  modcrypt iceberg expire --kms file:lake.keyring --older-than 7d --keep-last 9 --yes lake/orders"""
 
 # --- rotate --------------------------------------------------------------------------------------
 

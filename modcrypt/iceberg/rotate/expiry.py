@@ -22,20 +22,20 @@ from operator import attrgetter
 from typing import Any
 
 from modcrypt.errors import ModcryptError
-from modcrypt.iceberg.format.deletion import HINT, JOBS, Rule, check_gc, remove_files
+from modcrypt.iceberg.format.deletion import JOBS, Rule, check_gc, remove_files
 from modcrypt.iceberg.format.table_metadata import STATISTICS, Snapshot, TableMetadata
-from modcrypt.iceberg.format.table_versions import is_later, version_number, write_hint
+from modcrypt.iceberg.format.table_versions import is_later
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
+from modcrypt.iceberg.read.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import retired_keks, used_keys
 from modcrypt.iceberg.rotate.retention import Kept, Retention
 from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.tables.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.removed_versions import update_hint
 from modcrypt.io.places import Place
-from modcrypt.io.sources import open_source_at
 from modcrypt.report.json_fields import json_fields
 
 
@@ -138,7 +138,7 @@ def expire_history(
         return expiry.report(table, dry_run=True)
     if not expiry.changes:
         return replace(expiry.report(before), left=expiry.losses.delete(before))
-    after = commit(before, expiry.next_version)
+    after = commit(before, expiry.next_version, keep_versions=True)
     left = expiry.losses.delete(after)
     left += _drop_keks(after, expiry.retired, keep=bool(left))
     return replace(expiry.report(after), left=left)
@@ -316,7 +316,7 @@ class _Losses:
             files = [location for name in stage for location in self.files[name].values()]
             placed = [(location, table.walk.place(location)) for location in files]
             left += files if left else remove_files(placed)
-        stays = bool(left) or not _update_hint(table)
+        stays = bool(left) or not update_hint(table)
         # A REST catalog writes no version for a change of the log alone, so that the version before
         # is still the current one.
         self.metadata.pop(table.place.path, None)
@@ -412,28 +412,3 @@ def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple
             store.replace([], keks)
             return ()
     return tuple(keks)
-
-
-_HINT_SIZE = 100
-"""Maximum bytes read of a version hint: a number of at most 18 digits and white space."""
-
-
-def _update_hint(table: IcebergTable) -> bool:
-    """Update `version-hint.text` if it names a version to delete; return False on failure.
-
-    Iceberg's Java starts its search for the current version at the hinted one, and finds no table
-    if that is missing. A commit whose hint could not be written was harmless until now.
-    """
-    number = version_number(table.place.name)
-    hint = table.place.beside(HINT)
-    try:
-        with open_source_at(hint) as source:
-            hinted = source.read_at(0, min(source.size, _HINT_SIZE)).strip()
-        if number is None or not hinted.isdigit() or int(hinted) >= number:
-            return True
-        write_hint(hint, number)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

@@ -29,8 +29,8 @@ from modcrypt.iceberg.format.table_versions import (
     version_number,
 )
 from modcrypt.iceberg.read.inventory import Inventory
+from modcrypt.iceberg.read.vouched_versions import vouched_versions
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.tables.vouched_versions import vouched_versions
 from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
     ORPHANS,

@@ -17,6 +17,7 @@ DELETERS = {
     "rotate/expiry.py": {"delete"},
     "rotate/orphan_removal.py": {"remove_orphan_files"},
     "tables/catalog_versions.py": {"first", "_remove"},  # own, of a commit that failed
+    "write/removed_versions.py": {"remove_unlogged_versions"},
     "write/new_files.py": {"_remove"},  # own, of a job that failed
 }
 """All functions that delete files of tables, by module."""
@@ -24,6 +25,7 @@ DELETERS = {
 ASKED = {
     "rotate/expiry.py": {"check_gc", "DeletionRule"},
     "rotate/orphan_removal.py": {"check_gc", "DeletionRule"},
+    "write/removed_versions.py": {"vouched_versions"},
     "write/new_files.py": {"is_protected"},
 }
 """The rules that each deleter of files from before its run asks."""
