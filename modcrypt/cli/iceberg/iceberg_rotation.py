@@ -296,7 +296,7 @@ def expire(
     if as_json:
         print_json("iceberg.expire", done.fields())
     else:
-        _print_expiry(done)
+        print_expiry(done)
     return int(bool(done.left))
 
 
@@ -307,7 +307,7 @@ _EXPIRED = (
 )  # fmt: skip
 
 
-def _print_expiry(done: Expired) -> None:
+def print_expiry(done: Expired) -> None:
     """Print what is dropped; in a dry run every item on a line of its own."""
     for id_, why in done.kept.items():
         print_line(printable(f"keeps snapshot {id_} ({why})"))

@@ -14,7 +14,7 @@ The rule in `deletion_rule` decides which of them may be deleted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -29,7 +29,7 @@ from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
 from modcrypt.iceberg.read.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
-from modcrypt.iceberg.rotate.key_pruning import retired_keks, used_keys
+from modcrypt.iceberg.rotate.key_pruning import own_keks, retired_keks, used_keys
 from modcrypt.iceberg.rotate.retention import Kept, Retention
 from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -130,7 +130,7 @@ def expire_history(
     retention = Retention(
         keep=tuple(keep or ()), older_than=older_than, keep_last=keep_last, force=force
     )
-    expiry = _Expiry(retention)
+    expiry = Expiry(retention.kept, retention.keep)
     before = latest(table)
     check_gc(before.metadata)
     expiry.next_version(before)
@@ -139,9 +139,7 @@ def expire_history(
     if not expiry.changes:
         return replace(expiry.report(before), left=expiry.losses.delete(before))
     after = commit(before, expiry.next_version, keep_versions=True)
-    left = expiry.losses.delete(after)
-    left += _drop_keks(after, expiry.retired, keep=bool(left))
-    return replace(expiry.report(after), left=left)
+    return replace(expiry.report(after), left=expiry.delete(after))
 
 
 # --- which snapshots stay ------------------------------------------------------------------------
@@ -161,6 +159,8 @@ def _drop_snapshots(table: IcebergTable, staying: Kept) -> TableMetadata:
         "metadata_log": [],  # the commit adds the version before
         "refs": {name: ref for name, ref in metadata.refs.items() if name in staying.refs},
     }
+    if not kept:
+        members["current_snapshot_id"] = None
     for name in STATISTICS:
         if name in document:
             stay = [entry for entry in document[name] or () if _stays(entry, kept)]
@@ -208,8 +208,11 @@ class _Losses:
         # Locations of manifest lists that are needed, or to be deleted: all versions name them.
         self._known_lists: set[str] = set()
 
-    def find(self, keep: Sequence[int], *, changes: bool) -> None:
-        """Find what can be dropped; without changes, the version before is kept too."""
+    def find(self, keep: Sequence[int] | None, *, changes: bool) -> None:
+        """Find what can be dropped; without changes, the version before is kept too.
+
+        `keep` has the snapshots that the caller named; None if none is to stay.
+        """
         # The newest first: its keys also decrypt files whose keys were rotated since.
         for place, metadata in vouched_versions(self._table):
             current = place == self._table.place
@@ -217,7 +220,9 @@ class _Losses:
             keys = Keys(self._table.walk.through(metadata), {})
             # All files of a needed manifest are needed.
             reached = take_inventory(keys, snapshots, JOBS, known=self._rule.needed)
-            check_newest_stay(self._rule, reached.lists, self._new.snapshots, keep, place.path)
+            if keep is not None:
+                kept = self._new.snapshots
+                check_newest_stay(self._rule, reached.lists, kept, keep, place.path)
             if not unplaced and (changes or not current):
                 self.metadata[place.path] = self._location(place), place
             self._add_reached(reached, current=current)
@@ -327,10 +332,11 @@ class _Losses:
 
 
 @dataclass
-class _Expiry:
+class Expiry:
     """The making of the next version, and what is dropped with it."""
 
-    retention: Retention
+    choose: Callable[[TableMetadata], Kept]  # returns what stays
+    keep: Sequence[int] | None  # snapshots that the caller named; None if none is to stay
     place: Place | None = None  # place of the version on which the other attributes are based
     base: TableMetadata = field(init=False)
     new: TableMetadata = field(init=False)
@@ -344,11 +350,11 @@ class _Expiry:
         """Return the metadata of the next version; determine the losses before the commit."""
         if table.place != self.place:
             self.base = table.metadata
-            staying = self.retention.kept(self.base)
+            staying = self.choose(self.base)
             self.kept, self.new = staying.snapshots, _drop_snapshots(table, staying)
-            self.retired = retired_keks(table.with_metadata(self.new)) if _uses_store(table) else ()
+            self.retired = self._find_retired(table) if _uses_store(table) else ()
             self.losses = _Losses(table, self.new)
-            self.losses.find(self.retention.keep, changes=self.changes)
+            self.losses.find(self.keep, changes=self.changes)
             self.place = table.place
         return self.new
 
@@ -363,6 +369,16 @@ class _Expiry:
             or bool(self.retired)
             or len(logged_versions(old)) > 1  # the new version logs its predecessor anyway
         )
+
+    def _find_retired(self, table: IcebergTable) -> tuple[str, ...]:
+        if self.keep is None:
+            return own_keks(table)
+        return retired_keks(table.with_metadata(self.new))
+
+    def delete(self, table: IcebergTable) -> tuple[str, ...]:
+        """Delete what is dropped after the commit of a version; return what is left."""
+        left = self.losses.delete(table)
+        return left + _drop_keks(table, self.retired, keep=bool(left))
 
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
         """Return what is dropped."""

@@ -124,12 +124,12 @@ def _is_of_writers(table: IcebergTable, file: StrayFile, stored: Mapping[str, St
     `stored` has the orphan files by path: a checksum goes with its file.
     """
     kinds = {"encrypted"} if table.metadata.is_encrypted else {"encrypted", "plaintext"}
-    own = posixpath.dirname(table.place.resolve().path)
+    own = posixpath.join(posixpath.dirname(table.place.resolve().path), "")
     folder, name = posixpath.split(file.path)
     if name.startswith(".") and name.endswith(".crc"):
         checked = stored.get(posixpath.join(folder, name[1:-4]))
         return checked is None or _is_of_writers(table, checked, stored)
-    return file.temporary or file.state in kinds or folder == own
+    return file.temporary or file.state in kinds or file.path.startswith(own)
 
 
 def _find_orphans(table: IcebergTable, older_than_days: float) -> list[StrayFile]:

@@ -107,6 +107,25 @@ class CatalogVersions:
             raise self._conflict_error()
         return place, metadata.named(place.path)
 
+    def drop(self, base: Place) -> None:
+        """Remove the table from the catalog if that still names version `base`; keep all files.
+
+        Raises:
+            CommitConflictError: The catalog names another metadata.json, or none.
+            OSError: The catalog failed, and may have dropped the table.
+        """
+        pointed = self._pointer.find()
+        if pointed is None or self._find_place(pointed.location).path != base.path:
+            raise self._conflict_error()
+        try:
+            dropped = self._pointer.drop(pointed.location)
+        except OSError:
+            if self._pointer.find() is not None:
+                raise
+            dropped = True  # only the answer was lost
+        if not dropped and self._pointer.find() is not None:  # else a gateway repeated the request
+            raise self._conflict_error()
+
     def first(self, metadata: TableMetadata, folder: Place) -> Place:
         """Write the first metadata.json of a new table into a folder and register the table.
 

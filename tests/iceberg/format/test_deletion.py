@@ -16,6 +16,7 @@ DELETERS = {
     "format/table_versions.py": {"_check_still_last", "write_hint"},  # own, or a link
     "rotate/expiry.py": {"delete"},
     "rotate/orphan_removal.py": {"remove_orphan_files"},
+    "rotate/purge.py": {"_remove_last"},
     "tables/catalog_versions.py": {"first", "_remove"},  # own, of a commit that failed
     "write/removed_versions.py": {"remove_unlogged_versions"},
     "write/new_files.py": {"_remove"},  # own, of a job that failed
@@ -25,6 +26,7 @@ DELETERS = {
 ASKED = {
     "rotate/expiry.py": {"check_gc", "DeletionRule"},
     "rotate/orphan_removal.py": {"check_gc", "DeletionRule"},
+    "rotate/purge.py": {"check_gc", "Expiry"},
     "write/removed_versions.py": {"vouched_versions"},
     "write/new_files.py": {"is_protected"},
 }
