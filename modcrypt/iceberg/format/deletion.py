@@ -88,13 +88,19 @@ def remove_new(place: Place) -> None:
 
 
 def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:
-    """Delete files that the deletion rule allows; return the locations of remaining files."""
+    """Delete files that the deletion rule allows; return the locations of remaining files.
+
+    Hadoop's checksum of a local file goes with it.
+    """
 
     def remove(file: tuple[str, Place]) -> str | None:
+        location, place = file
         try:
-            file[1].remove()
+            place.remove()
+            if place.filesystem is None:
+                place.beside(f".{place.name}.crc").remove()
         except OSError:
-            return file[0]
+            return location
         return None
 
     return [location for location in in_threads(remove, files, JOBS) if location is not None]
