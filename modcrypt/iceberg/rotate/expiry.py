@@ -276,7 +276,9 @@ class _Losses:
                 check_lasting(file.error)
                 rule: Rule | None = Rule.UNREADABLE
                 if file.error is None:
-                    rule = self._rule.keeps(file.location, current=current)
+                    # A plaintext file elsewhere is one that was registered, as by `add_files`.
+                    own = current and file.encrypted
+                    rule = self._rule.keeps(file.location, current=own)
                 name = _ATTRIBUTES.get(file.kind, "delete_files")
                 self._add(name, file.path, file.location, rule)
         kept = {snapshot.id for snapshot in self._new.snapshots}

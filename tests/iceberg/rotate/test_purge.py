@@ -19,10 +19,13 @@ from modcrypt.iceberg import (
     purge_table,
     rotate_table,
 )
-from modcrypt.iceberg.rotate import purge
+from modcrypt.iceberg.rotate.expiry import Expiry
 from modcrypt.iceberg.tables import sql_pointer
 from tests.support.folder_contents import files
+from tests.support.iceberg.branched_table import SCHEMA as BRANCHED
+from tests.support.iceberg.branched_table import rows
 from tests.support.iceberg.concurrent_commits import with_rival_commits
+from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.local_tables import SqlTable, make_folder_table, make_sql_table
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -181,7 +184,7 @@ def test_a_writer_that_comes_too_late_finds_no_table(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(purge.Expiry, "delete", stop)
+        patch.setattr(Expiry, "delete", stop)
         with pytest.raises(KeyboardInterrupt):
             purge_table(table)
     with pytest.raises(IntegrityError, match="names none"):
@@ -210,7 +213,7 @@ def test_an_interrupted_purge_is_resumed(
             purge_table(table)
     left = table_files(tmp_path)
     assert left
-    known = {"master_key_ids": ["keyA"]}
+    known: Any = {"master_key_ids": ["keyA"]}
     if isinstance(named, SqlTable):
         with pytest.raises(ValueError, match="has no table"):
             named.load()
@@ -239,3 +242,22 @@ def test_what_can_not_be_deleted_is_left_with_the_way_to_it(
     again = open_table(done.metadata_json, SampleKms(), master_key_ids=["keyA"])
     assert purge_table(again, unregistered=isinstance(named, SqlTable)).left == ()
     assert table_files(tmp_path) == set()
+
+
+def test_plaintext_files_that_were_registered_from_elsewhere_stay(
+    tmp_path: Path, java: Judge
+) -> None:
+    """As those of a Hive table that `add_files` has registered."""
+    hive = tmp_path / "hive"
+    told: Any = {"encryption.key-id": None, "write.data.path": str(hive)}
+    metadata = java.create(tmp_path / "plain", BRANCHED, properties=told)
+    java.commit(metadata, {"do": "append", "rows": rows(1, 2)})
+    (data,) = hive.rglob("*.parquet")
+    places = {str(tmp_path / "plain"): str(tmp_path / "plain"), str(hive): str(hive)}
+    table = open_table(
+        tmp_path / "plain", SampleKms(), require_encrypted=False, location_map=places
+    )
+    assert table.scan().num_rows == 2
+    done = purge_table(table)
+    assert data.exists()
+    assert done.deleted.rules == {str(data): "outside"}
